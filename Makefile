@@ -1,0 +1,48 @@
+# Every target makes .venv first where it is missing, or older than what it is made from.
+
+# One thread for each numeric library: the tests run many processes beside each other.
+export OMP_NUM_THREADS := 1
+
+# Every pip call keeps to the pinned versions, also in the environment of its own in which it builds this
+# package: there pip reads the first name before 25.3, the second from then on.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+
+STAMP := .venv/.made
+FAST := not spark and not gpu and not notebook
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint clean
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(STAMP) ## run examples/quickstart.py
+	.venv/bin/python examples/quickstart.py
+
+test: $(STAMP) ## run all tests (those that need a GPU are skipped where there is none)
+	.venv/bin/python -m pytest
+
+test-fast: $(STAMP) ## run the tests that start neither Java nor a notebook kernel
+	.venv/bin/python -m pytest -m "$(FAST)"
+
+lint: $(STAMP) ## check style, types and the import law
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+clean: ## remove .venv, caches and build results
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build dist *.egg-info
+
+$(STAMP): setup.cfg constraints.txt pyproject.toml
+	@python=; \
+	for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	    if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "No Python 3.11 or newer on the PATH (python3 is: $$(python3 --version 2>&1)); install one." >&2; exit 1; \
+	fi; \
+	$$python -m venv .venv
+	.venv/bin/python -m pip install --quiet -e '.[dev]'
+	@touch $@

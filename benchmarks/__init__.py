@@ -1,0 +1,1 @@
+"""One file a claim: each prints a table and writes JSON. See benchmarks/README.md."""

@@ -1,0 +1,343 @@
+"""``lagom``: check, dispatch, nothing else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from maggy_like.config import Settings, check_settings
+from maggy_like.display import make_display
+from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.driver import Driver
+from maggy_like.engines.base import Engine
+from maggy_like.engines.inline import InlineEngine
+from maggy_like.engines.local import LocalEngine
+from maggy_like.errors import ConfigError, JournalError
+from maggy_like.experiment import Experiment
+from maggy_like.gang import Gang
+from maggy_like.inspection import check_parameters, modules_of, pickle_train_fn
+from maggy_like.journal import Journal, RunHeader, read_journal
+from optimizers.names import did_you_mean
+from maggy_like.result import Result
+from maggy_like.rpc.security import RunKeys
+from maggy_like.rpc.server import Server
+from maggy_like.run import Callback, Watch, shown
+from maggy_like.worker.checkpoints import mark_store
+from maggy_like.worker.task import WorkerTask
+from optimizers.asha import ASHA
+from optimizers.base import Optimizer
+from optimizers.space import SearchSpace
+from optimizers.study import Study
+
+ENGINES = ("auto", "local", "spark", "inline")
+
+
+def lagom(
+    train_fn: Callable[..., Any],
+    searchspace: SearchSpace | Mapping[str, Any],
+    *,
+    optimizer: str | Optimizer | type[Optimizer] = "asha",
+    metric: str | None = None,
+    direction: Literal["max", "min"] = "max",
+    n_trials: int | None = None,
+    timeout: float | None = None,
+    max_budget: int = 27,
+    min_budget: int | None = None,
+    eta: int | None = None,
+    mode: Literal["promotion", "stopping"] | None = None,
+    workers: int | None = None,
+    engine: str | Engine = "auto",
+    seed: int = 0,
+    name: str | None = None,
+    directory: str | Path = "maggy_runs",
+    store: str | None = None,
+    resume: bool = False,
+    isolation: Literal["process", "worker"] = "process",
+    max_attempts: int = 3,
+    trial_timeout: float | None = None,
+    points_to_evaluate: Sequence[Mapping[str, Any]] = (),
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+) -> Result:
+    """Search for the best configuration of ``train_fn``, asynchronously, on a gang of workers.
+
+    Args:
+        train_fn: Trains with one configuration. Its parameters are filled by name: those of the
+            search space, and ``reporter``, ``config`` (all as a dict) or ``budget``. It reports
+            as it goes (``reporter.report(accuracy=..., step=...)``) and returns the objective, a
+            dict of metrics with the objective in it, or None to let the last report stand.
+        searchspace: Domains by name: ``Float(1e-4, 1e-1, log=True)``, ``Integer(16, 256)``,
+            ``["relu", "gelu"]`` for a choice, a plain value for a constant.
+        optimizer: ``"asha"``, ``"random"``, ``"grid"``, ``"sobol"``, ``"bayesian"``, or an
+            :class:`~optimizers.base.Optimizer` of one's own.
+        metric: Name of the objective; may be left out when only one metric is reported.
+        direction: Whether the objective is to be large (``"max"``) or small (``"min"``).
+        n_trials: How many configurations to try, over all workers. By default 50, a grid's whole
+            size, or no bound when ``timeout`` is given.
+        timeout: Seconds after which the search ends with what it has.
+        max_budget: Steps of a full training: ``reporter.budget`` tells the function its share.
+        min_budget: ASHA: steps of the lowest rung.
+        eta: ASHA: one in ``eta`` goes on at each rung.
+        mode: ASHA: ``"promotion"`` pauses trials and runs the best on from their checkpoints;
+            ``"stopping"`` decides once at each rung. By default promotion if ``train_fn`` both
+            saves and restores checkpoints, stopping otherwise.
+        workers: Size of the gang; by default all slots of the engine.
+        engine: ``"local"`` (processes of this machine), ``"spark"``, ``"inline"`` (one worker in
+            this process, for a debugger), or ``"auto"``: Spark where a session is active.
+        seed: Source of all randomness of the search; the same seed proposes the same sequence.
+        name: The run's name, a folder in ``directory``; made up if not given.
+        directory: Where runs are kept: journal, logs, checkpoints.
+        store: URL of the checkpoints' folder (any fsspec file system) where ``directory`` is not
+            shared by all hosts.
+        resume: Go on with the run called ``name`` where its journal ends.
+        isolation: ``"process"`` gives each trial a fresh process (a crash costs that trial alone,
+            memory never leaks on); ``"worker"`` keeps one process per worker, for trials of
+            milliseconds.
+        max_attempts: How often a trial may lose its process or worker before it counts as failed.
+        trial_timeout: Seconds that one attempt may take.
+        points_to_evaluate: Configurations to try first.
+        callbacks: Functions that take each event of :mod:`optimizers.events`, as it is recorded.
+        progress: Show a live display (terminal, notebook cell or plain lines).
+
+    Returns:
+        The result; after Ctrl-C or a timeout, the result so far.
+
+    Raises:
+        UserError: An argument or the function is wrong; told before anything starts.
+        EngineError: The engine cannot provide the gang.
+        JournalError: The run's files are in use, damaged, or of another search.
+
+    Example:
+        >>> def train(lr, units, reporter):
+        ...     for step in range(1, reporter.budget + 1):
+        ...         reporter.report(accuracy=1 - abs(lr - 0.01) - 1 / (units + step), step=step)
+        >>> result = lagom(train, {"lr": Float(1e-4, 1e-1, log=True), "units": Integer(16, 256)})
+        >>> result.best_config
+    """
+    space = searchspace if isinstance(searchspace, SearchSpace) else SearchSpace(searchspace)
+    check_parameters(train_fn, space)
+    settings = check_settings(
+        train_fn,
+        space=space,
+        optimizer=optimizer,
+        options={"min_budget": min_budget, "eta": eta, "mode": mode},
+        metric=metric,
+        direction=direction,
+        n_trials=n_trials,
+        timeout=timeout,
+        max_budget=max_budget,
+        workers=workers,
+        seed=seed,
+        name=name,
+        directory=directory,
+        store=store,
+        resume=resume,
+        isolation=isolation,
+        max_attempts=max_attempts,
+        trial_timeout=trial_timeout,
+        points_to_evaluate=points_to_evaluate,
+    )
+    for callback in callbacks:
+        if not callable(callback):
+            raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
+    payload = pickle_train_fn(train_fn)
+    preload = modules_of(train_fn)
+    return _search(settings, choose_engine(engine), payload, preload, callbacks, progress)
+
+
+def choose_engine(engine: str | Engine) -> Engine:
+    """The engine that was asked for.
+
+    Raises:
+        ConfigError: There is none of that name.
+        EngineError: It cannot be used here.
+    """
+    if isinstance(engine, Engine):
+        return engine
+    if engine not in ENGINES:
+        near = did_you_mean(engine, ENGINES) if isinstance(engine, str) else ""
+        raise ConfigError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {engine!r}{near}")
+    if engine == "inline":
+        return InlineEngine()
+    if engine == "spark" or (engine == "auto" and "pyspark" in sys.modules):
+        from maggy_like.engines.spark import SparkEngine, active_session
+
+        if engine == "spark" or active_session() is not None:
+            return SparkEngine()
+    return LocalEngine()
+
+
+def _search(
+    settings: Settings,
+    engine: Engine,
+    payload: bytes,
+    preload: tuple[str, ...],
+    callbacks: Sequence[Callback],
+    progress: bool,
+) -> Result:
+    size = _gang_size(settings, engine)
+    started = time.monotonic()
+    study = Study(
+        settings.space,
+        settings.optimizer,
+        direction=settings.direction,
+        seed=settings.seed,
+        max_budget=settings.max_budget,
+        n_trials=settings.n_trials,
+    )
+    experiment = Experiment(
+        study,
+        objective=settings.metric,
+        points=settings.points,
+        workers=size,
+        max_attempts=settings.max_attempts,
+        trial_timeout=settings.trial_timeout,
+    )
+    journal = _open_journal(settings, experiment)
+    keys = RunKeys()
+    try:
+        mark_store(settings.store, keys.token)
+        server = Server(engine.driver_host(), keys)
+        try:
+            task = WorkerTask(
+                address=server.address,
+                server_key=keys.public,
+                token=keys.token,
+                train_fn=payload,
+                preload=preload,
+                sys_path=tuple(sys.path),
+                store=settings.store,
+                logs=str(settings.directory / "logs"),
+                isolation=engine.isolation or settings.isolation,
+            )
+            driver = Driver(experiment, server, journal, _first_snapshot(settings))
+            if settings.hint:
+                driver.lines.append(LogLine(None, settings.hint))
+            _run(settings, engine, task, size, driver, callbacks, progress)
+        finally:
+            server.close()
+    finally:
+        journal.close()
+    error = experiment.error or driver.error
+    if error is not None:
+        error.add_note(f"the run's files are in {settings.directory}; resume=True goes on with it")
+        raise error
+    return Result(
+        trials=study.trials,
+        best_trial=study.best,
+        objective=experiment.objective or "value",
+        direction=settings.direction,
+        ending=experiment.ending or "stopped",
+        seconds=time.monotonic() - started,
+        directory=settings.directory,
+    )
+
+
+def _run(
+    settings: Settings,
+    engine: Engine,
+    task: WorkerTask,
+    size: int,
+    driver: Driver,
+    callbacks: Sequence[Callback],
+    progress: bool,
+) -> None:
+    """Launch the gang, watch until the search is over, and leave nothing behind."""
+    display = make_display(progress and engine.name != "inline")
+    watch = Watch(driver, display, tuple(callbacks), settings.timeout)
+    gang = Gang(engine, task, size, str(settings.directory / "workers"))
+    driver.start()
+    try:
+        with shown(driver, display, watch):
+            try:
+                watch.until_done(gang)
+            finally:
+                driver.release()
+                gang.leave(timeout=2.0)
+                driver.join()
+    finally:
+        driver.release()
+
+
+def _gang_size(settings: Settings, engine: Engine) -> int:
+    """How many workers to launch.
+
+    Raises:
+        EngineError: More were asked for than there are slots.
+    """
+    if settings.workers is None:
+        wanted = engine.default_workers()
+        return wanted if settings.n_trials is None else min(wanted, settings.n_trials)
+    engine.require(settings.workers)
+    return settings.workers
+
+
+def _open_journal(settings: Settings, experiment: Experiment) -> Journal:
+    """A new run's journal, or an old one replayed into the experiment."""
+    path = settings.directory / "journal.jsonl"
+    if path.exists() and not settings.resume:
+        raise ConfigError(
+            f"there is a run named {settings.name!r} in {settings.directory.parent} already; "
+            "pass resume=True to go on with it, or another name"
+        )
+    if settings.resume and not path.exists():
+        raise JournalError(f"there is no run named {settings.name!r} in {settings.directory.parent} to resume")
+    settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    header = _header(settings)
+    journal = Journal(path)
+    try:
+        if settings.resume:
+            known, events, size = read_journal(path)
+            _check_same(known, header)
+            journal.repair(size)
+            experiment.replay(events)
+        else:
+            journal.begin(header)
+    except BaseException:
+        journal.close()
+        raise
+    return journal
+
+
+def _header(settings: Settings) -> RunHeader:
+    optimizer = settings.optimizer
+    options = f"(eta={optimizer.eta}, mode={optimizer.mode})" if isinstance(optimizer, ASHA) else ""
+    return RunHeader(
+        version=1,
+        name=settings.name,
+        created=time.time(),
+        space=settings.space.to_json(),
+        optimizer=f"{settings.optimizer_name}{options}",
+        direction=settings.direction,
+        metric=settings.metric,
+        seed=settings.seed,
+        max_budget=settings.max_budget,
+    )
+
+
+def _check_same(known: RunHeader, now: RunHeader) -> None:
+    """Raise if a run is to be resumed as another search."""
+    for field in ("space", "optimizer", "direction", "metric", "seed", "max_budget"):
+        before, given = getattr(known, field), getattr(now, field)
+        if before != given:
+            raise ConfigError(
+                f"the run {known.name!r} was started with {field}={before!r}, not {given!r}; "
+                "resume it with the same, or choose another name"
+            )
+
+
+def _first_snapshot(settings: Settings) -> Snapshot:
+    return Snapshot(
+        name=settings.name,
+        directory=str(settings.directory),
+        optimizer=settings.optimizer_name,
+        direction=settings.direction,
+        phase="starting",
+        elapsed=0.0,
+        objective=settings.metric,
+        n_trials=settings.n_trials,
+        timeout=settings.timeout,
+    )

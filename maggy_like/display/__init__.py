@@ -1,0 +1,81 @@
+"""What people see of a running search: a notebook cell, a terminal, plain lines or nothing."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from maggy_like.display.base import Display, LogLine, Snapshot, WorkerLine
+from maggy_like.display.plain import PlainDisplay
+from maggy_like.errors import ConfigError
+
+__all__ = ["Display", "LogLine", "SilentDisplay", "Snapshot", "WorkerLine", "make_display"]
+
+
+class SilentDisplay:
+    """Shows nothing."""
+
+    def start(self, snapshot: Snapshot) -> None:
+        pass
+
+    def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        pass
+
+    def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        pass
+
+
+def make_display(progress: bool | str) -> Display:
+    """The display that ``progress`` asks for.
+
+    Args:
+        progress: True picks what fits: a notebook cell in a Jupyter kernel, a live region in a terminal,
+            else plain lines. False shows nothing. ``"notebook"``, ``"terminal"``, ``"plain"`` and
+            ``"silent"`` name one.
+
+    Raises:
+        ConfigError: No display has this name.
+
+    Example:
+        >>> make_display(False)  # doctest: +ELLIPSIS
+        <maggy_like.display.SilentDisplay object at ...>
+    """
+    if isinstance(progress, bool):
+        progress = _fitting() if progress else "silent"
+    if progress not in _DISPLAYS:
+        near = difflib.get_close_matches(str(progress), _DISPLAYS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"use True, False or one of {', '.join(_DISPLAYS)}"
+        raise ConfigError(f"no display is called {progress!r}; {hint}")
+    return _DISPLAYS[progress]()
+
+
+def _fitting() -> str:
+    ipython = sys.modules.get("IPython")  # a kernel has loaded it; nobody else pays for the import
+    shell = ipython.get_ipython() if ipython is not None else None
+    if getattr(shell, "kernel", None) is not None:
+        return "notebook"
+    # The live region is drawn with characters that a terminal of another encoding cannot show.
+    utf8 = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
+    return "terminal" if sys.stdout.isatty() and utf8 and os.environ.get("TERM") != "dumb" else "plain"
+
+
+def _notebook() -> Display:
+    from maggy_like.display.notebook import NotebookDisplay
+
+    return NotebookDisplay()
+
+
+def _terminal() -> Display:
+    from maggy_like.display.terminal import TerminalDisplay
+
+    return TerminalDisplay()
+
+
+_DISPLAYS: dict[str, Callable[[], Display]] = {
+    "notebook": _notebook,
+    "terminal": _terminal,
+    "plain": PlainDisplay,
+    "silent": SilentDisplay,
+}

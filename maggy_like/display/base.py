@@ -1,0 +1,96 @@
+"""What a display shows, and the protocol of the displays.
+
+The driver makes a :class:`Snapshot` a few times a second; a display draws the newest one and the
+log lines that came since. Displays never see the live study, so they need no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from optimizers.trial import Config, TrialState
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLine:
+    """What one worker does now.
+
+    Attributes:
+        index: Number of the worker in its gang, from 0.
+        host: Name of its machine.
+        state: ``joining``, ``idle``, ``busy``, ``lost`` or ``gone``.
+        trial: The trial it runs, if any.
+        step: That trial's newest step.
+        budget: Steps granted to it.
+        value: The objective's newest value there.
+        seconds: Time since the present attempt began.
+    """
+
+    index: int
+    host: str
+    state: str
+    trial: int | None = None
+    step: int = 0
+    budget: int = 0
+    value: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The search at one moment.
+
+    Attributes:
+        name: The run's name.
+        directory: Where its files are.
+        optimizer: Name of the optimizer.
+        objective: Name of the optimised metric, once known.
+        direction: ``max`` or ``min``.
+        phase: One or two words: ``starting``, ``searching``, ``stopping``, ``done``, ...
+        n_trials: How many configurations are wanted, or None for no bound.
+        counts: Trials by state; states without trials may be missing.
+        best_trial: Number of the best trial so far.
+        best_value: Its value.
+        best_config: Its configuration.
+        elapsed: Seconds since the call.
+        timeout: Seconds that the search may take, or None.
+        workers: One line a worker, in order of index.
+    """
+
+    name: str
+    directory: str
+    optimizer: str
+    direction: str
+    phase: str
+    elapsed: float
+    objective: str | None = None
+    n_trials: int | None = None
+    counts: Mapping[TrialState, int] = field(default_factory=dict)
+    best_trial: int | None = None
+    best_value: float | None = None
+    best_config: Config | None = None
+    timeout: float | None = None
+    workers: tuple[WorkerLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line for the reader: of a trial's output, or of the runtime itself (``trial`` None)."""
+
+    trial: int | None
+    text: str
+
+
+class Display(Protocol):
+    """Shows one search. All calls come from the thread that called ``lagom``."""
+
+    def start(self, snapshot: Snapshot) -> None:
+        """Begin to show."""
+
+    def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        """Show the newest state and the log lines since the last call. Called about 5 times a second."""
+
+    def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        """Show the last state and let go of the terminal or cell."""

@@ -1,0 +1,201 @@
+"""The HTML of a notebook cell: a function of what is shown, without a state and without scripts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from html import escape
+
+from maggy_like.display import text
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from optimizers.trial import TrialState
+
+MAX_WORKERS = 12
+SPARK_SIZE = (180.0, 36.0)
+
+# Text takes JupyterLab's colours, else VS Code's, else the page's; the accents have the contrast to stand on
+# white and on black, and lines and fills are half transparent greys, so both themes come out right.
+STATE_COLOURS = {
+    TrialState.COMPLETED: "#2e9e5b",
+    TrialState.STOPPED: "#1c97b0",
+    TrialState.PAUSED: "#c98a12",
+    TrialState.FAILED: "#d64545",
+    TrialState.RUNNING: "rgba(66,133,224,.55)",
+    TrialState.PENDING: "rgba(128,128,128,.5)",
+}
+TRIAL_COLOURS = ("#2f83d6", "#b8589f", "#2b9457", "#b97a1b", "#8272e0", "#14939e")
+
+_STYLE = """<style>
+.maggy { max-width: 980px; padding: 4px 2px; font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif);
+  color: var(--jp-ui-font-color1, var(--vscode-foreground, inherit)); font-variant-numeric: tabular-nums; }
+.maggy .row { display: flex; flex-wrap: wrap; align-items: baseline; gap: 2px 14px; margin: 6px 0; }
+.maggy .end { margin-left: auto; }
+.maggy .soft { opacity: .65; }
+.maggy .name { font-size: 15px; font-weight: 600; }
+.maggy .value { font-size: 24px; font-weight: 600; line-height: 1.2; }
+.maggy .track { display: flex; overflow: hidden; height: 8px; border-radius: 4px; background: rgba(128,128,128,.22); }
+.maggy .dot { display: inline-block; width: 8px; height: 8px; border-radius: 4px; margin-right: 5px; }
+.maggy .pair { padding: 0 7px; border-radius: 9px; background: rgba(128,128,128,.16); overflow-wrap: anywhere; }
+.maggy svg { display: block; overflow: visible; }
+.maggy table { width: 100%; margin: 8px 0; border-collapse: collapse; font-size: 12px; }
+.maggy th, .maggy td { padding: 2px 8px; text-align: left; background: none; border: 0;
+  border-top: 1px solid rgba(128,128,128,.22); white-space: nowrap; }
+.maggy th { font-weight: 400; opacity: .65; border-top: 0; }
+.maggy .number { text-align: right; }
+.maggy .log { display: flex; flex-direction: column-reverse; max-height: 240px; overflow: auto; padding: 6px 8px;
+  border: 1px solid rgba(128,128,128,.3); border-radius: 4px;
+  font: 12px/1.45 var(--jp-code-font-family, ui-monospace, monospace); }
+.maggy .line { white-space: pre-wrap; overflow-wrap: anywhere; }
+</style>"""
+
+
+def page(
+    first: Snapshot,
+    now: Snapshot,
+    bests: Sequence[tuple[float, float]],
+    log: Collection[LogLine],
+    trimmed: int,
+) -> str:
+    """Everything a cell shows.
+
+    Args:
+        first: The first snapshot, for the time left.
+        now: The newest one.
+        bests: Elapsed seconds and value of each new best.
+        log: Readable log lines, oldest first.
+        trimmed: How many older ones are not among them.
+    """
+    parts = [_headline(first, now), _progress(now), _best(now, bests), _workers(now), _log(now, log, trimmed)]
+    return f'{_STYLE}<div class="maggy">{"".join(parts)}</div>'
+
+
+def sparkline(bests: Sequence[tuple[float, float]], end: float) -> str:
+    """The best value over elapsed time as steps, in an SVG; nothing before there are two values.
+
+    Args:
+        bests: Elapsed seconds and value of each new best, in order of time.
+        end: Elapsed seconds at the right edge.
+    """
+    points = [(seconds, value) for seconds, value in bests if math.isfinite(value)]
+    if len(points) < 2:
+        return ""
+    width, height = SPARK_SIZE
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    # Halved first: the difference of two huge values is infinite.
+    span = (high / 2 - low / 2) or 1.0
+
+    def x(seconds: float) -> float:
+        return width * min(1.0, (seconds - points[0][0]) / max(end - points[0][0], 1e-9))
+
+    def y(value: float) -> float:
+        return height * (1.0 - (value / 2 - low / 2) / span)
+
+    path = f"M{x(points[0][0]):.1f},{y(points[0][1]):.1f}"
+    path += "".join(f"H{x(seconds):.1f}V{y(value):.1f}" for seconds, value in points[1:]) + f"H{width:.1f}"
+    title = f"from {text.number(points[0][1])} to {text.number(points[-1][1])}"
+    return (
+        f'<svg width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
+        f"<title>{title}</title>"
+        f'<path d="{path}" fill="none" stroke="{TRIAL_COLOURS[0]}" stroke-width="1.8" stroke-linejoin="round"/>'
+        f'<circle cx="{width:.1f}" cy="{y(points[-1][1]):.1f}" r="2.6" fill="{TRIAL_COLOURS[0]}"/></svg>'
+    )
+
+
+def _headline(first: Snapshot, now: Snapshot) -> str:
+    return (
+        f'<div class="row"><span class="name">{_safe(now.name)}</span>'
+        f'<span class="soft">{_safe(text.goal(now))}</span>'
+        f'<span class="end"><b>{_safe(now.phase)}</b> &nbsp;{text.clock(first, now)}</span></div>'
+    )
+
+
+def _progress(now: Snapshot) -> str:
+    if now.n_trials:
+        shares = [
+            (now.counts.get(state, 0) / now.n_trials, colour) for state, colour in STATE_COLOURS.items()
+        ]
+    else:
+        shares = [(now.elapsed / now.timeout if now.timeout else 0.0, TRIAL_COLOURS[0])]
+    counts = "".join(
+        f'<span><span class="dot" style="background:{colour}"></span>{text.tally(now.counts, [state])}</span>'
+        for state, colour in STATE_COLOURS.items()
+        if now.counts.get(state)
+    )
+    track = _track(shares) if now.n_trials or now.timeout else ""
+    return f'{track}<div class="row">{counts}<span class="end">{text.fraction(now)} trials</span></div>'
+
+
+def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
+    if now.best_trial is None:
+        return '<div class="row soft">no result yet</div>'
+    config = "".join(
+        f'<span class="pair"><span class="soft">{escape(name)}</span> {escape(value)}</span>'
+        for name, value in text.pairs(now.best_config or {})
+    )
+    return (
+        f'<div class="row"><span class="value">{text.number(now.best_value)}</span>'
+        f'<span class="soft">best {_safe(now.objective or "value")}, trial {now.best_trial}</span>'
+        f'<span class="end">{sparkline(bests, now.elapsed)}</span></div>'
+        f'<div class="row">{config}</div>'
+    )
+
+
+def _workers(now: Snapshot) -> str:
+    if not now.workers:
+        return ""
+    shown, others = text.busiest(now.workers, MAX_WORKERS)
+    hosts = len({worker.host for worker in now.workers}) > 1
+    head = (
+        f"<tr><th>worker</th>{'<th>host</th>' if hosts else ''}<th>trial</th><th></th>"
+        f'<th class="number">step</th><th class="number">{_safe(now.objective or "value")}</th>'
+        '<th class="number">time</th></tr>'
+    )
+    rows = "".join(_worker(worker, hosts) for worker in shown)
+    rest = f'<div class="soft">{_safe(others)}</div>' if others else ""
+    return f"<table>{head}{rows}</table>{rest}"
+
+
+def _worker(worker: WorkerLine, hosts: bool) -> str:
+    host = f"<td>{_safe(worker.host)}</td>" if hosts else ""
+    if worker.trial is None:
+        state = f'<td colspan="5" class="soft">{_safe(worker.state)}</td>'
+        return f"<tr><td>{worker.index}</td>{host}{state}</tr>"
+    share = worker.step / worker.budget if worker.budget else 0.0
+    steps = f"{worker.step}/{worker.budget}" if worker.budget else str(worker.step)
+    return (
+        f"<tr><td>{worker.index}</td>{host}"
+        f'<td style="color:{_trial_colour(worker.trial)}">trial {worker.trial}</td>'
+        f'<td style="width:30%">{_track([(share, STATE_COLOURS[TrialState.RUNNING])])}</td>'
+        f'<td class="number">{steps}</td><td class="number">{text.number(worker.value)}</td>'
+        f'<td class="number">{text.duration(worker.seconds)}</td></tr>'
+    )
+
+
+def _log(now: Snapshot, log: Collection[LogLine], trimmed: int) -> str:
+    if not log:
+        return ""
+    older = f'<div class="soft">{trimmed} older lines are in {_safe(now.directory)}</div>' if trimmed else ""
+    lines = "".join(
+        f'<div class="line"><span style="color:{_trial_colour(line.trial)}">{text.prefix(line)}</span>'
+        f"{escape(line.text)}</div>"
+        for line in log
+    )
+    # The box is a reversed column of one child: so a browser shows its end and not its beginning.
+    return f'<div class="log"><div>{older}{lines}</div></div>'
+
+
+def _track(shares: Sequence[tuple[float, str]]) -> str:
+    parts = "".join(
+        f'<span style="width:{100 * min(1.0, share):.2f}%;background:{colour}"></span>'
+        for share, colour in shares
+        if share > 0
+    )
+    return f'<div class="track">{parts}</div>'
+
+
+def _trial_colour(trial: int | None) -> str:
+    return "inherit" if trial is None else TRIAL_COLOURS[trial % len(TRIAL_COLOURS)]
+
+
+def _safe(words: str) -> str:
+    return escape(text.clean(words))

@@ -1,0 +1,68 @@
+"""One output of a Jupyter cell, redrawn in place."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from IPython.display import DisplayHandle, display
+
+from maggy_like.display import html, text
+from maggy_like.display.base import LogLine, Snapshot
+
+REDRAW_SECONDS = 0.5
+"""A full log box is some 200 kB, and Jupyter drops what a kernel sends beyond 1 MB a second."""
+
+LOG_LINES = 500
+PLAIN_LINES = 10
+
+
+class NotebookDisplay:
+    """Draws HTML, with a text beside it for front ends that show none (a console, a converted notebook).
+
+    Nothing is drawn between two updates, and at most twice a second of the search's own time.
+    """
+
+    _first: Snapshot
+    _handle: DisplayHandle | None
+
+    def __init__(self) -> None:
+        self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
+        self._trimmed = 0
+        self._bests: list[tuple[float, float]] = []
+        self._drawn = 0.0
+
+    def start(self, snapshot: Snapshot) -> None:
+        self._first, self._drawn = snapshot, snapshot.elapsed
+        self._take(snapshot, ())
+        self._handle = display(self._bundle(snapshot), raw=True, display_id=True)
+
+    def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self._take(snapshot, lines)
+        if snapshot.elapsed - self._drawn >= REDRAW_SECONDS:
+            self._draw(snapshot)
+
+    def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self._take(snapshot, lines)
+        self._draw(snapshot, final=True)
+
+    def _take(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        new = text.readable(lines)
+        self._trimmed += max(0, len(self._log) + len(new) - LOG_LINES)
+        self._log.extend(new)
+        value = snapshot.best_value
+        if value is not None and (not self._bests or self._bests[-1][1] != value):
+            self._bests.append((snapshot.elapsed, value))
+
+    def _draw(self, snapshot: Snapshot, final: bool = False) -> None:
+        self._drawn = snapshot.elapsed
+        if self._handle is not None:  # None where IPython runs without a shell
+            self._handle.update(self._bundle(snapshot, final), raw=True)
+
+    def _bundle(self, snapshot: Snapshot, final: bool = False) -> dict[str, str]:
+        newest = [text.prefix(line) + line.text for line in list(self._log)[-PLAIN_LINES:]]
+        state = text.summary(snapshot) if final else [text.status(self._first, snapshot)]
+        return {
+            "text/html": html.page(self._first, snapshot, self._bests, self._log, self._trimmed),
+            "text/plain": "\n".join([*state, *newest]),
+        }

@@ -1,0 +1,58 @@
+"""Lines for a stream that is no terminal: a CI log, a file, a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from maggy_like.display import text
+from maggy_like.display.base import LogLine, Snapshot
+
+STATUS_SECONDS = 5.0
+QUIET_SECONDS = 60.0
+"""A status that says nothing new comes this seldom, so that a job of hours leaves a log one can read."""
+
+
+class PlainDisplay:
+    """Writes log lines, and now and then a line on the state, to ``sys.stdout``.
+
+    Example::
+
+        [trial 7] epoch 3: accuracy 0.91
+        [12/30] best 0.973 (trial 4) | 11 done, 1 failed, 3 running | 0:31, about 0:40 left
+    """
+
+    _first: Snapshot
+    _last: Snapshot
+
+    def start(self, snapshot: Snapshot) -> None:
+        self._first = self._last = snapshot
+        name, directory = text.clean(snapshot.name), text.clean(snapshot.directory)
+        _write([f"{name}: {text.goal(snapshot)}, files in {directory}"])
+
+    def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        out = [text.prefix(line) + line.text for line in text.readable(lines)]
+        if self._is_due(snapshot):
+            out.append(text.status(self._first, snapshot))
+            self._last = snapshot
+        _write(out)
+
+    def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        _write([text.prefix(line) + line.text for line in text.readable(lines)] + text.summary(snapshot))
+
+    def _is_due(self, snapshot: Snapshot) -> bool:
+        last, waited = self._last, snapshot.elapsed - self._last.elapsed
+        # Compared as text: what reads the same is no news, and a NaN differs from itself.
+        news = text.best(snapshot) != text.best(last)
+        changed = text.tally(snapshot.counts) != text.tally(last.counts)
+        return news or waited >= (STATUS_SECONDS if changed else QUIET_SECONDS)
+
+
+def _write(lines: Sequence[str]) -> None:
+    # The stream is looked up each time, since people redirect it; in one call, so that the lines of two
+    # searches do not mix; and replacing what it cannot encode, since a log in ASCII must not end a search.
+    if lines:
+        stream = sys.stdout
+        encoding = stream.encoding or "utf-8"
+        stream.write("".join(f"{line}\n" for line in lines).encode(encoding, "replace").decode(encoding))
+        stream.flush()

@@ -1,0 +1,207 @@
+"""A live region at the bottom of a terminal, with log lines scrolling above it (rich)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from maggy_like.display import text
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from maggy_like.display.plain import PlainDisplay
+from optimizers.trial import TrialState
+
+MAX_WORKERS = 12
+STATE_STYLES = {
+    TrialState.COMPLETED: "green",
+    TrialState.STOPPED: "cyan",
+    TrialState.PAUSED: "yellow",
+    TrialState.FAILED: "red",
+    TrialState.RUNNING: "blue",
+    TrialState.PENDING: "dim",
+}
+TRIAL_STYLES = ("cyan", "magenta", "green", "yellow", "blue")
+"""Colours of the terminal's own palette, so that they suit its background; red is for failures."""
+
+_HEADER_LINES = 7  # rule, headline, bar, counts, best, "and N more", and the line where the cursor rests
+_starting = threading.Lock()
+
+
+class TerminalDisplay:
+    """Draws at :meth:`update` and at no other time: there is no thread.
+
+    What the process prints itself meanwhile appears above the live region. Where another live region is on
+    the screen already, of a second search or of the caller, plain lines are written above that one instead.
+
+    Args:
+        console: Where to draw; by default standard output.
+    """
+
+    _first: Snapshot
+    _live: Live
+
+    def __init__(self, console: Console | None = None) -> None:
+        # Without markup: rich would read a "[red]" that the caller prints as an order.
+        self._console = console or Console(markup=False, emoji=False, highlight=False)
+        self._fallback: PlainDisplay | None = None
+
+    def start(self, snapshot: Snapshot) -> None:
+        self._first = snapshot
+        with _starting:
+            if hasattr(sys.stdout, "rich_proxied_file"):  # rich redirects the stream to a live region
+                self._fallback = PlainDisplay()
+            else:
+                self._live = Live(
+                    self._region(snapshot),
+                    console=self._console,
+                    auto_refresh=False,
+                    transient=True,
+                    redirect_stderr=sys.stderr.isatty(),  # a stderr sent to a file stays there
+                )
+                # Lets go of the terminal also where an error keeps finish from being called.
+                self._release = weakref.finalize(self, _stop, self._live)
+                self._live.start(refresh=True)
+        if self._fallback is not None:
+            self._fallback.start(snapshot)
+
+    def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        if self._fallback is not None:
+            self._fallback.update(snapshot, lines)
+            return
+        try:
+            self._live.update(self._region(snapshot))
+            self._print_log(lines)
+            self._live.refresh()
+        except BaseException:
+            self._release()
+            raise
+
+    def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        if self._fallback is not None:
+            self._fallback.finish(snapshot, lines)
+            return
+        try:
+            self._print_log(lines)
+        finally:
+            self._release()
+        summary = [Text(line) for line in text.summary(snapshot)]
+        summary[0].stylize("bold", 0, len(text.clean(snapshot.name)))
+        self._print(summary)
+
+    def _print_log(self, lines: Sequence[LogLine]) -> None:
+        shown = [
+            Text.assemble((text.prefix(line), _trial_style(line.trial)), line.text)
+            for line in text.readable(lines)
+        ]
+        if shown:
+            self._print(shown)
+
+    def _print(self, lines: Sequence[Text]) -> None:
+        # Wrapped by the terminal and not by rich: a line that someone copies stays one line.
+        self._console.print(Group(*lines), soft_wrap=True)
+
+    def _region(self, snapshot: Snapshot) -> RenderableType:
+        width = self._console.width
+        headline = Table.grid(expand=True, padding=(0, 1))
+        headline.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        headline.add_column(no_wrap=True, justify="right")
+        headline.add_row(
+            Text.assemble((text.clean(snapshot.name), "bold"), "  ", (text.goal(snapshot), "dim")),
+            Text.assemble((text.clean(snapshot.phase), "bold"), "  ", text.clock(self._first, snapshot)),
+        )
+        best = Text(text.best(snapshot), style="bold" if snapshot.best_trial is not None else "dim")
+        best.append(f"  {text.config_text(snapshot.best_config or {})}", style="not bold")
+        room = max(1, min(MAX_WORKERS, self._console.height - _HEADER_LINES))
+        shown, others = text.busiest(snapshot.workers, room)
+        parts: list[RenderableType] = [
+            Text("─" * width, style="dim"),
+            headline,
+            _search_bar(snapshot, width),
+            _counts(snapshot),
+            best,
+        ]
+        if shown:
+            parts.append(_worker_table(shown, hosts=len({worker.host for worker in snapshot.workers}) > 1))
+        if others:
+            parts.append(Text(others, style="dim"))
+        for part in parts:
+            if isinstance(part, Text):
+                part.no_wrap, part.overflow = True, "ellipsis"
+        return Group(*parts)
+
+
+def _stop(live: Live) -> None:
+    if live.is_started:
+        sys.stdout.flush()  # a print without an end of line would be lost with the redirection
+        live.stop()
+
+
+def _trial_style(trial: int | None) -> str:
+    return "dim" if trial is None else TRIAL_STYLES[trial % len(TRIAL_STYLES)]
+
+
+def _bar(shares: Sequence[tuple[float, str, str]], width: int) -> Text:
+    """A bar of ``width`` characters; each share is (part of the whole, character, style)."""
+    bar, done, total = Text(), 0, 0.0
+    for share, character, style in shares:
+        total += share
+        end = round(min(1.0, total) * width)
+        bar.append(character * (end - done), style=style)
+        done = end
+    return bar.append("─" * (width - done), style="dim")
+
+
+def _search_bar(snapshot: Snapshot, width: int) -> Text:
+    if snapshot.n_trials:
+        label = f" {text.fraction(snapshot)}"
+        # Thin where nothing is finished, so that the bar can be read without colours too.
+        shares = [
+            (snapshot.counts.get(state, 0) / snapshot.n_trials, "━" if state in text.TRIED else "─", style)
+            for state, style in STATE_STYLES.items()
+        ]
+    elif snapshot.timeout:
+        label = f" {text.fraction(snapshot)} trials"
+        shares = [(snapshot.elapsed / snapshot.timeout, "━", "green")]
+    else:
+        return Text(f"{text.fraction(snapshot)} trials")
+    return _bar(shares, max(0, width - len(label))).append(label)
+
+
+def _counts(snapshot: Snapshot) -> Text:
+    words = [
+        Text(text.tally(snapshot.counts, [state]), style=style)
+        for state, style in STATE_STYLES.items()
+        if snapshot.counts.get(state)
+    ]
+    return Text("  ").join(words) if words else Text("no trial yet", style="dim")
+
+
+def _worker_table(workers: Sequence[WorkerLine], hosts: bool) -> Table:
+    table = Table.grid(padding=(0, 2))
+    texts, numbers = 4 if hosts else 3, 3
+    for column in range(texts + numbers):
+        table.add_column(justify="left" if column < texts else "right", no_wrap=True, overflow="ellipsis")
+    for worker in workers:
+        cells = [Text(f"worker {worker.index}", style="dim")]
+        if hosts:
+            cells.append(Text(text.clean(worker.host), style="dim"))
+        if worker.trial is None:
+            cells.append(Text(text.clean(worker.state), style="red" if worker.state == "lost" else "dim"))
+        else:
+            steps = f"{worker.step}/{worker.budget}" if worker.budget else str(worker.step)
+            share = worker.step / worker.budget if worker.budget else 0.0
+            cells += [
+                Text(f"trial {worker.trial}", style=_trial_style(worker.trial)),
+                _bar([(share, "━", "blue")], 12),
+                Text(steps),
+                Text(text.number(worker.value)),
+                Text(text.duration(worker.seconds), style="dim"),
+            ]
+        table.add_row(*cells)
+    return table

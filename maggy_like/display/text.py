@@ -1,0 +1,178 @@
+"""Words and numbers that the displays share: plain strings, cleaned of anything a terminal would obey."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from optimizers.trial import Config, TrialState
+
+LINE_LIMIT = 400
+"""Characters shown of one log line; the trial's log file has the rest."""
+
+STATE_WORDS = {
+    TrialState.COMPLETED: "done",
+    TrialState.STOPPED: "stopped early",
+    TrialState.PAUSED: "paused",
+    TrialState.FAILED: "failed",
+    TrialState.RUNNING: "running",
+    TrialState.PENDING: "waiting",
+}
+"""What people read for a state, in the order in which states are shown."""
+
+TRIED = (TrialState.COMPLETED, TrialState.STOPPED, TrialState.PAUSED, TrialState.FAILED)
+"""States of a trial that has run. A paused one counts: most of ASHA's are never promoted, and a bar that
+waited for them would stand still at a tenth."""
+
+# Escape sequences of ECMA-48: CSI (colours, cursor), OSC (titles, links; ended by BEL or ST), the short ones.
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]?|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?")
+# What is left of the C0 and C1 controls, and the marks that turn the direction of the text around them.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for people: ``0:31``, ``1:02:03``, ``2d 03:04:05``; ``-`` where unknown."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
+
+
+def number(value: float | None) -> str:
+    """A number in at most five digits where that loses nothing of its size; ``-`` for None."""
+    if value is None:
+        return "-"
+    whole = math.isfinite(value) and 1e4 <= abs(value) < 1e9
+    return f"{value:.0f}" if whole else f"{value:.5g}"
+
+
+def pairs(config: Config) -> list[tuple[str, str]]:
+    """Names and values of a configuration as they are shown."""
+    return [
+        (clean(name), number(value) if isinstance(value, float) else clean(str(value)))
+        for name, value in config.items()
+    ]
+
+
+def config_text(config: Config) -> str:
+    """A configuration on one line: ``lr=0.01, units=64``."""
+    return ", ".join(f"{name}={value}" for name, value in pairs(config))
+
+
+def clean(text: str) -> str:
+    r"""One line as a terminal would leave it, without escape sequences and control characters.
+
+    Of a progress bar that redraws itself with carriage returns, the last state remains. Long lines are cut.
+
+    Example:
+        >>> clean("10%|#  |\r20%|## |")
+        '20%|## |'
+    """
+    text = _ESCAPES.sub("", text)
+    if "\r" in text:
+        text = next((state for state in reversed(text.split("\r")) if state.strip()), "")
+    text = _CONTROLS.sub("", text.replace("\n", " ").expandtabs(4)).rstrip()
+    text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be printed
+    return text if len(text) <= LINE_LIMIT else text[: LINE_LIMIT - 1] + "…"
+
+
+def readable(lines: Iterable[LogLine]) -> list[LogLine]:
+    """Log lines ready to be shown: cleaned, one physical line each, empty ones left out."""
+    return [
+        LogLine(line.trial, text) for line in lines for part in line.text.split("\n") if (text := clean(part))
+    ]
+
+
+def prefix(line: LogLine) -> str:
+    """Whose line it is: ``[trial 7] ``, or nothing for the runtime's own."""
+    return "" if line.trial is None else f"[trial {line.trial}] "
+
+
+def tally(counts: Mapping[TrialState, int], states: Iterable[TrialState] = STATE_WORDS) -> str:
+    """Counts in words, without the zeros: ``5 done, 1 failed, 3 running``."""
+    return ", ".join(f"{counts[state]} {STATE_WORDS[state]}" for state in states if counts.get(state))
+
+
+def tried(snapshot: Snapshot) -> int:
+    """How many configurations have run at least once and do not run now."""
+    return sum(snapshot.counts.get(state, 0) for state in TRIED)
+
+
+def remaining(first: Snapshot, now: Snapshot) -> float | None:
+    """Seconds that the search still needs at its present pace, at most until its timeout.
+
+    Args:
+        first: The first snapshot; what it counts was found in the journal and says nothing of the pace.
+        now: The newest one.
+
+    Returns:
+        The estimate, or None as long as nothing is known.
+    """
+    ends = [] if now.timeout is None else [max(0.0, now.timeout - now.elapsed)]
+    new, seconds = tried(now) - tried(first), now.elapsed - first.elapsed
+    if now.n_trials is not None and new > 0 and seconds > 0 and (left := now.n_trials - tried(now)) > 0:
+        ends.append(left * seconds / new)
+    return min(ends, default=None)
+
+
+def clock(first: Snapshot, now: Snapshot) -> str:
+    """Elapsed time and, where it can be told, the time left: ``0:31, about 0:40 left``."""
+    left = remaining(first, now)
+    return duration(now.elapsed) + ("" if left is None else f", about {duration(left)} left")
+
+
+def fraction(snapshot: Snapshot) -> str:
+    """Progress in numbers: ``12/30``, or ``12`` without a bound."""
+    return f"{tried(snapshot)}" if snapshot.n_trials is None else f"{tried(snapshot)}/{snapshot.n_trials}"
+
+
+def goal(snapshot: Snapshot) -> str:
+    """What is optimised by what: ``asha, max accuracy``."""
+    return clean(f"{snapshot.optimizer}, {snapshot.direction} {snapshot.objective or 'objective'}")
+
+
+def best(snapshot: Snapshot) -> str:
+    """The best so far: ``best 0.973 (trial 4)``."""
+    if snapshot.best_trial is None:
+        return "no result yet"
+    return f"best {number(snapshot.best_value)} (trial {snapshot.best_trial})"
+
+
+def status(first: Snapshot, now: Snapshot) -> str:
+    """The whole search on one line: ``[12/30] best 0.973 (trial 4) | 5 done, 3 running | 0:31``."""
+    words = tally(now.counts) or clean(now.phase)
+    return f"[{fraction(now)}] {best(now)} | {words} | {clock(first, now)}"
+
+
+def summary(snapshot: Snapshot) -> list[str]:
+    """The last words on a search, two or three lines."""
+    total = sum(snapshot.counts.values())
+    trials = f"{total} trial{'' if total == 1 else 's'}"
+    if total:
+        trials += f" ({tally(snapshot.counts)})"
+    lines = [f"{clean(snapshot.name)}: {clean(snapshot.phase)} after {duration(snapshot.elapsed)}, {trials}"]
+    if snapshot.best_trial is not None:
+        value = f"{snapshot.objective or 'value'} {number(snapshot.best_value)}"
+        config = config_text(snapshot.best_config or {})
+        lines.append(f"best {clean(value)} (trial {snapshot.best_trial})" + (f": {config}" if config else ""))
+    return [*lines, f"files in {clean(snapshot.directory)}"]
+
+
+def busiest(workers: Sequence[WorkerLine], limit: int) -> tuple[list[WorkerLine], str]:
+    """The workers to show where there is room for ``limit``, and a word on the others.
+
+    Returns:
+        Those that are busy the longest, in order of index; and ``and 52 more (50 busy, 2 idle)``, or
+        nothing where all are shown.
+    """
+    ranked = sorted(workers, key=lambda worker: (worker.state != "busy", -worker.seconds, worker.index))
+    shown, hidden = ranked[:limit], [worker.state for worker in ranked[limit:]]
+    states = ", ".join(f"{hidden.count(state)} {state}" for state in dict.fromkeys(hidden))
+    rest = f"and {len(hidden)} more ({states})" if hidden else ""
+    return sorted(shown, key=lambda worker: worker.index), rest

@@ -1,0 +1,237 @@
+"""The driver's thread: feeds the experiment from the wire and carries its commands out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from queue import SimpleQueue
+
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from maggy_like.experiment import Experiment
+from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
+from maggy_like.experiment.inputs import (
+    Input,
+    SuggestionReady,
+    Tick,
+    TrialCheckpointed,
+    TrialFinished,
+    TrialReported,
+    WorkerBroken,
+    WorkerGone,
+    WorkerId,
+    WorkerJoined,
+    WorkerReady,
+    WorkerSeen,
+)
+from maggy_like.journal import Journal
+from maggy_like.messages import Beat, Broken, Checkpointed, Finished, Goodbye, Hello, Logged, Ready, Reported
+from maggy_like.rpc.server import Received, Server
+from optimizers.events import AttemptEnded, CheckpointSaved, Event, Measured
+
+TICK = 0.25
+SNAPSHOT_INTERVAL = 0.1
+MAX_LINES = 10_000
+"""Log lines kept for a display that is late; older ones stand in the trials' files."""
+
+
+class Driver:
+    """Runs one experiment.
+
+    Args:
+        experiment: The state machine; this thread alone touches it once it runs.
+        server: The wire.
+        journal: Where events go before anything that depends on them is sent.
+        base: What stays the same in every snapshot.
+
+    Attributes:
+        done: Set when the search is over and every worker has left, or the driver failed.
+        error: Why the driver itself failed, if it did.
+        progress: Counts the events that say that work is being done.
+        lines: Log lines for the display.
+        events: The journal's events, for callbacks.
+        replacements: Lost workers that the engine must replace.
+    """
+
+    def __init__(self, experiment: Experiment, server: Server, journal: Journal, base: Snapshot) -> None:
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        self.progress = 0
+        self.lines: deque[LogLine] = deque(maxlen=MAX_LINES)
+        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
+        self.snapshot = base
+        self._base = base
+        self._experiment = experiment
+        self._server = server
+        self._journal = journal
+        self._posted: deque[Input] = deque()
+        self._asks: SimpleQueue[AskOptimizer | None] = SimpleQueue()
+        self._started = time.monotonic()
+        self._wall = time.time() - self._started
+        self._released = False
+        self._pending: list[Event] = []
+        self._threads = [
+            threading.Thread(target=self._run, name="maggy-driver", daemon=True),
+            threading.Thread(target=self._propose, name="maggy-optimizer", daemon=True),
+        ]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the search itself is over (workers may still be leaving)."""
+        return self._experiment.ending is not None or self.done.is_set()
+
+    def start(self) -> None:
+        """Begin to serve."""
+        for thread in self._threads:
+            thread.start()
+
+    def post(self, event: Input) -> None:
+        """Tell the experiment something; from any thread."""
+        self._posted.append(event)
+        self._server.wake()
+
+    def release(self) -> None:
+        """Leave without waiting for workers that have not said goodbye."""
+        self._released = True
+        self._server.wake()
+
+    def join(self) -> None:
+        """Wait for the threads' ends; call after :attr:`done` is set or :meth:`release`.
+
+        A proposal that is being computed is not waited for longer than a second.
+        """
+        self._threads[0].join()
+        self._threads[1].join(1.0)
+
+    def elapsed(self) -> float:
+        """Seconds since the driver was made."""
+        return time.monotonic() - self._started
+
+    # -- the driver's thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._execute(self._experiment.start(self._now()))
+            tick = drawn = 0.0
+            while not (self._experiment.is_over or self._released):
+                for received in self._server.poll(min(TICK, SNAPSHOT_INTERVAL)):
+                    self._take(received)
+                while self._posted:
+                    self._handle(self._posted.popleft())
+                now = time.monotonic()
+                if now - tick >= TICK:
+                    tick = now
+                    self._handle(Tick())
+                if now - drawn >= SNAPSHOT_INTERVAL:
+                    drawn = now
+                    self.snapshot = self._draw()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.snapshot = self._draw()
+            self._asks.put(None)
+            self.done.set()
+
+    def _now(self) -> float:
+        """Unix time that never runs backwards."""
+        return self._wall + time.monotonic()
+
+    def _handle(self, event: Input) -> None:
+        self._execute(self._experiment.handle(event, self._now()))
+
+    def _take(self, received: Received) -> None:
+        worker = received.worker
+        match received.message:
+            case Reported() as message:
+                self._handle(TrialReported(worker, message))
+            case Finished() as message:
+                self._handle(TrialFinished(worker, message))
+            case Logged(trial=trial, lines=lines, dropped=dropped):
+                self.lines.extend(LogLine(trial, line) for line in lines)
+                if dropped:
+                    self.lines.append(LogLine(trial, f"... {dropped} more lines stand in the trial's log file"))
+                self._handle(WorkerSeen(worker))
+            case Checkpointed() as message:
+                self._handle(TrialCheckpointed(worker, message))
+            case Beat():
+                self._handle(WorkerSeen(worker))
+                self._server.send(worker, Beat())
+            case Hello(host=host, accelerators=accelerators, store_visible=visible):
+                self._handle(WorkerJoined(worker, host, tuple(accelerators), visible))
+            case Ready():
+                self._handle(WorkerReady(worker))
+            case Broken(message=reason):
+                self._handle(WorkerBroken(worker, reason))
+            case Goodbye():
+                self._handle(WorkerGone(worker))
+
+    def _execute(self, commands: list[Command]) -> None:
+        """Carry commands out; all events are safe before the first message is sent."""
+        events = [command.event for command in commands if isinstance(command, Append)]
+        self._journal.append(events)
+        for event in events:
+            self.events.put(event)
+            self.progress += isinstance(event, Measured | CheckpointSaved | AttemptEnded)
+        for command in commands:
+            match command:
+                case Send(worker=worker, message=message):
+                    self._server.send(worker, message)
+                case AskOptimizer():
+                    self._asks.put(command)
+                case Show(text=text, trial=trial):
+                    self.lines.extend(LogLine(trial, line) for line in text.splitlines())
+                case Replace(worker=worker):
+                    self.replacements.put(worker)
+
+    def _draw(self) -> Snapshot:
+        experiment, study = self._experiment, self._experiment.study
+        now = self._now()
+        best = study.best
+        lines = []
+        for worker in sorted(experiment.workers.values(), key=lambda worker: worker.id.index):
+            trial = None if worker.trial is None else study.trials[worker.trial]
+            lines.append(
+                WorkerLine(
+                    worker.id.index,
+                    worker.host,
+                    worker.state.value,
+                    trial=worker.trial,
+                    step=trial.step if trial is not None else 0,
+                    budget=trial.budget if trial is not None else 0,
+                    value=trial.value if trial is not None else None,
+                    seconds=now - worker.since if trial is not None else 0.0,
+                )
+            )
+        phase = experiment.ending or ("searching" if lines else "starting")
+        return Snapshot(
+            name=self._base.name,
+            directory=self._base.directory,
+            optimizer=self._base.optimizer,
+            direction=self._base.direction,
+            phase=phase,
+            elapsed=self.elapsed(),
+            objective=experiment.objective,
+            n_trials=self._base.n_trials,
+            counts=dict(study.counts),
+            best_trial=best.id if best is not None else None,
+            best_value=best.ranked if best is not None else None,
+            best_config=best.config if best is not None else None,
+            timeout=self._base.timeout,
+            workers=tuple(lines),
+        )
+
+    # -- the optimizer's thread ---------------------------------------------------------------
+
+    def _propose(self) -> None:
+        """Compute proposals beside the server's loop; the history is this thread's alone."""
+        study = self._experiment.study
+        while (ask := self._asks.get()) is not None:
+            try:
+                for update in ask.updates:
+                    study.history.apply(update)
+                config = study.optimizer.ask(ask.index, study.history)
+                answer = SuggestionReady(ask.index, None if config is None else study.checked(config))
+            except Exception as error:
+                answer = SuggestionReady(ask.index, None, error)
+            self.post(answer)

@@ -1,0 +1,1 @@
+"""Engines: where the gang's slots come from."""

@@ -1,0 +1,75 @@
+"""The protocol of the engines: providers of slots, launchers of agents."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from maggy_like.errors import EngineError
+from maggy_like.worker.task import Isolation, WorkerTask
+
+
+class EngineRun(ABC):
+    """Some workers that were launched together, and fall together.
+
+    Attributes:
+        indexes: Their places in the gang.
+        epoch: Their incarnation.
+    """
+
+    def __init__(self, indexes: Sequence[int], epoch: int) -> None:
+        self.indexes = tuple(indexes)
+        self.epoch = epoch
+
+    @abstractmethod
+    def poll(self) -> str | None:
+        """None while the workers run, else why they ended (empty when they simply left)."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Begin to end the workers by force; returns at once."""
+
+    @abstractmethod
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for the workers to end; whether they have."""
+
+
+class Engine(ABC):
+    """Provides slots and launches agents in them."""
+
+    name: str
+    isolation: Isolation | None = None
+    """The isolation that this engine forces, if any."""
+
+    @abstractmethod
+    def slots(self) -> int | None:
+        """How many workers can run side by side; None when there is no bound."""
+
+    def require(self, workers: int) -> None:
+        """Check that a gang of this size can run.
+
+        Raises:
+            EngineError: There are too few slots; the message has both numbers.
+        """
+        slots = self.slots()
+        if slots is not None and workers > slots:
+            raise EngineError(f"workers={workers} but engine={self.name!r} has {slots} slots; pass workers={slots}")
+
+    @abstractmethod
+    def default_workers(self) -> int:
+        """Size of the gang when the caller names none."""
+
+    @abstractmethod
+    def driver_host(self) -> str:
+        """The address of this machine that the workers can reach."""
+
+    @abstractmethod
+    def launch(self, task: WorkerTask, indexes: Sequence[int], epoch: int, logs: str) -> list[EngineRun]:
+        """Launch an agent in each of the places ``indexes``.
+
+        Args:
+            task: What the run is.
+            indexes: Places in the gang.
+            epoch: Their incarnation.
+            logs: Folder for the agents' own output, where the engine writes one.
+        """

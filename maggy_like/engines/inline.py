@@ -1,0 +1,66 @@
+"""One worker in the calling process and thread, for a debugger."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+
+from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.worker.agent import Agent
+from maggy_like.worker.children import InlineNursery
+from maggy_like.worker.task import Isolation, WorkerContext, WorkerTask
+
+
+class InlineRun(EngineRun):
+    """The agent in a thread; its trials in whichever thread calls :meth:`poll`."""
+
+    def __init__(self, task: WorkerTask, index: int, epoch: int) -> None:
+        super().__init__([index], epoch)
+        self._nursery = InlineNursery(task)
+        self._task = task
+        self._context = WorkerContext(index, epoch, socket.gethostname())
+        self._thread = threading.Thread(target=self._serve, name="maggy-agent", daemon=True)
+        self._thread.start()
+        self._served = False
+
+    def poll(self) -> str | None:
+        """Run all trials here; returns when the search is over."""
+        if not self._served:
+            self._served = True
+            self._nursery.serve_here(flush=sys.stdout.flush)
+        return None if self._thread.is_alive() else ""
+
+    def cancel(self) -> None:
+        """The agent leaves when the driver says so; a thread cannot be forced."""
+
+    def wait(self, timeout: float) -> bool:
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        Agent(self._task, self._context, nursery=self._nursery).run()
+
+
+class InlineEngine(Engine):
+    """Runs one worker in this process: breakpoints, ``pdb`` and profilers work as usual.
+
+    Example:
+        >>> lagom(train_fn, space, engine="inline", n_trials=1)
+    """
+
+    name = "inline"
+    isolation: Isolation | None = "none"
+
+    def slots(self) -> int | None:
+        return 1
+
+    def default_workers(self) -> int:
+        return 1
+
+    def driver_host(self) -> str:
+        return "127.0.0.1"
+
+    def launch(self, task: WorkerTask, indexes: Sequence[int], epoch: int, logs: str) -> list[EngineRun]:
+        return [InlineRun(task, index, epoch) for index in indexes]

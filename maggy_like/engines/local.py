@@ -1,0 +1,119 @@
+"""Processes on this machine: the engine without a Spark session. No JVM, starts at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.worker.launch import Launch, write_launch
+from maggy_like.worker.task import WorkerContext, WorkerTask
+
+
+class LocalRun(EngineRun):
+    """One agent in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], index: int, epoch: int, log: Path) -> None:
+        super().__init__([index], epoch)
+        self._process = process
+        self._log = log
+
+    def poll(self) -> str | None:
+        status = self._process.poll()
+        if status is None:
+            return None
+        self._close_stdin()
+        if status == 0:
+            return ""
+        how = f"signal {-status}" if status < 0 else f"status {status}"
+        return f"its process ended with {how}; see {self._log}"
+
+    def cancel(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+
+    def wait(self, timeout: float) -> bool:
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        self._close_stdin()
+        return True
+
+    def _close_stdin(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass
+
+
+class LocalEngine(Engine):
+    """Runs each worker as processes of this machine; GPUs are shared out one each.
+
+    Args:
+        gpus: Their addresses; those that ``CUDA_VISIBLE_DEVICES`` or ``nvidia-smi`` names if not given.
+
+    Example:
+        >>> lagom(train_fn, space, engine="local", workers=4)
+    """
+
+    name = "local"
+
+    def __init__(self, gpus: Sequence[str] | None = None) -> None:
+        self._gpus = tuple(gpus) if gpus is not None else find_gpus()
+
+    def slots(self) -> int | None:
+        return None
+
+    def default_workers(self) -> int:
+        return len(self._gpus) or os.cpu_count() or 1
+
+    def driver_host(self) -> str:
+        return "127.0.0.1"
+
+    def launch(self, task: WorkerTask, indexes: Sequence[int], epoch: int, logs: str) -> list[EngineRun]:
+        return [self._launch_one(task, index, epoch, Path(logs)) for index in indexes]
+
+    def _launch_one(self, task: WorkerTask, index: int, epoch: int, logs: Path) -> EngineRun:
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
+        logs.mkdir(parents=True, exist_ok=True)
+        log = logs / f"{index}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "maggy_like.worker"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,  # Ctrl-C in a terminal is the driver's alone
+            )
+        gpus = (self._gpus[index % len(self._gpus)],) if self._gpus else ()
+        context = WorkerContext(index, epoch, socket.gethostname(), gpus)
+        try:
+            write_launch(cast(BinaryIO, process.stdin), Launch(task, context, os.getpid()))
+        except BrokenPipeError:
+            pass  # it died at once; poll() tells
+        return LocalRun(process, index, epoch, log)
+
+
+def find_gpus() -> tuple[str, ...]:
+    """Addresses of this machine's NVIDIA GPUs, without a CUDA context."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return tuple(address.strip() for address in visible.split(",") if address.strip() not in ("", "-1"))
+    if shutil.which("nvidia-smi") is None:
+        return ()
+    query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    try:
+        listed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (subprocess.SubprocessError, OSError):
+        return ()
+    return tuple(line.strip() for line in listed.splitlines() if line.strip())

@@ -1,0 +1,213 @@
+"""One barrier stage of Spark: a gang of tasks that start together and stay.
+
+The job runs in a background thread that inherits the session, so Ctrl-C stays with the caller. It
+goes through ``mapInArrow(..., barrier=True)``, which classic sessions and Spark Connect both serve.
+Spark does not retry such a job, and a barrier stage falls as a whole; the driver launches it again
+with the next epoch.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.errors import EngineError
+from maggy_like.worker.task import WorkerContext, WorkerTask
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.resource import ResourceProfile
+    from pyspark.sql import SparkSession
+
+REGISTRATION_PATIENCE = 15.0
+"""Seconds that executors get to register before the gang counts as too large."""
+
+
+class SparkRun(EngineRun):
+    """A gang in one barrier stage."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        task: WorkerTask,
+        indexes: Sequence[int],
+        epoch: int,
+        profile: ResourceProfile | None,
+    ) -> None:
+        from pyspark import InheritableThread
+
+        super().__init__(indexes, epoch)
+        self._session = session
+        self._tag = f"maggy-{uuid.uuid4().hex}"
+        self._task = task
+        self._profile = profile
+        self._ended: str | None = None
+        self._thread = InheritableThread(self._collect, session=session)
+        self._thread.daemon = True
+        self._thread.start()
+
+    def poll(self) -> str | None:
+        return None if self._thread.is_alive() else self._ended or ""
+
+    def cancel(self) -> None:
+        if self._thread.is_alive():
+            self._session.interruptTag(self._tag)
+
+    def wait(self, timeout: float) -> bool:
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _collect(self) -> None:
+        size = len(self.indexes)
+        try:
+            self._session.addTag(self._tag)
+            places = self._session.range(size, numPartitions=size)
+            member = gang_member(self._task, self.indexes, self.epoch)
+            places.mapInArrow(member, "worker bigint", barrier=True, profile=self._profile).collect()
+        except Exception as error:  # the job failed or was cancelled; the driver decides what follows
+            self._ended = f"the Spark job ended: {first_lines(str(error))}"
+
+
+class SparkEngine(Engine):
+    """Runs the gang as one barrier stage of a Spark session.
+
+    Args:
+        session: The session; the active one if not given.
+
+    Example:
+        >>> lagom(train_fn, space, engine=SparkEngine(spark), workers=8)
+    """
+
+    name = "spark"
+
+    def __init__(self, session: SparkSession | None = None) -> None:
+        self._session = session if session is not None else require_session()
+
+    def slots(self) -> int | None:
+        context = self._java_context()
+        if context is None:
+            return None
+        profile = self._profile()
+        if profile is None:
+            java_profile = context.resourceProfileManager().defaultResourceProfile()
+        else:
+            java_profile = profile._java_resource_profile
+            context.resourceProfileManager().addResourceProfile(java_profile)
+        return int(context.maxNumConcurrentTasks(java_profile))
+
+    def default_workers(self) -> int:
+        slots = self.wait_for_slots(1)
+        if slots is None:
+            raise EngineError("a Spark Connect session does not tell how many slots it has; pass workers=N")
+        return max(1, slots)
+
+    def wait_for_slots(self, wanted: int) -> int | None:
+        """The number of slots, once it is ``wanted`` or executors have had time to register."""
+        deadline = time.monotonic() + REGISTRATION_PATIENCE
+        while (slots := self.slots()) is not None and slots < wanted and time.monotonic() < deadline:
+            if self._conf("spark.master", "").startswith("local["):
+                break  # its slots are all there from the start
+            time.sleep(0.2)
+        return slots
+
+    def require(self, workers: int) -> None:
+        slots = self.wait_for_slots(workers)
+        if slots is not None and slots < workers:
+            raise EngineError(
+                f"workers={workers} but the Spark session has {slots} slots now; pass workers={max(1, slots)} "
+                "or fewer, or give the session more executors or cores"
+            )
+
+    def driver_host(self) -> str:
+        if self._java_context() is not None:
+            return socket.gethostbyname(self._conf("spark.driver.host", "127.0.0.1"))
+        remote = urlsplit(str(self._session.conf.get("spark.remote", "sc://localhost")))
+        return local_address_towards(remote.hostname or "localhost", remote.port or 15002)
+
+    def launch(self, task: WorkerTask, indexes: Sequence[int], epoch: int, logs: str) -> list[EngineRun]:
+        self.require(len(indexes))
+        return [SparkRun(self._session, task, indexes, epoch, self._profile())]
+
+    def _java_context(self) -> Any:
+        """The JVM's SparkContext, or None on Spark Connect."""
+        context = getattr(self._session, "_sc", None)
+        return None if context is None else context._jsc.sc()
+
+    def _conf(self, key: str, default: str) -> str:
+        return str(self._session.conf.get(key, default))
+
+    def _profile(self) -> ResourceProfile | None:
+        """Tasks must ask for GPUs where executors own some and the session's tasks ask for none."""
+        owned = int(self._conf("spark.executor.resource.gpu.amount", "0"))
+        asked = float(self._conf("spark.task.resource.gpu.amount", "0"))
+        if not owned or asked:
+            return None
+        from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+        requests = TaskResourceRequests().cpus(int(self._conf("spark.task.cpus", "1"))).resource("gpu", 1)
+        return ResourceProfileBuilder().require(requests).build
+
+
+def gang_member(
+    task: WorkerTask, indexes: Sequence[int], epoch: int
+) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    """The function that each barrier task runs: an agent, until the search is over."""
+
+    def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow
+        from pyspark import BarrierTaskContext
+
+        from maggy_like.worker.agent import Agent
+
+        for _ in batches:
+            pass
+        context = BarrierTaskContext.get()
+        index = indexes[context.partitionId()]
+        gpu = context.resources().get("gpu")
+        accelerators = tuple(gpu.addresses) if gpu is not None else ()
+        Agent(task, WorkerContext(index, epoch, socket.gethostname(), accelerators)).run()
+        yield pyarrow.RecordBatch.from_pydict({"worker": [index]})
+
+    return run
+
+
+def active_session() -> SparkSession | None:
+    """The session that is active in this process, if pyspark is in use at all."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def require_session() -> SparkSession:
+    """The active session.
+
+    Raises:
+        EngineError: There is none.
+    """
+    session = active_session()
+    if session is None:
+        raise EngineError(
+            "engine='spark' needs a Spark session; make one with maggy_like.spark_session(), "
+            "or pass engine='local'"
+        )
+    return session
+
+
+def local_address_towards(host: str, port: int) -> str:
+    """The address of this machine from which ``host`` is reached (no packet is sent)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        return str(probe.getsockname()[0])
+
+
+def first_lines(text: str, count: int = 3) -> str:
+    """The first lines of a long error."""
+    return " ".join(line.strip() for line in text.strip().splitlines()[:count])

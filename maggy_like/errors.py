@@ -1,0 +1,68 @@
+"""The errors of the product, all under one root.
+
+::
+
+    MaggyError
+    ├── UserError (also a ValueError)    something the caller can mend
+    │   ├── SearchSpaceError             a domain, a configuration or a search space
+    │   ├── OptimizerError               an optimizer's name, option or proposal
+    │   ├── ConfigError                  an argument of lagom
+    │   └── TrainFunctionError           train_fn: its parameters, its pickle, its reports
+    ├── PlatformError                    what we wrote or read is not as it must be
+    │   ├── ProtocolError                a message that no version of ours sends
+    │   └── JournalError                 a run's journal is damaged, foreign or in use
+    └── InfraError                       machines and processes
+        ├── EngineError                  the engine cannot provide the gang
+        └── WorkerError                  a worker cannot serve the run
+"""
+
+from __future__ import annotations
+
+from optimizers.errors import MaggyError, OptimizerError, SearchSpaceError, UserError
+
+__all__ = [
+    "ConfigError",
+    "EngineError",
+    "InfraError",
+    "JournalError",
+    "MaggyError",
+    "OptimizerError",
+    "PlatformError",
+    "ProtocolError",
+    "SearchSpaceError",
+    "TrainFunctionError",
+    "UserError",
+    "WorkerError",
+]
+
+
+class ConfigError(UserError):
+    """An argument of :func:`maggy_like.lagom` is not valid."""
+
+
+class TrainFunctionError(UserError):
+    """The training function cannot be run as it is, or reported something that is no measurement."""
+
+
+class PlatformError(MaggyError):
+    """Something that this project wrote or read is not as it must be."""
+
+
+class ProtocolError(PlatformError):
+    """A message on the wire is malformed or of another version."""
+
+
+class JournalError(PlatformError):
+    """The journal of a run is damaged, foreign or in use by another process."""
+
+
+class InfraError(MaggyError):
+    """Machines or processes failed the run."""
+
+
+class EngineError(InfraError):
+    """The engine cannot provide the gang that was asked for."""
+
+
+class WorkerError(InfraError):
+    """A worker cannot serve the run."""

@@ -1,0 +1,448 @@
+"""The state machine behind one ``lagom`` call.
+
+``handle(event, now)`` returns commands; it does no I/O and reads no clock, so the server's thread,
+a test and the virtual-time simulator all drive the same object. Whatever changes the study goes
+through :meth:`Experiment._record`, which also puts the event into the journal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from maggy_like.errors import ConfigError, WorkerError
+from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
+from maggy_like.experiment.inputs import (
+    Input,
+    StopRequested,
+    SuggestionReady,
+    Tick,
+    TrialCheckpointed,
+    TrialFinished,
+    TrialReported,
+    WorkerBroken,
+    WorkerGone,
+    WorkerId,
+    WorkerJoined,
+    WorkerLost,
+    WorkerReady,
+    WorkerSeen,
+)
+from maggy_like.experiment.workers import Worker, WorkerState
+from maggy_like.messages import Assign, Decided, Refused, Reported, Shutdown, Stop
+from optimizers.base import Decision
+from optimizers.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
+from optimizers.study import DRIVER_LOST, Study
+from optimizers.trial import Config, Failure, Trial, TrialState
+
+
+class Experiment:
+    """Hands trials to workers until the search is over.
+
+    Args:
+        study: The ledger, new or replayed.
+        objective: Name of the optimised metric, or None to take the one that is reported.
+        points: Configurations to try before the optimizer's.
+        workers: Size of the gang: how many proposals to keep ready where results do not matter.
+        max_attempts: How often a trial may be lost (its process or worker died) before it fails.
+        trial_timeout: Seconds that one attempt may take.
+        heartbeat_timeout: Seconds of silence after which a worker counts as lost.
+
+    Attributes:
+        ending: Why the search ended: ``completed`` or the reason it was stopped for; None before.
+        error: What ``lagom`` must raise, if anything.
+        stale: Messages of lost incarnations or past attempts that were ignored.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        *,
+        objective: str | None = None,
+        points: Sequence[Config] = (),
+        workers: int = 1,
+        max_attempts: int = 3,
+        trial_timeout: float | None = None,
+        heartbeat_timeout: float = 15.0,
+    ) -> None:
+        self.study = study
+        self.objective = objective
+        self.workers: dict[int, Worker] = {}
+        self.ending: str | None = None
+        self.error: Exception | None = None
+        self.stale = 0
+        self._points = deque(points)
+        self._lookahead = 1 if study.optimizer.adaptive else max(2, workers)
+        self._max_attempts = max_attempts
+        self._trial_timeout = trial_timeout
+        self._heartbeat_timeout = heartbeat_timeout
+        self._idle: dict[int, None] = {}  # indexes of idle workers, in order of idling
+        self._retries: deque[int] = deque()
+        self._proposals: deque[tuple[int, Config]] = deque()
+        self._next_ask = 0
+        self._asking = False
+        self._exhausted = False
+        self._doomed: set[int] = set()  # running trials that a rule has already stopped
+        self._busy = 0
+        self._warned: set[str] = set()
+        self._out: list[Command] = []
+        self._now = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the search has ended and every worker has left."""
+        return self.ending is not None and not any(worker.is_live for worker in self.workers.values())
+
+    def replay(self, events: Iterable[Event]) -> None:
+        """Take in a journal's events; call before :meth:`start`."""
+        for event in events:
+            decision = self.study.apply(event)
+            if decision is Decision.STOP and isinstance(event, Measured):
+                self._doomed.add(event.trial)
+
+    def start(self, now: float) -> list[Command]:
+        """Begin, or go on where the replayed journal ends."""
+        self._out, self._now = [], now
+        for trial in self.study.trials:
+            if trial.objective is not None and self.objective is None:
+                self.objective = trial.objective
+            if trial.state is TrialState.RUNNING:
+                self._end_lost(trial, Failure(DRIVER_LOST, "the driver ended while the trial ran"))
+            elif trial.state is TrialState.PENDING:
+                self._retries.append(trial.id)
+        for _ in range(min(len(self._points), len(self.study.trials) - self.study.n_asks)):
+            self._points.popleft()
+        self._next_ask = self.study.n_asks
+        self._ask_ahead()
+        self._close_if_done()
+        return self._out
+
+    def handle(self, event: Input, now: float) -> list[Command]:
+        """Take in one event.
+
+        Args:
+            event: What happened.
+            now: Seconds on any clock that never runs backwards.
+        """
+        self._out, self._now = [], now
+        match event:
+            case Tick():
+                self._tick()
+            case SuggestionReady():
+                self._suggested(event)
+            case StopRequested():
+                self._stop_all(event.reason, event.error)
+            case WorkerJoined():
+                self._joined(event)
+            case WorkerLost(worker=known, reason=reason):
+                if (worker := self._worker(known)) is not None:
+                    self._lost(worker, reason)
+            case _:
+                self._heard(event)
+        return self._out
+
+    # -- workers ------------------------------------------------------------------------------
+
+    def _worker(self, known: WorkerId) -> Worker | None:
+        """The live worker of that incarnation, or None for a stale one."""
+        worker = self.workers.get(known.index)
+        if worker is not None and worker.id == known and worker.is_live:
+            return worker
+        return None
+
+    def _joined(self, event: WorkerJoined) -> None:
+        before = self.workers.get(event.worker.index)
+        if before is not None and before.id.epoch >= event.worker.epoch:
+            self.stale += 1
+            self._out.append(Send(event.worker, Refused("a newer incarnation of this worker is known")))
+            return
+        if before is not None and before.is_live:
+            self._lost(before, "replaced by a newer incarnation")
+        worker = Worker(event.worker, event.host, event.accelerators, seen=self._now)
+        self.workers[event.worker.index] = worker
+        if self.ending is not None:
+            self._shut_down(worker)
+        elif self.study.scheduler.may_promote and not event.store_visible:
+            error = ConfigError(
+                f"worker {worker.id.index} on host {worker.host!r} does not see the store of this run, so a "
+                "promoted trial could not go on there from its checkpoint; pass store=URL of a place that "
+                "all hosts share, or use optimizer='asha' with mode='stopping'"
+            )
+            self._stop_all("error", error)
+
+    def _heard(
+        self,
+        event: WorkerReady
+        | WorkerSeen
+        | WorkerBroken
+        | WorkerGone
+        | TrialReported
+        | TrialCheckpointed
+        | TrialFinished,
+    ) -> None:
+        worker = self._worker(event.worker)
+        if worker is None:
+            self.stale += 1
+            self._out.append(Send(event.worker, Refused("this incarnation was declared lost")))
+            return
+        worker.seen = self._now
+        match event:
+            case WorkerReady():
+                if worker.state is WorkerState.JOINING:
+                    self._set_idle(worker)
+                    self._dispatch()
+            case WorkerBroken(message=message):
+                self._stop_all("error", WorkerError(f"worker {worker.id.index} on {worker.host}: {message}"))
+            case WorkerGone():
+                self._gone(worker)
+            case TrialReported(message=message):
+                if (trial := self._running(worker, message.trial, message.attempt)) is not None:
+                    self._reported(worker, trial, message)
+            case TrialCheckpointed(message=saved):
+                if (trial := self._running(worker, saved.trial, saved.attempt)) is not None:
+                    self._record(CheckpointSaved(trial.id, trial.attempt, saved.step, saved.url))
+            case TrialFinished(message=finished):
+                if (trial := self._running(worker, finished.trial, finished.attempt)) is not None:
+                    self._finished(worker, trial, event)
+
+    def _running(self, worker: Worker, number: int, attempt: int) -> Trial | None:
+        """The trial that ``worker`` runs, if ``(number, attempt)`` names it."""
+        if worker.trial == number:
+            trial = self.study.trials[number]
+            if trial.attempt == attempt:
+                return trial
+        self.stale += 1
+        return None
+
+    def _set_idle(self, worker: Worker) -> None:
+        worker.release(WorkerState.IDLE)
+        self._idle[worker.id.index] = None
+
+    def _release(self, worker: Worker) -> None:
+        """Take the finished trial off a busy worker."""
+        self._busy -= 1
+        if self.ending is None:
+            self._set_idle(worker)
+        else:
+            worker.release(WorkerState.DRAINING)
+
+    def _shut_down(self, worker: Worker) -> None:
+        self._idle.pop(worker.id.index, None)
+        if worker.state is not WorkerState.BUSY:
+            worker.state = WorkerState.DRAINING
+        self._out.append(Send(worker.id, Shutdown()))
+
+    def _gone(self, worker: Worker) -> None:
+        if self.ending is None:
+            self._lost(worker, "it left before the search was over")
+        else:
+            self._drop(worker, WorkerState.GONE, Failure(DRIVER_LOST, "the search was stopped"))
+
+    def _lost(self, worker: Worker, reason: str) -> None:
+        message = f"worker {worker.id.index} on {worker.host} was lost: {reason}"
+        kind = "worker_lost" if self.ending is None else DRIVER_LOST
+        self._drop(worker, WorkerState.LOST, Failure(kind, message))
+        if self.ending is None:
+            self._out.append(Show(message))
+            self._out.append(Replace(worker.id))
+            self._dispatch()
+
+    def _drop(self, worker: Worker, state: WorkerState, failure: Failure) -> None:
+        self._idle.pop(worker.id.index, None)
+        if worker.trial is not None:
+            trial = self.study.trials[worker.trial]
+            self._busy -= 1
+            failure = worker.failure or failure
+            worker.release(state)
+            self._end_lost(trial, failure)
+        worker.release(state)
+
+    # -- trials -------------------------------------------------------------------------------
+
+    def _record(self, event: Event) -> Decision:
+        """Change the study and have the journal say so."""
+        self._out.append(Append(event))
+        return self.study.apply(event)
+
+    def _reported(self, worker: Worker, trial: Trial, message: Reported) -> None:
+        if self.objective is None:
+            self.objective = message.objective
+        decision = self._record(Measured(trial.id, trial.attempt, message.objective, message.columns))
+        if trial.value is not None and not math.isfinite(trial.value):
+            self._warn(
+                f"nan-{trial.id}", f"reported {trial.value} at step {trial.step}; it ranks worst", trial.id
+            )
+        if decision is Decision.STOP:
+            self._doomed.add(trial.id)
+        stop = trial.id in self._doomed or worker.stopping
+        if message.awaiting:
+            self._out.append(Send(worker.id, Decided(trial.id, trial.attempt, stop)))
+        elif stop and not worker.stopping:
+            self._out.append(Send(worker.id, Stop(trial.id, trial.attempt)))
+        worker.stopping = stop
+
+    def _finished(self, worker: Worker, trial: Trial, event: TrialFinished) -> None:
+        message, failure, was_stopping = event.message, worker.failure, worker.stopping
+        self._release(worker)
+        if message.outcome == "returned":
+            self._doomed.discard(trial.id)
+            self._warn_if_silent(trial)
+            for change in self.study.conclude(trial, message.value, message.metrics, self._now):
+                self._record(change)
+        elif message.outcome == "raised":
+            self._fail(trial, Failure(message.kind or "exception", message.message, message.traceback))
+        elif self.ending is not None and not was_stopping:
+            self._end_lost(trial, Failure(DRIVER_LOST, "the search was stopped"))
+        elif failure is not None:
+            self._fail(trial, failure)
+        elif message.outcome == "stopped" or was_stopping:
+            self._doomed.discard(trial.id)
+            self._record(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, self._now))
+        else:
+            self._end_lost(trial, Failure(message.kind, message.message, message.traceback))
+        if trial.state is TrialState.FAILED and message.outcome == "returned" and trial.failure is not None:
+            self._out.append(Show(f"failed: {trial.failure.message}", trial.id))
+        self._dispatch()
+
+    def _fail(self, trial: Trial, failure: Failure) -> None:
+        self._doomed.discard(trial.id)
+        self._record(AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, self._now, failure=failure))
+        details = failure.traceback.rstrip()
+        self._out.append(Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id))
+
+    def _end_lost(self, trial: Trial, failure: Failure) -> None:
+        """End an attempt that was cut off: stopped if a rule had said so, else to be run again."""
+        if trial.id in self._doomed:
+            self._doomed.discard(trial.id)
+            self._record(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, self._now))
+        elif failure.kind == "timeout":
+            self._fail(trial, failure)
+        elif failure.kind != DRIVER_LOST and trial.losses + 1 >= self._max_attempts:
+            message = f"{failure.message} (attempt {trial.losses + 1} of {self._max_attempts})"
+            self._fail(trial, Failure(failure.kind, message, failure.traceback))
+        else:
+            self._record(
+                AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure)
+            )
+            self._retries.append(trial.id)
+            if failure.kind != DRIVER_LOST:
+                self._out.append(Show(f"lost: {failure.message}; it will run again", trial.id))
+
+    def _warn(self, key: str, text: str, trial: int | None = None) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            self._out.append(Show(text, trial))
+
+    def _warn_if_silent(self, trial: Trial) -> None:
+        stops_early = self.study.scheduler.watches_reports or self.study.grant(trial).milestones
+        if stops_early and not len(trial.curve):
+            self._warn(
+                "silent",
+                "reported nothing before it returned, so it could not be stopped early; call "
+                "reporter.report(...) at each step",
+                trial.id,
+            )
+
+    # -- work ---------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Give work to idle workers while there is some; close when there will be none."""
+        while self._idle and self.ending is None and (trial := self._next_trial()) is not None:
+            index = next(iter(self._idle))
+            del self._idle[index]
+            self._assign(self.workers[index], trial)
+        self._ask_ahead()
+        self._close_if_done()
+
+    def _next_trial(self) -> Trial | None:
+        if self._retries:
+            return self.study.trials[self._retries.popleft()]
+        if (promotion := self.study.next_promotion()) is not None:
+            return promotion
+        if self._has_room():
+            if self._points:
+                return self._create(self._points.popleft(), None)
+            if self._proposals:
+                index, config = self._proposals.popleft()
+                return self._create(config, index)
+        return None
+
+    def _has_room(self) -> bool:
+        n_trials = self.study.problem.n_trials
+        return n_trials is None or len(self.study.trials) < n_trials
+
+    def _create(self, config: Config, ask: int | None) -> Trial:
+        self._record(TrialCreated(len(self.study.trials), config, ask))
+        return self.study.trials[-1]
+
+    def _assign(self, worker: Worker, trial: Trial) -> None:
+        grant = self.study.grant(trial)
+        attempt = trial.attempt + 1
+        self._record(AttemptStarted(trial.id, attempt, worker.id.index, grant.budget, self._now))
+        worker.take(trial.id, self._now)
+        self._busy += 1
+        checkpoint = trial.checkpoint.url if trial.checkpoint is not None else None
+        self._out.append(
+            Send(
+                worker.id,
+                Assign(
+                    trial.id, attempt, trial.config, grant.budget, grant.milestones, self.objective, checkpoint
+                ),
+            )
+        )
+
+    def _ask_ahead(self) -> None:
+        """Keep proposals ready, so that a free worker never waits for the optimizer."""
+        if self._asking or self._exhausted or self.ending is not None:
+            return
+        n_trials = self.study.problem.n_trials
+        known = len(self.study.trials) + len(self._points) + len(self._proposals)
+        if len(self._proposals) < self._lookahead and (n_trials is None or known < n_trials):
+            self._asking = True
+            self._out.append(AskOptimizer(self._next_ask, self.study.take_updates()))
+
+    def _suggested(self, event: SuggestionReady) -> None:
+        self._asking = False
+        if event.error is not None:
+            self._stop_all("error", event.error)
+            return
+        self._next_ask = event.index + 1
+        if event.config is None:
+            self._exhausted = True
+        else:
+            self._proposals.append((event.index, event.config))
+        self._dispatch()
+
+    # -- time and ends ------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        for worker in list(self.workers.values()):
+            if not worker.is_live:
+                continue
+            if self._now - worker.seen > self._heartbeat_timeout:
+                self._lost(worker, f"not heard of for {self._heartbeat_timeout:g} s")
+            elif (
+                self._trial_timeout is not None
+                and worker.trial is not None
+                and not worker.stopping
+                and self._now - worker.since > self._trial_timeout
+            ):
+                worker.failure = Failure("timeout", f"took longer than trial_timeout={self._trial_timeout:g} s")
+                worker.stopping = True
+                trial = self.study.trials[worker.trial]
+                self._out.append(Send(worker.id, Stop(trial.id, trial.attempt)))
+
+    def _close_if_done(self) -> None:
+        new = self._points or self._proposals or not self._exhausted
+        more = self._retries or (new and self._has_room())
+        if self.ending is None and not self._busy and not more and self.study.next_promotion() is None:
+            self._stop_all("completed", None)
+
+    def _stop_all(self, reason: str, error: Exception | None) -> None:
+        if self.ending is not None:
+            return
+        self.ending, self.error = reason, error
+        for worker in self.workers.values():
+            if worker.is_live:
+                self._shut_down(worker)

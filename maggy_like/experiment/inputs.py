@@ -1,0 +1,138 @@
+"""What the experiment is told.
+
+Every event of a worker carries its index and epoch, so that the late word of a lost incarnation
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from maggy_like.messages import Checkpointed, Finished, Reported
+from optimizers.trial import Config
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerId:
+    """One incarnation of a worker: its place in the gang, and how often that place was refilled."""
+
+    index: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoined:
+    """A worker introduced itself; it cannot take trials yet."""
+
+    worker: WorkerId
+    host: str
+    accelerators: tuple[str, ...] = ()
+    store_visible: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """A worker can take its first trial."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSeen:
+    """A worker is alive."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBroken:
+    """A worker can run no trial, whichever it is."""
+
+    worker: WorkerId
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker is gone without a goodbye, as its engine says."""
+
+    worker: WorkerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone:
+    """A worker said goodbye."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReported:
+    """Measurements of a trial came in."""
+
+    worker: WorkerId
+    message: Reported
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCheckpointed:
+    """A trial saved its state."""
+
+    worker: WorkerId
+    message: Checkpointed
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFinished:
+    """An attempt is over, and its worker is free."""
+
+    worker: WorkerId
+    message: Finished
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestionReady:
+    """The optimizer answered an :class:`~maggy_like.experiment.commands.AskOptimizer`.
+
+    Attributes:
+        config: The proposal, or None when the optimizer has none left.
+        error: What it raised instead.
+    """
+
+    index: int
+    config: Config | None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """End the search now and keep what there is.
+
+    Attributes:
+        error: Raise this in the caller, if given.
+    """
+
+    reason: str
+    error: Exception | None = None
+
+
+Input = (
+    WorkerJoined
+    | WorkerReady
+    | WorkerSeen
+    | WorkerBroken
+    | WorkerLost
+    | WorkerGone
+    | TrialReported
+    | TrialCheckpointed
+    | TrialFinished
+    | SuggestionReady
+    | Tick
+    | StopRequested
+)

@@ -1,0 +1,206 @@
+"""What can be known of a training function before it runs: parameters, modules, pickle."""
+
+from __future__ import annotations
+
+import dis
+import importlib.util
+import inspect
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import cloudpickle
+
+from maggy_like.errors import TrainFunctionError
+from optimizers.names import did_you_mean
+from maggy_like.worker.invoke import INJECTED
+from optimizers.space import SearchSpace
+
+
+def check_parameters(train_fn: Callable[..., Any], space: SearchSpace) -> None:
+    """Check that every parameter of ``train_fn`` is filled, and every name of the space is taken.
+
+    Raises:
+        TrainFunctionError: One is not.
+    """
+    name = name_of(train_fn)
+    if not callable(train_fn):
+        raise TrainFunctionError(f"train_fn must be a function, got {train_fn!r}")
+    try:
+        parameters = inspect.signature(train_fn).parameters
+    except (TypeError, ValueError) as error:
+        raise TrainFunctionError(f"the parameters of {name} cannot be read: {error}; wrap it in a def") from error
+    takes_all = "config" in parameters
+    for parameter in parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            takes_all = True
+        elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            continue
+        elif parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise TrainFunctionError(
+                f"parameter {parameter.name!r} of {name} is positional-only; parameters are given by name"
+            )
+        elif parameter.default is inspect.Parameter.empty:
+            _check_filled(name, parameter.name, space)
+    for given in space.names:
+        if given in INJECTED:
+            raise TrainFunctionError(
+                f"the search space has a parameter {given!r}, but {name} gets its {given!r} from the runtime; "
+                "choose another name"
+            )
+        if given not in parameters and not takes_all:
+            raise TrainFunctionError(
+                f"{name} has no parameter {given!r}, which the search space sets"
+                f"{did_you_mean(given, parameters)}; add it, or take config (a dict of all)"
+            )
+
+
+def _check_filled(function: str, name: str, space: SearchSpace) -> None:
+    if name in INJECTED:
+        return
+    if name not in space:
+        known = [*space.names, *INJECTED]
+        raise TrainFunctionError(
+            f"nothing fills the parameter {name!r} of {function}{did_you_mean(name, known)}; "
+            f"give it a default, or add it to the search space (which has {', '.join(space.names)})"
+        )
+    if space.domains[name].when:
+        raise TrainFunctionError(
+            f"parameter {name!r} of {function} is conditional in the search space, so it is not always given; "
+            f"give it a default, such as {name}=None"
+        )
+
+
+def pickle_train_fn(train_fn: Callable[..., Any]) -> bytes:
+    """The function as bytes for the workers.
+
+    Raises:
+        TrainFunctionError: It holds something that cannot be sent, which the message names.
+    """
+    try:
+        return cloudpickle.dumps(train_fn)
+    except Exception as error:
+        culprit = _find_culprit(train_fn)
+        if culprit is None:
+            raise TrainFunctionError(f"{name_of(train_fn)} cannot be sent to the workers: {error}") from error
+        where, name, value = culprit
+        raise TrainFunctionError(
+            f"{name_of(train_fn)} uses {where} {name!r} of type {type(value).__name__}, which cannot be sent to "
+            f"the workers ({error}); create it inside the function"
+        ) from error
+
+
+def _find_culprit(function: Callable[..., Any]) -> tuple[str, str, Any] | None:
+    for where, name, value in _references(function):
+        try:
+            cloudpickle.dumps(value)
+        except Exception:
+            inner = _find_culprit(value) if isinstance(value, types.FunctionType) else None
+            return inner or (where, name, value)
+    return None
+
+
+def _references(function: Callable[..., Any]) -> Iterator[tuple[str, str, Any]]:
+    """What a function brings along: (kind, name, value)."""
+    if isinstance(function, partial):
+        yield from (("the argument", str(name), value) for name, value in enumerate(function.args))
+        yield from (("the argument", name, value) for name, value in function.keywords.items())
+        yield "the function", name_of(function.func), function.func
+    elif isinstance(function, types.FunctionType):
+        captured = inspect.getclosurevars(function)
+        yield from (("the variable", name, value) for name, value in captured.nonlocals.items())
+        yield from (("the global", name, value) for name, value in captured.globals.items())
+        yield from (("the default", name, value) for name, value in _defaults(function).items())
+    elif hasattr(function, "__dict__"):
+        yield from (("the attribute", name, value) for name, value in vars(function).items())
+
+
+def _defaults(function: types.FunctionType) -> Mapping[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+
+
+def uses_checkpoints(train_fn: Callable[..., Any]) -> bool:
+    """Whether the function, or one it calls by name, both saves and restores checkpoints."""
+    names = {name for function in _own_functions(train_fn) for code in _codes(function) for name in code.co_names}
+    return {"checkpoint", "restore"} <= names
+
+
+def modules_of(train_fn: Callable[..., Any]) -> tuple[str, ...]:
+    """Installed modules that the function uses, worth importing before any trial."""
+    names: dict[str, None] = {}
+    for function in _own_functions(train_fn):
+        for code in _codes(function):
+            for instruction in dis.get_instructions(code):
+                if instruction.opname == "IMPORT_NAME":
+                    names[str(instruction.argval)] = None
+        values = [value for _, _, value in _references(function)]
+        if function.__module__ != "__main__":  # travels by name: a child imports all that its module does
+            values += vars(sys.modules.get(function.__module__, types)).values()
+        for value in values:
+            module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+            if isinstance(module, str):
+                names[module] = None
+    return tuple(name for name in names if _is_installed(name))
+
+
+def _own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]:
+    """The function and those of the user's that it refers to, each once."""
+    seen: set[int] = set()
+    waiting: list[Any] = [train_fn]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, partial):
+            waiting.append(value.func)
+            continue
+        if isinstance(value, type):
+            waiting.extend(member for member in vars(value).values() if inspect.isfunction(member))
+            continue
+        if not isinstance(value, types.FunctionType | types.MethodType):
+            value = getattr(type(value), "__call__", None)
+        function = inspect.unwrap(getattr(value, "__func__", value)) if value is not None else None
+        if not isinstance(function, types.FunctionType) or id(function) in seen:
+            continue
+        if _is_installed(function.__module__):
+            continue
+        seen.add(id(function))
+        yield function
+        waiting.extend(
+            value
+            for _, _, value in _references(function)
+            if isinstance(value, types.FunctionType | type)
+        )
+
+
+def _codes(function: types.FunctionType) -> Iterator[types.CodeType]:
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        yield code
+        waiting.extend(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+
+
+def _is_installed(module: str | None) -> bool:
+    """Whether a module belongs to the installation (not to the user's own project)."""
+    if not module or module == "__main__":
+        return False
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or top in ("maggy_like", "optimizers"):
+        return True
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    origin = (spec.origin or "") if spec is not None else ""
+    paths = sysconfig.get_paths()
+    return any(origin.startswith(paths[kind]) for kind in ("purelib", "platlib"))
+
+
+def name_of(function: object) -> str:
+    """A function's name for messages."""
+    if isinstance(function, partial):
+        return name_of(function.func)
+    return str(getattr(function, "__name__", None) or type(function).__name__)

@@ -1,0 +1,181 @@
+"""The messages between the driver and its workers, and between a worker's agent and its child.
+
+Each is a :mod:`msgspec` struct in a tagged union, msgpack on the wire: decoding checks every field,
+so nothing that comes from the network is ever unpickled or trusted by shape. This module imports
+msgspec alone, since every worker loads it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+Columns = tuple[list[int], list[float]]
+"""Steps and values of one metric."""
+
+OutcomeKind = Literal["returned", "stopped", "raised", "died"]
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """A worker introduces itself; nothing else it says is heard before.
+
+    Attributes:
+        token: The run's secret, which only its own workers know.
+        store_visible: Whether the run's store, as the worker sees it, is the driver's.
+    """
+
+    version: int
+    token: str
+    worker: int
+    epoch: int
+    host: str
+    pid: int
+    accelerators: list[str]
+    store_visible: bool
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The worker has a warm child and can take a trial."""
+
+
+class Beat(msgspec.Struct, frozen=True, tag="beat"):
+    """Alive; the driver answers each with one of its own."""
+
+
+class Reported(msgspec.Struct, frozen=True, tag="reported"):
+    """Measurements of a trial.
+
+    Attributes:
+        objective: Name of the metric in ``columns`` that is optimised.
+        awaiting: Whether the trial waits for a :class:`Decided` before it goes on.
+    """
+
+    trial: int
+    attempt: int
+    objective: str
+    columns: dict[str, Columns]
+    awaiting: bool = False
+
+
+class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
+    """A trial saved its state."""
+
+    trial: int
+    attempt: int
+    step: int
+    url: str
+
+
+class Logged(msgspec.Struct, frozen=True, tag="logged"):
+    """Lines that a trial printed; ``dropped`` more stand only in the trial's log file."""
+
+    trial: int
+    attempt: int
+    lines: list[str]
+    dropped: int = 0
+
+
+class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
+    """A trial's attempt is over; the worker is ready for the next.
+
+    Attributes:
+        outcome: ``returned``, ``stopped`` (as told), ``raised`` or ``died`` (without a word).
+        kind: Of the failure: ``exception``, ``exit``, ``signal``, ``no_value``.
+    """
+
+    trial: int
+    attempt: int
+    outcome: OutcomeKind
+    value: float | None = None
+    metrics: dict[str, float] = {}
+    kind: str = ""
+    message: str = ""
+    traceback: str = ""
+
+
+class Broken(msgspec.Struct, frozen=True, tag="broken"):
+    """The worker can run no trial at all, and why."""
+
+    message: str
+
+
+class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
+    """The worker leaves."""
+
+
+class Assign(msgspec.Struct, frozen=True, tag="assign"):
+    """Run this attempt of this trial.
+
+    Attributes:
+        budget: Step up to which the attempt may run.
+        milestones: Steps at which the trial must wait for a :class:`Decided`.
+        objective: The metric that is optimised, or None while nobody knows.
+        checkpoint: URL of the state to go on from, if there is one.
+    """
+
+    trial: int
+    attempt: int
+    config: dict[str, Any]
+    budget: int
+    milestones: tuple[int, ...] = ()
+    objective: str | None = None
+    checkpoint: str | None = None
+
+
+class Decided(msgspec.Struct, frozen=True, tag="decided"):
+    """The answer to a :class:`Reported` that is awaited."""
+
+    trial: int
+    attempt: int
+    stop: bool
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """End this attempt at its next report; kill it if it does not."""
+
+    trial: int
+    attempt: int
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
+    """End the worker."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The driver will not hear this peer."""
+
+    reason: str
+
+
+ToDriver = Hello | Ready | Beat | Reported | Checkpointed | Logged | Finished | Broken | Goodbye
+ToWorker = Assign | Decided | Stop | Shutdown | Refused | Beat
+
+_ENCODER = msgspec.msgpack.Encoder()
+_TO_DRIVER: msgspec.msgpack.Decoder[ToDriver] = msgspec.msgpack.Decoder(ToDriver)
+_TO_WORKER: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+
+
+def encode(message: ToDriver | ToWorker) -> bytes:
+    """The message as one frame."""
+    return _ENCODER.encode(message)
+
+
+def decode_to_driver(frame: bytes) -> ToDriver:
+    """Read what a worker or child sent.
+
+    Raises:
+        msgspec.DecodeError: The frame is no message of this protocol.
+    """
+    return _TO_DRIVER.decode(frame)
+
+
+def decode_to_worker(frame: bytes) -> ToWorker:
+    """Read what the driver sent.
+
+    Raises:
+        msgspec.DecodeError: The frame is no message of this protocol.
+    """
+    return _TO_WORKER.decode(frame)

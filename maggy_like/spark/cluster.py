@@ -1,0 +1,226 @@
+"""A Spark cluster of real processes on one machine, started from the pip package alone."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyspark
+
+from maggy_like.errors import EngineError, UserError
+from maggy_like.spark.java import ensure_java
+
+__all__ = ["StandaloneCluster"]
+
+# Eight seconds on an idle machine; a loaded one may take several times that.
+_START_TIMEOUT_S = 120.0
+
+
+class StandaloneCluster:
+    """A standalone Spark cluster on this machine, for trying one out and for tests.
+
+    A Master and its Workers are processes of their own, as on a real cluster: executors can be killed, GPUs
+    are scheduled, and the driver talks to them over sockets. All of it is bound to 127.0.0.1. GPUs are made
+    up: Spark hands out their addresses (worker i has ``i * gpus`` and up), whether there is such a device or
+    not.
+
+    The processes end with the ``with`` block, with :meth:`stop`, and on Linux also when the thread that
+    started them dies, however it dies: start the cluster in a thread that lives as long as it is needed.
+
+    Args:
+        workers: The number of Workers; each runs one executor of an application.
+        cores: CPU cores of each Worker.
+        memory: Memory of each Worker, as Spark writes it ("2g"); an executor takes all of it.
+        gpus: Made-up GPUs of each Worker. With GPUs a task takes one of them, so a Worker has
+            ``min(cores, gpus)`` slots.
+
+    Attributes:
+        master_url: ``spark://127.0.0.1:port``.
+        conf: Settings for a session on this cluster.
+
+    Raises:
+        UserError: A number is too small.
+        EngineError: There is no Java, or a process did not get ready; its last words are in the error.
+
+    Example:
+        >>> with StandaloneCluster(2, gpus=1) as cluster:  # doctest: +SKIP
+        ...     spark = spark_session(cluster.master_url, conf=cluster.conf)
+    """
+
+    def __init__(self, workers: int = 2, *, cores: int = 1, memory: str = "2g", gpus: int = 0) -> None:
+        for name, value, least in (("workers", workers, 1), ("cores", cores, 1), ("gpus", gpus, 0)):
+            if value < least:
+                raise UserError(f"got {name}={value}; use {least} or more")
+        self.conf = {
+            "spark.executor.cores": str(cores),
+            "spark.executor.memory": memory,
+            # The Workers can reach the driver at the address that they are bound to, and at no other.
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+        }
+        if gpus:
+            self.conf["spark.executor.resource.gpu.amount"] = str(gpus)
+            self.conf["spark.task.resource.gpu.amount"] = "1"
+        ensure_java()
+        self._folder = Path(tempfile.mkdtemp(prefix="maggy_like-cluster-"))
+        self._daemons: list[_Daemon] = []
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        try:
+            # Port 0 lets the system choose, and the log says what it chose: nobody can take the port before.
+            options = ["--port", "0", "--properties-file", str(self._properties("master", {}))]
+            master = self._start("master.Master", options, ready=r"Starting Spark master at (spark://\S+)")
+            self.master_url = master.wait_ready(deadline)
+            for index in range(workers):
+                options = ["--cores", str(cores), "--memory", memory]
+                options += ["--work-dir", str(self._folder / f"work{index}")]
+                options += ["--properties-file", str(self._worker_properties(index, gpus)), self.master_url]
+                self._start("worker.Worker", options, ready=r"Successfully registered with master (\S+)")
+            for worker in self._daemons[1:]:
+                worker.wait_ready(deadline)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the Master (first) and of the Workers, in order."""
+        return [daemon.pid for daemon in self._daemons]
+
+    def stop(self) -> None:
+        """End all processes of the cluster and remove its files; a second call does nothing."""
+        # Workers first: a Worker that loses its Master only writes to its log about it.
+        for daemon in reversed(self._daemons):
+            daemon.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start(self, name: str, options: list[str], *, ready: str) -> _Daemon:
+        home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+        command = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{name}"]
+        environment = {
+            **os.environ,
+            "SPARK_HOME": home,
+            # An empty folder: the machine's own settings and log levels are not meant for this cluster.
+            "SPARK_CONF_DIR": str(self._folder),
+            "SPARK_LOCAL_DIRS": str(self._folder),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        command += ["--host", "127.0.0.1", "--webui-port", "0", *options]
+        self._daemons.append(_Daemon(command, environment, ready))
+        return self._daemons[-1]
+
+    def _worker_properties(self, index: int, gpus: int) -> Path:
+        if not gpus:
+            return self._properties(f"worker{index}", {})
+        # A script for each Worker: two Workers with one script would give out the same addresses.
+        addresses = [str(index * gpus + gpu) for gpu in range(gpus)]
+        script = self._folder / f"gpus{index}.sh"
+        script.write_text(f"#!/bin/sh\necho '{json.dumps({'name': 'gpu', 'addresses': addresses})}'\n")
+        script.chmod(0o700)
+        resource = "spark.worker.resource.gpu"
+        return self._properties(
+            f"worker{index}", {f"{resource}.amount": str(gpus), f"{resource}.discoveryScript": str(script)}
+        )
+
+    def _properties(self, name: str, properties: dict[str, str]) -> Path:
+        # The REST server would listen on a fixed port, which two clusters cannot share.
+        properties = {"spark.master.rest.enabled": "false", **properties}
+        path = self._folder / f"{name}.conf"
+        path.write_text("".join(f"{key} {value}\n" for key, value in properties.items()))
+        return path
+
+
+class _Daemon:
+    """A process with a group of its own, whose log says when it is ready."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], ready: str) -> None:
+        self._name = command[1].rsplit(".", 1)[-1]
+        self._ready: Future[str] = Future()
+        self._pattern = re.compile(ready)
+        self._tail: deque[str] = deque(maxlen=20)
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            preexec_fn=_die_with_parent(),
+        )
+        # Read to the end, also after the process is ready: a full pipe would stop it.
+        self._reader = threading.Thread(target=self._read, name=f"log of {self._name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_ready(self, deadline: float) -> str:
+        """Return the first group of the pattern; ``deadline`` is a time of the monotonic clock."""
+        try:
+            return self._ready.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            why = f"was not ready after {_START_TIMEOUT_S:.0f} s; use a machine with less load"
+        except EOFError:
+            why = "ended while it started"
+        log = "\n".join(self._tail)
+        raise EngineError(f"the Spark {self._name} {why}. Its last lines:\n{log}")
+
+    def kill(self) -> None:
+        """End the process and its group (a Worker's executors are in it)."""
+        if self._process.returncode is None:
+            # Also where the process is dead itself: not waited for, it keeps its group's number from reuse.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._tail.append(line.rstrip())
+            if not self._ready.done() and (match := self._pattern.search(line)):
+                self._ready.set_result(match[1])
+        if not self._ready.done():
+            self._ready.set_exception(EOFError())
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """Return what a child calls before exec so that it is killed when its parent dies (Linux alone)."""
+    if sys.platform != "linux":
+        return None
+    # Loaded here: between fork and exec a child must not take the loader's lock.
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    set_parent_death_signal = 1
+
+    def ask_for_signal() -> None:
+        prctl(set_parent_death_signal, signal.SIGKILL)
+
+    return ask_for_signal

@@ -1,0 +1,119 @@
+"""One way to get a Spark session that suits a gang of long-running tasks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from maggy_like.errors import EngineError
+from maggy_like.spark.java import ensure_java
+
+__all__ = ["spark_session"]
+
+_DEFAULTS = {
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+}
+_LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def spark_session(
+    master: str | None = None, *, app_name: str = "maggy_like", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return the active Spark session, or make one.
+
+    A session that is already there, classic or Spark Connect, is returned as it is: ``app_name`` and ``conf``
+    then change nothing. A new one gets the settings below, unless ``conf``, ``spark-submit`` or
+    ``spark-defaults.conf`` says otherwise:
+
+    - ``spark.scheduler.barrier.maxConcurrentTasksCheck.interval=2s`` and ``.maxFailures=3``: too few slots
+      for the gang is an error within seconds; Spark's own defaults wait ten minutes.
+    - ``spark.ui.enabled=false``: no web server, and no port, that nobody asked for.
+    - ``spark.ui.showConsoleProgress=false``: Spark's progress bar would draw over the display of the search.
+    - ``spark.log.level=ERROR``: the warnings of a lost task are told by the search itself.
+    - ``spark.driver.host`` and ``spark.driver.bindAddress`` on 127.0.0.1, for a local master alone: nothing
+      listens on the network, and a host name that does not resolve does no harm.
+
+    ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` are set to this interpreter unless they are set: Spark
+    would run the ``python3`` of the PATH, which may lack what the training function imports. On a cluster
+    where this interpreter's path does not exist, set ``PYSPARK_PYTHON`` yourself.
+
+    Args:
+        master: Where to run: ``"local[4]"``, ``"spark://host:7077"``, ``"yarn"``, ``"sc://host:15002"`` for
+            Spark Connect. None takes what is configured (``SPARK_REMOTE``, ``SPARK_MASTER``, ``MASTER``,
+            ``spark-submit``, ``spark-defaults.conf``), or else ``local[*]``.
+        app_name: The name Spark shows for a new session.
+        conf: Spark settings of a new session; they win over all others.
+
+    Raises:
+        EngineError: The active session has another master than the one asked for, or there is no Java.
+
+    Example:
+        >>> spark = spark_session("local[2]")  # doctest: +SKIP
+        >>> spark.range(3).count()  # doctest: +SKIP
+        3
+    """
+    session = _active_session() or _new_session(master, app_name, dict(conf or {}))
+    masters = _masters(session)
+    if master is not None and master not in masters:
+        raise EngineError(
+            f"got master={master!r}, but this process has a Spark session on {' = '.join(masters)!r}; "
+            "use that one (master=None) or call its stop() first: a process has one master at a time"
+        )
+    return session
+
+
+def _active_session() -> SparkSession | None:
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+
+
+def _masters(session: SparkSession) -> list[str]:
+    """Return the names under which the session's master can be asked for."""
+    if not is_remote():
+        return [str(session.sparkContext.master)]
+    endpoint: str = session.client._builder.endpoint  # type: ignore[attr-defined]
+    names = [f"sc://{endpoint}", str(session.conf.get("spark.master", ""))]
+    if endpoint.endswith(":15002"):
+        names.append(f"sc://{endpoint.removesuffix(':15002')}")
+    return names
+
+
+def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> SparkSession:
+    builder = SparkSession.builder.appName(app_name)
+    remote = conf.get("spark.remote", os.environ.get("SPARK_REMOTE"))
+    if master is not None and master.startswith("sc://"):
+        remote = master
+    if remote is not None and remote.startswith("sc://"):
+        # The server runs already: it has its own Java, and refuses settings that are read at its start.
+        return builder.remote(remote).config(map=conf).getOrCreate()
+
+    ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if remote is not None:
+        # A Connect server in this process ("local[2]"). PySpark starts its JVM, hiding SPARK_REMOTE from it.
+        return builder.remote(remote).config(map=_DEFAULTS | _LOCAL_DEFAULTS | conf).getOrCreate()
+    if master := master or conf.get("spark.master") or os.environ.get("SPARK_MASTER"):
+        conf["spark.master"] = master
+    # The JVM starts here, with what it can only be told at its start (spark.driver.memory). The SparkConf
+    # below then knows what spark-submit and spark-defaults.conf say, too: the master, and what is set.
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
+    configured = SparkConf()
+    local = (configured.get("spark.master") or "").startswith("local")
+    defaults = _DEFAULTS | (_LOCAL_DEFAULTS if local else {})
+    settings = {key: value for key, value in defaults.items() if not configured.contains(key)}
+    # Spark's launcher turns this one on for every program that it did not start itself: nobody asked for it.
+    settings["spark.ui.showConsoleProgress"] = "false"
+    return builder.config(map=settings | conf).getOrCreate()

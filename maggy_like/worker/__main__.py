@@ -1,0 +1,23 @@
+"""An agent as a process of its own: ``python -m maggy_like.worker``, the task and place on stdin.
+
+Stdin stays open for as long as the launcher lives; its end ends the agent.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from maggy_like.worker.agent import Agent
+from maggy_like.worker.launch import read_launch
+from maggy_like.worker.lifeline import die_with_parent
+
+
+def main() -> None:
+    """Serve one run."""
+    launch = read_launch(sys.stdin.buffer)
+    die_with_parent(launch.parent)
+    Agent(launch.task, launch.context, lifeline=sys.stdin.fileno()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""The children of an agent: how they are made, and what comes out of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from maggy_like.worker.channel import Channel
+from maggy_like.worker.child import serve
+from maggy_like.worker.forkserver import FORK, KILL, REQUEST, Exited, Forked
+from maggy_like.worker.task import WorkerContext, WorkerTask
+
+_REPLY: msgspec.msgpack.Decoder[Forked | Exited] = msgspec.msgpack.Decoder(Forked | Exited)
+
+
+class Child:
+    """The agent's view of one child.
+
+    Attributes:
+        channel: For messages.
+        output: Read end of its stdout and stderr, or None when they are not captured.
+        pid: Once known.
+        ready: Whether it holds the training function and waits for an assignment.
+        status: Exit status once it has ended; negative for a signal.
+    """
+
+    def __init__(self, channel: Channel, output: int | None) -> None:
+        self.channel = channel
+        self.output = output
+        self.pid: int | None = None
+        self.ready = False
+        self.status: int | None = None
+
+    def close(self) -> None:
+        """Close the agent's ends."""
+        self.channel.close()
+        if self.output is not None:
+            os.close(self.output)
+            self.output = None
+
+
+class Nursery(Protocol):
+    """Makes children."""
+
+    @property
+    def descriptor(self) -> int | None:
+        """To be polled for :meth:`attend`, if any."""
+
+    def spawn(self) -> Child:
+        """Start a child; it says ``Ready`` on its channel when it is warm."""
+
+    def attend(self) -> bool:
+        """Take in what happened to the children; False when no more can be made."""
+
+    def kill(self, child: Child) -> None:
+        """Kill a child and all that it started."""
+
+    def close(self) -> None:
+        """Kill all."""
+
+
+class ForkServerNursery:
+    """Children forked from a warm server process."""
+
+    def __init__(self, task: WorkerTask, context: WorkerContext) -> None:
+        mine, theirs = socket.socketpair()
+        environment = dict(os.environ)
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
+        if context.accelerators:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)
+        command = [sys.executable, "-m", "maggy_like.worker.forkserver", str(theirs.fileno()), str(os.getpid())]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], env=environment, start_new_session=True
+        )
+        theirs.close()
+        self._control = mine
+        self._channel = Channel(mine)
+        self._forking: deque[Child] = deque()
+        self._living: dict[int, Child] = {}
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(msgspec.msgpack.encode(task))
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass  # it died at once; attend() tells
+
+    @property
+    def descriptor(self) -> int | None:
+        return self._control.fileno()
+
+    def spawn(self) -> Child:
+        channel, theirs = Channel.pair()
+        output, output_write = os.pipe()
+        child = Child(channel, output)
+        try:
+            socket.send_fds(self._control, [REQUEST.pack(FORK, 0)], [theirs.fileno(), output_write])
+            self._forking.append(child)
+        except OSError:
+            pass  # the server is gone; attend() tells
+        finally:
+            theirs.close()
+            os.close(output_write)
+        return child
+
+    def attend(self) -> bool:
+        frames, alive = self._channel.drain()
+        for frame in frames:
+            match _REPLY.decode(frame):
+                case Forked(pid=pid):
+                    child = self._forking.popleft()
+                    child.pid = pid
+                    self._living[pid] = child
+                case Exited(pid=pid, status=status):
+                    self._living.pop(pid).status = status
+        return alive
+
+    def kill(self, child: Child) -> None:
+        if child.pid is not None and child.status is None:
+            try:
+                self._control.sendall(REQUEST.pack(KILL, child.pid))
+            except OSError:
+                pass  # the server is gone, and its children with it
+
+    def close(self) -> None:
+        self._control.close()  # the server sees the end, kills its children and leaves
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class InlineNursery:
+    """One child for all trials, run by the process's own main thread, so that a debugger works.
+
+    ``serve_here`` is called there; the agent itself lives in another thread.
+    """
+
+    descriptor = None
+
+    def __init__(self, task: WorkerTask) -> None:
+        self._task = task
+        self._theirs: socket.socket | None = None
+        self._spawned = threading.Event()
+
+    def spawn(self) -> Child:
+        channel, self._theirs = Channel.pair()
+        self._spawned.set()
+        return Child(channel, None)
+
+    def serve_here(self, flush: Callable[[], None]) -> None:
+        """Run trials in the calling thread until the agent says that it is over."""
+        if self._spawned.wait(30) and self._theirs is not None:
+            channel = Channel(self._theirs)
+            try:
+                serve(channel, self._task, trials=None, before_end=flush, on_orphaned=lambda: None)
+            finally:
+                channel.close()
+
+    def attend(self) -> bool:
+        return True
+
+    def kill(self, child: Child) -> None:
+        """A thread cannot be killed; its trial ends at its next report."""
+
+    def close(self) -> None:
+        """Nothing to kill."""

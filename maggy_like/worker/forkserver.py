@@ -1,0 +1,190 @@
+"""The warm fork server: imports the heavy modules once, then forks a child per trial.
+
+It has one thread, never touches a GPU and never runs the user's function, so a fork is safe and
+takes milliseconds however heavy the modules are. It is the children's parent and reaper: it tells
+the agent how each ended, kills what a child leaves behind, and kills all when the agent is gone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from typing import NoReturn
+
+import msgspec
+
+from maggy_like.worker.channel import Channel
+from maggy_like.worker.child import serve
+from maggy_like.worker.lifeline import die_with_parent, kill_group
+from maggy_like.worker.task import WorkerTask
+
+
+class Forked(msgspec.Struct, frozen=True, tag="forked"):
+    """Server to agent: the child of the oldest unanswered request to fork."""
+
+    pid: int
+
+
+class Exited(msgspec.Struct, frozen=True, tag="exited"):
+    """Server to agent: a child has ended; ``status`` is negative for a signal."""
+
+    pid: int
+    status: int
+
+
+# A request has one size, since the descriptors of a fork travel beside its bytes.
+REQUEST = struct.Struct("!ci")
+FORK, KILL = b"f", b"k"
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def main(control_fd: int, parent: int) -> None:
+    """Serve the agent at the other end of ``control_fd`` until it is gone; the task comes on stdin."""
+    die_with_parent(parent, signal.SIGTERM)
+    task = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=WorkerTask)
+    sys.path[:] = [*task.sys_path, *(entry for entry in sys.path if entry not in task.sys_path)]
+    for module in task.preload:
+        with contextlib.suppress(Exception):  # whether it is needed, the child will tell
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # so that a child's collector leaves the shared pages alone
+    ForkServer(socket.socket(fileno=control_fd), task).run()
+
+
+class ForkServer:
+    """Forks on request and reaps."""
+
+    def __init__(self, control: socket.socket, task: WorkerTask) -> None:
+        self._control = control
+        self._channel = Channel(control)
+        self._task = task
+        self._children: set[int] = set()
+        self._wake, self._wake_write = os.pipe()
+
+    def run(self) -> None:
+        """Serve until the agent is gone, then kill what is left."""
+        os.set_blocking(self._wake_write, False)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        try:
+            while self._serve_once():
+                pass
+        finally:
+            for pid in self._children:
+                kill_group(pid)
+
+    def _serve_once(self) -> bool:
+        readable, _, _ = select.select([self._control, self._wake], [], [])
+        if self._wake in readable:
+            os.read(self._wake, 4096)
+            self._reap()
+        if self._control in readable:
+            return self._answer()
+        return True
+
+    def _answer(self) -> bool:
+        request, descriptors, _, _ = socket.recv_fds(self._control, REQUEST.size, 2)
+        if len(request) < REQUEST.size:
+            return False
+        kind, pid = REQUEST.unpack(request)
+        if kind == FORK:
+            self._fork(*descriptors)
+        elif pid in self._children:
+            kill_group(pid)
+        return True
+
+    def _fork(self, channel_fd: int, output_fd: int) -> None:
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_child(channel_fd, output_fd, server)
+        os.close(channel_fd)
+        os.close(output_fd)
+        self._children.add(pid)
+        self._tell(Forked(pid))
+
+    def _reap(self) -> None:
+        while self._children:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._children.discard(pid)
+            kill_group(pid)  # what the trial started and left behind
+            self._tell(Exited(pid, os.waitstatus_to_exitcode(status)))
+
+    def _tell(self, message: Forked | Exited) -> None:
+        with contextlib.suppress(OSError):  # the agent is gone: the next read says so
+            self._channel.send(_encode(message))
+
+    def _become_child(self, channel_fd: int, output_fd: int, server: int) -> NoReturn:
+        status = 1
+        try:
+            os.setsid()
+            die_with_parent(server)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for fd in (self._wake, self._wake_write, self._control.fileno()):
+                os.close(fd)
+            atexit._clear()
+            redirect_output(output_fd)
+            reused = self._task.isolation == "worker"
+            serve(
+                Channel(socket.socket(fileno=channel_fd)),
+                self._task,
+                trials=None if reused else 1,
+                before_end=flush_output if reused else end_process,
+                on_orphaned=lambda: os._exit(1),
+            )
+            status = 0
+        finally:
+            os._exit(status)
+
+
+def redirect_output(fd: int) -> None:
+    """Make ``fd`` the process's stdout and stderr, for Python and for C alike, line by line."""
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    for name in ("stdout", "stderr"):
+        fd = 1 if name == "stdout" else 2
+        stream = open(fd, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    with contextlib.suppress(Exception):  # a C library without setvbuf on this symbol buffers by block
+        libc = ctypes.CDLL(None)
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
+
+
+def end_process() -> None:
+    """What a process does before its exit: a trial's loggers may still have things to write."""
+    atexit._run_exitfuncs()
+    flush_output()
+
+
+def flush_output() -> None:
+    """Push out what Python and C still hold of the trial's output."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,68 @@
+"""Ask/tell search: spaces, optimizers, schedulers and the ledger of a study.
+
+Importing this package loads numpy, but neither scipy nor scikit-optimize: an optimizer that needs
+them imports them at its first ask.
+"""
+
+from __future__ import annotations
+
+from optimizers.asha import ASHA
+from optimizers.base import (
+    Decision,
+    FullBudget,
+    Grant,
+    History,
+    Observation,
+    Optimizer,
+    Pending,
+    Problem,
+    Scheduler,
+)
+from optimizers.bayesian import BayesianSearch
+from optimizers.domains import Choice, Constant, Domain, Float, Integer, Ordinal
+from optimizers.errors import MaggyError, OptimizerError, SearchSpaceError, UserError
+from optimizers.grid import Grid
+from optimizers.quasi_random import Sobol
+from optimizers.random_search import RandomSearch
+from optimizers.registry import make_optimizer, register
+from optimizers.space import SearchSpace
+from optimizers.stopping import MedianRule, Patience, Threshold
+from optimizers.study import Study
+from optimizers.trial import Config, Trial, TrialState
+
+__all__ = [
+    "ASHA",
+    "BayesianSearch",
+    "Choice",
+    "Config",
+    "Constant",
+    "Decision",
+    "Domain",
+    "Float",
+    "FullBudget",
+    "Grant",
+    "Grid",
+    "History",
+    "Integer",
+    "MaggyError",
+    "MedianRule",
+    "Observation",
+    "Optimizer",
+    "OptimizerError",
+    "Ordinal",
+    "Patience",
+    "Pending",
+    "Problem",
+    "RandomSearch",
+    "Scheduler",
+    "SearchSpace",
+    "SearchSpaceError",
+    "Sobol",
+    "Study",
+    "Threshold",
+    "Trial",
+    "TrialState",
+    "UserError",
+    "make_optimizer",
+    "register",
+]

@@ -1,0 +1,202 @@
+"""The protocol between a study and the algorithms: an optimizer proposes, a scheduler grants steps.
+
+An algorithm has two sides, because they live under different clocks:
+
+- :class:`Optimizer` proposes configurations. It may be slow (a Gaussian process), so the driver
+  runs it beside the server's loop, ahead of need. It sees a :class:`History`.
+- :class:`Scheduler` decides how many steps a trial gets: rungs, promotions, early stops. It runs
+  inside the server's loop and must answer in microseconds.
+
+Both speak of *loss*: smaller is better, and what is not finite ranks worst. The study turns the
+user's direction once, at its border, so no algorithm ever sees it.
+
+A worked example, an optimizer of one's own::
+
+    class Evolution(Optimizer):
+        def ask(self, index, history):
+            rng = history.rng(index)
+            ended = sorted(history.observations, key=lambda seen: seen.loss)
+            if len(ended) < 10:
+                return history.problem.space.sample(rng)
+            parent = history.problem.space.to_unit(ended[rng.integers(3)].config)
+            child = np.clip(parent + rng.normal(0.0, 0.1, len(parent)), 0.0, 1.0)
+            return history.problem.space.from_unit(child)
+
+    lagom(train_fn, space, optimizer=Evolution())
+
+``optimizers.testing.check_optimizer(Evolution)`` tells whether it keeps the contract.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optimizers.trial import Config
+
+if TYPE_CHECKING:
+    from optimizers.space import SearchSpace
+
+
+class Decision(enum.StrEnum):
+    """What becomes of a running trial after a report."""
+
+    CONTINUE = "continue"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What an algorithm is told of the search before it starts.
+
+    Attributes:
+        space: The domains of the parameters.
+        seed: Source of all randomness.
+        max_budget: Steps of a full training.
+        n_trials: Upper bound on the number of configurations, or None.
+    """
+
+    space: SearchSpace
+    seed: int = 0
+    max_budget: int = 1
+    n_trials: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """An attempt that ended with a verdict: completed, stopped, paused or failed.
+
+    Attributes:
+        trial: The trial's number; a promoted trial is observed once per rung.
+        step: The step of the last measurement.
+        loss: The objective as a loss; ``inf`` for a failed trial or a value that is not finite.
+    """
+
+    trial: int
+    config: Config
+    step: int
+    loss: float
+
+
+@dataclass(slots=True)
+class History:
+    """All that an optimizer may know: append-only observations, and what is running now.
+
+    Attributes:
+        problem: The search.
+        observations: Ended attempts, in order of their ends; only ever appended to, so an
+            optimizer may keep a cursor into it.
+        pending: Configurations by trial number that are waiting or running.
+    """
+
+    problem: Problem
+    observations: list[Observation] = field(default_factory=list)
+    pending: dict[int, Config] = field(default_factory=dict)
+
+    def rng(self, index: int) -> np.random.Generator:
+        """The random generator of the ``index``-th ask: no state to save, so replay is exact."""
+        return np.random.default_rng([self.problem.seed, index])
+
+    def apply(self, update: Update) -> None:
+        """Take in one change."""
+        if isinstance(update, Observation):
+            self.pending.pop(update.trial, None)
+            self.observations.append(update)
+        else:
+            self.pending[update.trial] = update.config
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A configuration began to wait or run (again)."""
+
+    trial: int
+    config: Config
+
+
+Update = Pending | Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Steps granted to an attempt.
+
+    Attributes:
+        budget: The step up to which the attempt may run; reports past it are not taken.
+        milestones: Steps below the budget at which the scheduler must decide before the trial
+            goes on, in rising order.
+    """
+
+    budget: int
+    milestones: tuple[int, ...] = ()
+
+
+class Scheduler(ABC):
+    """Decides how many steps each trial gets. Called in the order of the ledger's events."""
+
+    watches_reports: bool = False
+    """Whether reports between milestones may also end a trial (a rule that watches all the time)."""
+
+    may_promote: bool = False
+    """Whether a trial that used its budget up may be granted more later."""
+
+    @abstractmethod
+    def grant(self, trial: int) -> Grant:
+        """The steps that the present attempt of ``trial`` has, or that its next one gets. Changes nothing."""
+
+    def report(self, trial: int, step: int, loss: float) -> Decision:
+        """Take in a measurement of a running trial and decide."""
+        return Decision.CONTINUE
+
+    def fail(self, trial: int) -> None:
+        """Take in that a trial failed for good."""
+
+    def is_final(self, trial: int) -> bool:
+        """Whether a trial that has used up its present grant is completed (else it is paused)."""
+        return True
+
+    def pause(self, trial: int) -> None:
+        """Take in that a trial used up its grant, is not final, and has left its worker."""
+
+    def next_promotion(self) -> int | None:
+        """The paused trial that should run on now, if one is due. Changes nothing."""
+        return None
+
+    def promote(self, trial: int) -> None:
+        """Take in that the trial of :meth:`next_promotion` runs on."""
+
+
+class FullBudget(Scheduler):
+    """Every trial runs to the end."""
+
+    def __init__(self, max_budget: int) -> None:
+        self._grant = Grant(max_budget)
+
+    def grant(self, trial: int) -> Grant:
+        return self._grant
+
+
+class Optimizer(ABC):
+    """Proposes configurations. Holds options alone; what it knows comes with each call."""
+
+    adaptive: bool = True
+    """Whether proposals depend on results. If not, they are computed far ahead of need."""
+
+    @abstractmethod
+    def ask(self, index: int, history: History) -> Config | None:
+        """Propose the ``index``-th configuration (from 0), or None when there is none left.
+
+        Must depend on nothing but ``index`` and ``history``: the same two give the same answer, in
+        this process or in one that resumes the search. Draw from ``history.rng(index)``.
+        """
+
+    def scheduler(self, problem: Problem) -> Scheduler:
+        """A fresh scheduler for one search; by default every trial runs to the end."""
+        return FullBudget(problem.max_budget)
+
+    def validate(self, problem: Problem) -> None:
+        """Raise :class:`~optimizers.errors.OptimizerError` if this search cannot be served."""

@@ -1,0 +1,127 @@
+"""What every domain of a parameter has, whatever its values.
+
+Every algorithm works on the unit interval. A domain of ``n`` values cuts it into ``n`` cells of the
+same width (on a log scale where it has one), so a uniform draw from the interval is a fair draw from
+the domain.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, cast
+
+from optimizers.errors import SearchSpaceError
+from optimizers.scalars import Scalar, When
+
+
+class Domain(ABC):
+    """The values that one parameter may take.
+
+    ``when`` makes the parameter conditional: it is active only where each parent named is active and
+    has one of the values given.
+    """
+
+    __slots__ = ()
+
+    when: When | None
+
+    @property
+    @abstractmethod
+    def size(self) -> int | None:
+        """How many values there are; None if the domain is continuous."""
+
+    @abstractmethod
+    def normalize(self, value: object) -> Scalar:
+        """``value`` as this domain spells it: a plain Python scalar of the domain's own type.
+
+        Raises:
+            SearchSpaceError: ``value`` is not in the domain.
+        """
+
+    @abstractmethod
+    def _at(self, index: int) -> Scalar:
+        """The ``index``-th value of a discrete domain."""
+
+    @abstractmethod
+    def _at_unit(self, u: float) -> Scalar:
+        """The value at ``u`` in [0, 1]."""
+
+    @abstractmethod
+    def _unit_of(self, value: Any) -> float:
+        """The position of a normalized value in [0, 1]."""
+
+    @property
+    def conditions(self) -> Mapping[str, tuple[Scalar, ...]]:
+        """``when``, with a tuple of values for each parent; empty if always active."""
+        return cast("Mapping[str, tuple[Scalar, ...]]", self.when or {})
+
+    def from_unit(self, u: float) -> Scalar:
+        """The value at ``u`` in [0, 1].
+
+        Raises:
+            SearchSpaceError: ``u`` lies outside [0, 1].
+        """
+        if not 0.0 <= u <= 1.0:
+            raise SearchSpaceError(f"a position in the unit interval lies in [0, 1], got {u!r}; clip it")
+        return self._at_unit(float(u))
+
+    def to_unit(self, value: object) -> float:
+        """The position of ``value`` in [0, 1]; for a discrete domain the middle of its cell.
+
+        Raises:
+            SearchSpaceError: ``value`` is not in the domain.
+        """
+        return self._unit_of(self.normalize(value))
+
+    def contains(self, value: object) -> bool:
+        """Whether ``value`` is in the domain."""
+        try:
+            self.normalize(value)
+        except SearchSpaceError:
+            return False
+        return True
+
+    def grid(self, n: int) -> list[Scalar]:
+        """At most ``n`` values, evenly spaced on the unit interval, with both ends if ``n > 1``."""
+        if self.size is not None and self.size <= n:
+            return [self._at(index) for index in range(self.size)]
+        if n == 1:
+            return [self._at_unit(0.5)]
+        return list(dict.fromkeys(self._at_unit(index / (n - 1)) for index in range(n)))
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict that :func:`domain_from_json` reads back."""
+        return {"type": type(self).__name__.lower(), **self._settings()}
+
+    def __repr__(self) -> str:
+        positional = required(type(self))
+        parts = [repr(v) if name in positional else f"{name}={v!r}" for name, v in self._settings().items()]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _settings(self) -> dict[str, Any]:
+        """The arguments that differ from their defaults, as plain lists, dicts and scalars."""
+        pairs = [(item, getattr(self, item.name)) for item in fields(cast(Any, self))]
+        return {item.name: _as_lists(value) for item, value in pairs if value is not item.default}
+
+
+def required(kind: type[Domain]) -> list[str]:
+    """The names of the arguments without a default."""
+    return [item.name for item in fields(cast(Any, kind)) if item.default is MISSING]
+
+
+def _as_lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_lists(inner) for key, inner in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def cell(u: float, n: int) -> int:
+    """The cell of [0, 1] that ``u`` lies in, of ``n`` of the same width."""
+    return min(int(u * n), n - 1)
+
+
+def middle(index: int, n: int) -> float:
+    """The middle of the ``index``-th of ``n`` cells."""
+    return (index + 0.5) / n

@@ -1,0 +1,166 @@
+"""All domains of parameters, and their JSON form.
+
+The numeric ones, :class:`~optimizers.numeric.Float` and :class:`~optimizers.numeric.Integer`, are
+re-exported here; those whose values are listed follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import Any, cast
+
+from optimizers.domain import Domain, cell, middle, required
+from optimizers.errors import SearchSpaceError
+from optimizers.names import did_you_mean
+from optimizers.numeric import Float, Integer
+from optimizers.scalars import Scalar, When, plain, read_scalar, read_values, read_when, same
+
+__all__ = ["Choice", "Constant", "Domain", "Float", "Integer", "Ordinal", "domain_from_json"]
+
+
+class _Listed(Domain):
+    """A domain whose values are listed one by one."""
+
+    __slots__ = ()
+
+    values: Sequence[Scalar]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", read_values(self.values, type(self).__name__))
+        object.__setattr__(self, "when", read_when(self.when))
+
+    @property
+    def size(self) -> int:
+        return len(self.values)
+
+    def normalize(self, value: object) -> Scalar:
+        value = plain(value)
+        for known in self.values:
+            if same(known, value):
+                return known
+        near = did_you_mean(str(value), (known for known in self.values if isinstance(known, str)))
+        raise SearchSpaceError(f"{value!r} is not in {self!r}{near}")
+
+    def _at(self, index: int) -> Scalar:
+        return self.values[index]
+
+    def _at_unit(self, u: float) -> Scalar:
+        return self.values[cell(u, self.size)]
+
+    def _unit_of(self, value: Scalar) -> float:
+        return middle(next(i for i, known in enumerate(self.values) if same(known, value)), self.size)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Choice(_Listed):
+    """One of several values that have no order among them.
+
+    Args:
+        values: The values: bool, int, float, str or None.
+        when: Condition under which the parameter is active.
+
+    Raises:
+        SearchSpaceError: There are no values, two are the same, or one is not a scalar.
+    """
+
+    values: Sequence[Scalar]
+    _: KW_ONLY
+    when: When | None = field(default=None, hash=False)
+
+    def grid(self, n: int) -> list[Scalar]:
+        """All values, however many: none lies between two others and could be left out."""
+        return list(self.values)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Ordinal(_Listed):
+    """One of several values in an order that means something, such as ``[32, 128, 512]``.
+
+    Args:
+        values: The values in their order: bool, int, float, str or None.
+        when: Condition under which the parameter is active.
+
+    Raises:
+        SearchSpaceError: There are no values, two are the same, or one is not a scalar.
+
+    Example:
+        >>> Ordinal(["low", "middle", "high"]).to_unit("middle")
+        0.5
+    """
+
+    values: Sequence[Scalar]
+    _: KW_ONLY
+    when: When | None = field(default=None, hash=False)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Constant(Domain):
+    """One value, the same in every configuration; it is no dimension of the search.
+
+    Args:
+        value: The value: bool, int, float, str or None.
+        when: Condition under which the parameter is active.
+
+    Raises:
+        SearchSpaceError: The value is not a scalar.
+    """
+
+    value: Scalar
+    _: KW_ONLY
+    when: When | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", read_scalar(self.value))
+        object.__setattr__(self, "when", read_when(self.when))
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    def normalize(self, value: object) -> Scalar:
+        if not same(self.value, plain(value)):
+            raise SearchSpaceError(f"{value!r} is not in {self!r}")
+        return self.value
+
+    def _at(self, index: int) -> Scalar:
+        return self.value
+
+    def _at_unit(self, u: float) -> Scalar:
+        return self.value
+
+    def _unit_of(self, value: Scalar) -> float:
+        return 0.5
+
+
+_KINDS: dict[str, type[Domain]] = {
+    kind.__name__.lower(): kind for kind in (Float, Integer, Choice, Ordinal, Constant)
+}
+
+
+def domain_from_json(data: Mapping[str, Any]) -> Domain:
+    """Read a domain from the form of :meth:`Domain.to_json`.
+
+    Raises:
+        SearchSpaceError: The form names no known type, or its arguments do not fit the type.
+
+    Example:
+        >>> domain_from_json({"type": "float", "low": 0, "high": 1})
+        Float(0.0, 1.0)
+    """
+    name = data.get("type")
+    kind = _KINDS.get(str(name).lower())
+    if kind is None:
+        raise SearchSpaceError(
+            f"unknown type {name!r} in {dict(data)!r}{did_you_mean(str(name), _KINDS)}; "
+            f"use one of {', '.join(_KINDS)}"
+        )
+    arguments = {key: value for key, value in data.items() if key != "type"}
+    known = [item.name for item in fields(cast(Any, kind))]
+    for key in arguments:
+        if key not in known:
+            raise SearchSpaceError(f"{kind.__name__} has no {key!r}{did_you_mean(key, known)}; use {known}")
+    for key in required(kind):
+        if key not in arguments:
+            raise SearchSpaceError(f"{kind.__name__} needs {key!r}, got {dict(data)!r}")
+    return kind(**arguments)

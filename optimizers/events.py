@@ -1,0 +1,122 @@
+"""The events of a study: what the journal holds, and all that changes the ledger.
+
+Each event is a plain record with a JSON form (one line in the journal). JSON has no NaN or
+infinity, so non-finite values travel as the strings ``"nan"``, ``"inf"`` and ``"-inf"``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import msgspec
+
+from optimizers.trial import Config, Failure, TrialState
+
+Columns = tuple[list[int], list[float]]
+"""Steps and values of one metric, in order of step."""
+
+
+class TrialCreated(msgspec.Struct, frozen=True, tag="created"):
+    """A configuration entered the study.
+
+    Attributes:
+        trial: The trial's number.
+        config: Its parameter values.
+        ask: Which call of the optimizer proposed it; None for a point given by the user.
+    """
+
+    trial: int
+    config: Config
+    ask: int | None = None
+
+
+class AttemptStarted(msgspec.Struct, frozen=True, tag="started"):
+    """A worker was told to run a trial."""
+
+    trial: int
+    attempt: int
+    worker: int
+    budget: int
+    time: float
+
+
+class Measured(msgspec.Struct, frozen=True, tag="measured"):
+    """Metrics of a running attempt, in columns by name.
+
+    Attributes:
+        objective: The metric in ``columns`` that is optimised.
+    """
+
+    trial: int
+    attempt: int
+    objective: str
+    columns: dict[str, Columns]
+
+
+class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint"):
+    """A running attempt saved its state."""
+
+    trial: int
+    attempt: int
+    step: int
+    url: str
+
+
+class AttemptEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
+    """An attempt is over.
+
+    Attributes:
+        state: What the trial is now; ``pending`` says that the attempt was lost and another follows.
+        value: The objective's final value, if there is one.
+        metrics: The other metrics that ``train_fn`` returned.
+        failure: Why, for ``failed``, ``pending`` and a ``stopped`` that a rule did not ask for.
+    """
+
+    trial: int
+    attempt: int
+    state: TrialState
+    time: float
+    value: float | None = None
+    metrics: dict[str, float] = {}
+    failure: Failure | None = None
+
+
+Event = TrialCreated | AttemptStarted | Measured | CheckpointSaved | AttemptEnded
+"""Whatever may change a study."""
+
+
+def to_json(event: Event) -> bytes:
+    """One line of JSON (without the newline) that :func:`from_json` reads back exactly."""
+    match event:
+        case Measured(columns=columns):
+            strict = {name: (steps, strict_json(values)) for name, (steps, values) in columns.items()}
+            event = msgspec.structs.replace(event, columns=strict)
+        case AttemptEnded(value=value, metrics=metrics):
+            event = msgspec.structs.replace(
+                event,
+                value=None if value is None else strict_json([value])[0],
+                metrics=dict(zip(metrics, strict_json(list(metrics.values())), strict=True)),
+            )
+    return msgspec.json.encode(event)
+
+
+def from_json(line: bytes) -> Event:
+    """Read an event back.
+
+    Raises:
+        msgspec.ValidationError: The line is JSON, but no event of this version.
+        msgspec.DecodeError: The line is not JSON.
+    """
+    return cast(Event, _DECODER.decode(line))
+
+
+def strict_json(values: list[float]) -> list[Any]:
+    """``values`` with every non-finite number spelled as a string."""
+    if all(map(math.isfinite, values)):
+        return values
+    return [value if math.isfinite(value) else str(value) for value in values]
+
+
+# Lax decoding turns the strings of non-finite numbers back into floats.
+_DECODER = msgspec.json.Decoder(Event, strict=False)

@@ -1,0 +1,89 @@
+"""Grid search: every combination of evenly spaced values."""
+
+from __future__ import annotations
+
+import math
+
+from optimizers.base import History, Optimizer
+from optimizers.errors import OptimizerError
+from optimizers.space import SearchSpace
+from optimizers.trial import Config
+
+Axis = list[Config]
+"""All partial configurations of parameters that conditions tie together, or of a single one."""
+
+
+class Grid(Optimizer):
+    """Goes through all combinations once, the last parameter fastest, then ends.
+
+    Only parameters that conditions tie together are enumerated ahead; the rest is found from the
+    index alone, so a huge grid costs nothing.
+
+    Args:
+        resolution: How many values a range or an :class:`~optimizers.domains.Ordinal` contributes
+            at most; a choice contributes all.
+
+    Raises:
+        OptimizerError: ``resolution`` is not a positive integer.
+
+    Example:
+        >>> Grid(3).size(SearchSpace(x=Float(0, 1), act=["relu", "gelu"]))
+        6
+    """
+
+    adaptive = False
+
+    def __init__(self, resolution: int = 5) -> None:
+        if isinstance(resolution, bool) or not isinstance(resolution, int) or resolution < 1:
+            raise OptimizerError(f"resolution must be an integer of at least 1, got {resolution!r}")
+        self.resolution = resolution
+        self._known: tuple[SearchSpace, list[Axis]] | None = None
+
+    def size(self, space: SearchSpace) -> int:
+        """The number of configurations in the grid of ``space``."""
+        return math.prod(map(len, self._axes(space)))
+
+    def at(self, space: SearchSpace, index: int) -> Config | None:
+        """The ``index``-th configuration in the grid of ``space``; None past the last."""
+        if index >= self.size(space):
+            return None
+        config: Config = {}
+        for axis in reversed(self._axes(space)):
+            index, position = divmod(index, len(axis))
+            config |= axis[position]
+        return {name: config[name] for name in space if name in config}
+
+    def ask(self, index: int, history: History) -> Config | None:
+        return self.at(history.problem.space, index)
+
+    def _axes(self, space: SearchSpace) -> list[Axis]:
+        if self._known is None or self._known[0] is not space:
+            self._known = (space, [self._axis(space, names) for names in _tied(space)])
+        return self._known[1]
+
+    def _axis(self, space: SearchSpace, names: list[str]) -> Axis:
+        axis: Axis = [{}]
+        for name in names:
+            values = space.domains[name].grid(self.resolution)
+            longer: Axis = []
+            for config in axis:
+                if space.is_active(name, config):
+                    longer += [{**config, name: value} for value in values]
+                else:
+                    longer.append(config)
+            axis = longer
+        return axis
+
+
+def _tied(space: SearchSpace) -> list[list[str]]:
+    """The parameters, parents first, in groups that no condition crosses."""
+    group = {name: [name] for name in space}
+    for name in space.parents_first:
+        for parent in space.domains[name].conditions:
+            if group[name] is not group[parent]:
+                group[parent].extend(group[name])
+                for member in group[name]:
+                    group[member] = group[parent]
+    distinct = {id(members): members for members in group.values()}
+    rank = {name: place for place, name in enumerate(space.parents_first)}
+    return [sorted(members, key=rank.__getitem__) for members in distinct.values()]

@@ -1,0 +1,17 @@
+"""Near names for messages about mistakes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A clause that names what is near, or nothing.
+
+    Example:
+        >>> did_you_mean("lr_rate", ["lr", "rate"])
+        " (did you mean 'rate'?)"
+    """
+    near = difflib.get_close_matches(name, list(known))
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""

@@ -1,0 +1,106 @@
+"""Optimizers by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from optimizers.asha import ASHA
+from optimizers.base import Optimizer
+from optimizers.bayesian import BayesianSearch
+from optimizers.errors import OptimizerError
+from optimizers.grid import Grid
+from optimizers.names import did_you_mean
+from optimizers.quasi_random import Sobol
+from optimizers.random_search import RandomSearch
+
+Factory = Callable[..., Optimizer]
+
+_BUILT_IN: dict[str, Factory] = {
+    "random": RandomSearch,
+    "grid": Grid,
+    "sobol": Sobol,
+    "asha": ASHA,
+    "bayesian": BayesianSearch,
+}
+_registered: dict[str, Factory] = {}
+
+
+def names() -> tuple[str, ...]:
+    """The names that :func:`make_optimizer` knows."""
+    return (*_BUILT_IN, *_registered)
+
+
+def register(name: str, factory: Factory) -> None:
+    """Make ``name`` stand for what ``factory`` returns; a name of one's own may be given anew.
+
+    Args:
+        name: The name, as in ``lagom(..., optimizer=name)``.
+        factory: An optimizer class, or a function that takes options and returns an optimizer.
+
+    Raises:
+        OptimizerError: The name is a built-in one, or the factory cannot be called.
+
+    Example:
+        >>> register("evolution", Evolution)
+    """
+    if name in _BUILT_IN:
+        raise OptimizerError(f"{name!r} is built in as {_BUILT_IN[name]!r}; use another name")
+    if not callable(factory):
+        raise OptimizerError(f"a factory is called to make an optimizer, got {factory!r}; use a class")
+    _registered[name] = factory
+
+
+def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer:
+    """The optimizer that ``spec`` stands for.
+
+    Args:
+        spec: A name, an optimizer class (or any factory of one), or an optimizer, which passes as it is.
+        **options: Arguments of the factory; none for an optimizer.
+
+    Raises:
+        OptimizerError: The name is unknown, or the options do not fit.
+
+    Example:
+        >>> make_optimizer("asha", eta=4).eta
+        4
+    """
+    if isinstance(spec, Optimizer):
+        if options:
+            raise OptimizerError(
+                f"options {sorted(options)} come too late for a {type(spec).__name__} that is made; "
+                f"use {type(spec).__name__}(...) with them"
+            )
+        return spec
+    if isinstance(spec, str):
+        factory = (_BUILT_IN | _registered).get(spec)
+        if factory is None:
+            near = did_you_mean(spec.lower(), names())
+            raise OptimizerError(f"unknown optimizer {spec!r}{near}; use one of {', '.join(names())}")
+        label = spec
+    elif callable(spec):
+        factory, label = spec, getattr(spec, "__name__", repr(spec))
+    else:
+        raise OptimizerError(f"optimizer must be a name, an optimizer or its class, got {spec!r}")
+    _check_options(label, factory, options)
+    optimizer = factory(**options)
+    if not isinstance(optimizer, Optimizer):
+        raise OptimizerError(
+            f"{label!r} makes {optimizer!r}, which is no Optimizer; derive it from Optimizer"
+        )
+    return optimizer
+
+
+def _check_options(label: str, factory: Factory, options: dict[str, Any]) -> None:
+    signature = inspect.signature(factory)
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
+        for name in options:
+            if name not in signature.parameters:
+                near = did_you_mean(name, signature.parameters)
+                takes = ", ".join(signature.parameters) or "no options"
+                raise OptimizerError(f"optimizer {label!r} has no option {name!r}{near}; it takes {takes}")
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        raise OptimizerError(f"optimizer {label!r}: {error}; its arguments are {signature}") from None

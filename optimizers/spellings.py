@@ -1,0 +1,85 @@
+"""The short ways to write a domain: lists, scalars, JSON and the tuples of Maggy's ``Searchspace``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from optimizers.domain import Domain
+from optimizers.domains import Choice, Constant, Float, Integer, Ordinal, domain_from_json
+from optimizers.errors import SearchSpaceError
+from optimizers.names import did_you_mean
+from optimizers.scalars import read_number, read_scalar
+
+_MAGGY: dict[str, Callable[[Sequence[Any]], Domain]] = {
+    "DOUBLE": lambda bounds: Float(*bounds),
+    "INTEGER": lambda bounds: Integer(*bounds),
+    "DISCRETE": Ordinal,
+    "CATEGORICAL": Choice,
+}
+
+
+def read_domain(name: str, spelling: Any) -> Domain:
+    """The domain that ``spelling`` stands for.
+
+    ==============================  ==========================================================
+    ``Float(0, 1)`` and the like    itself
+    ``["relu", "gelu"]``, a range   :class:`Choice`
+    ``0.1``, ``"adam"``, ``None``   :class:`Constant`
+    ``("DOUBLE", [0, 1])``          :class:`Float`; so ``INTEGER``, ``DISCRETE`` (:class:`Ordinal`)
+                                    and ``CATEGORICAL`` (:class:`Choice`), in any case
+    ``{"type": "float", ...}``      the form of :meth:`Domain.to_json`
+    ==============================  ==========================================================
+
+    Args:
+        name: The parameter's name, for the message of an error.
+        spelling: What the user wrote.
+
+    Raises:
+        SearchSpaceError: It stands for no domain, or for more than one.
+
+    Example:
+        >>> read_domain("units", ("INTEGER", [16, 256]))
+        Integer(16, 256)
+    """
+    try:
+        return _read(spelling)
+    except SearchSpaceError as error:
+        raise SearchSpaceError(f"parameter {name!r}: {error}") from None
+
+
+def _read(spelling: Any) -> Domain:
+    match spelling:
+        case Domain():
+            return spelling
+        case list() | range():
+            return Choice(spelling)
+        case tuple():
+            return _read_tuple(spelling)
+        case Mapping():
+            return domain_from_json(spelling)
+        case type() if issubclass(spelling, Domain):
+            raise SearchSpaceError(f"got the class {spelling.__name__}; give it its arguments")
+        case _:
+            return Constant(read_scalar(spelling))
+
+
+def _read_tuple(spelling: tuple[Any, ...]) -> Domain:
+    match spelling:
+        case (a, b) if read_number(a) is not None and read_number(b) is not None:
+            raise SearchSpaceError(
+                f"({a!r}, {b!r}) may mean a range or two values; "
+                f"use Float({a!r}, {b!r}), Integer({a!r}, {b!r}) or [{a!r}, {b!r}]"
+            )
+        case (str(kind), list() | tuple() as values):
+            make = _MAGGY.get(kind.upper())
+            if make is None:
+                near = did_you_mean(kind.upper(), _MAGGY)
+                raise SearchSpaceError(f"unknown type {kind!r}{near}; use one of {', '.join(_MAGGY)}")
+            if make not in (Ordinal, Choice) and len(values) != 2:
+                raise SearchSpaceError(f"{kind!r} takes [low, high], got {values!r}")
+            return make(values)
+        case _:
+            raise SearchSpaceError(
+                f"a tuple is read only as (type, values), got {spelling!r}; use a list for a choice"
+            )

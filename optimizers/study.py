@@ -1,0 +1,281 @@
+"""The ledger of a search: all trials, changed by events alone.
+
+:meth:`Study.apply` is the only thing that changes a study, so the journal of its events is the
+study: replaying them gives the same trials, rungs and pending promotions.
+
+Alone, without the runtime, a study is a plain ask/tell library::
+
+    study = Study({"x": Float(-5, 5)}, RandomSearch(), direction="min", n_trials=20)
+    while (trial := study.ask()) is not None:
+        study.tell(trial, (trial.config["x"] - 2) ** 2)
+    study.best.config
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from optimizers.base import Decision, Grant, History, Observation, Optimizer, Pending, Problem, Update
+from optimizers.errors import OptimizerError, UserError
+from optimizers.events import (
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointSaved,
+    Event,
+    Measured,
+    TrialCreated,
+)
+from optimizers.space import SearchSpace
+from optimizers.trial import Checkpoint, Config, Curve, Failure, Trial, TrialState
+
+Direction = Literal["max", "min"]
+
+DRIVER_LOST = "driver_lost"
+"""Kind of failure of an attempt that ran when the driver went down; it does not count as a loss."""
+
+
+class Study:
+    """Trials, their scheduler and the history that the optimizer sees.
+
+    Args:
+        space: The search space, or any mapping that :class:`SearchSpace` reads.
+        optimizer: Proposes configurations and brings its scheduler.
+        direction: ``max`` or ``min`` of the objective.
+        seed: Source of all randomness.
+        max_budget: Steps of a full training.
+        n_trials: Upper bound on the number of configurations.
+
+    Raises:
+        OptimizerError: The optimizer cannot serve this problem.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace | Mapping[str, Any],
+        optimizer: Optimizer,
+        *,
+        direction: Direction = "max",
+        seed: int = 0,
+        max_budget: int = 1,
+        n_trials: int | None = None,
+    ) -> None:
+        if direction not in ("max", "min"):
+            raise UserError(f"direction must be 'max' or 'min', got {direction!r}")
+        space = space if isinstance(space, SearchSpace) else SearchSpace(space)
+        self.problem = Problem(space, seed, max_budget, n_trials)
+        optimizer.validate(self.problem)
+        self.optimizer = optimizer
+        self.direction = direction
+        self.scheduler = optimizer.scheduler(self.problem)
+        self.trials: list[Trial] = []
+        self.counts: Counter[TrialState] = Counter()
+        self.n_asks = 0
+        self.history = History(self.problem)
+        self._updates: list[Update] = []
+        self._ranking: list[tuple[float, int]] = []  # (loss, trial); may hold stale entries
+
+    # -- what is known ------------------------------------------------------------------------
+
+    def loss(self, value: float | None) -> float:
+        """The objective as the algorithms see it: smaller is better, ``inf`` for no finite value."""
+        if value is None or not math.isfinite(value):
+            return math.inf
+        return -value if self.direction == "max" else value
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial that is ranked best (see :attr:`Trial.ranked`); failed trials do not count."""
+        while self._ranking:
+            loss, number = self._ranking[0]
+            trial = self.trials[number]
+            if trial.state is not TrialState.FAILED and self.loss(trial.ranked) == loss:
+                return trial
+            heapq.heappop(self._ranking)
+        return None
+
+    def grant(self, trial: Trial) -> Grant:
+        """The steps that the present attempt of ``trial`` has, or that its next one gets."""
+        return self.scheduler.grant(trial.id)
+
+    def next_promotion(self) -> Trial | None:
+        """The paused trial that should run on now, if one is due."""
+        number = self.scheduler.next_promotion()
+        return None if number is None else self.trials[number]
+
+    def take_updates(self) -> tuple[Update, ...]:
+        """What the optimizer's history has not yet been told, in order."""
+        updates = tuple(self._updates)
+        self._updates.clear()
+        return updates
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> Decision:
+        """Take in one event; what it asks of the trial, if it is a report."""
+        match event:
+            case Measured():
+                return self._measured(event)
+            case TrialCreated():
+                self._created(event)
+            case AttemptStarted():
+                self._started(event)
+            case CheckpointSaved(step=step, url=url):
+                self.trials[event.trial].checkpoint = Checkpoint(step, url)
+            case AttemptEnded():
+                self._ended(event)
+        return Decision.CONTINUE
+
+    def conclude(
+        self, trial: Trial, value: float | None, metrics: Mapping[str, float], now: float
+    ) -> list[Event]:
+        """The events that say: the training function returned.
+
+        A value returned before the budget was reported stands for the whole grant.
+
+        Args:
+            value: What it returned as the objective, or None to take the last report.
+        """
+        final = value if value is not None else trial.curve.last
+        if final is None:
+            failure = Failure(
+                "no_value", "train_fn returned None and reported nothing; return a number or report one"
+            )
+            return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
+        events: list[Event] = []
+        if trial.step < trial.budget:
+            objective = trial.objective or "value"
+            events.append(Measured(trial.id, trial.attempt, objective, {objective: ([trial.budget], [final])}))
+        state = TrialState.COMPLETED if self.scheduler.is_final(trial.id) else TrialState.PAUSED
+        events.append(AttemptEnded(trial.id, trial.attempt, state, now, final, dict(metrics)))
+        return events
+
+    def _created(self, event: TrialCreated) -> None:
+        self.trials.append(Trial(event.trial, event.config))
+        self.counts[TrialState.PENDING] += 1
+        if event.ask is not None:
+            self.n_asks = event.ask + 1
+        self._updates.append(Pending(event.trial, event.config))
+
+    def _started(self, event: AttemptStarted) -> None:
+        trial = self.trials[event.trial]
+        if trial.state is TrialState.PAUSED:
+            self.scheduler.promote(trial.id)
+            self._updates.append(Pending(trial.id, trial.config))
+        self._move(trial, TrialState.RUNNING)
+        trial.attempt = event.attempt
+        trial.budget = event.budget
+        trial.worker = event.worker
+        trial.started = event.time
+
+    def _measured(self, event: Measured) -> Decision:
+        trial = self.trials[event.trial]
+        trial.objective = event.objective
+        fresh = len(trial.curve)
+        for name, (steps, values) in event.columns.items():
+            trial.curves.setdefault(name, Curve()).extend(steps, values)
+        curve = trial.curve
+        decision = Decision.CONTINUE
+        for index in range(fresh, len(curve)):
+            verdict = self.scheduler.report(trial.id, curve.steps[index], self.loss(curve.values[index]))
+            if verdict is Decision.STOP:
+                decision = verdict
+        if len(curve) > fresh:
+            trial.value = curve.values[-1]
+            if not trial.rested:
+                self._rank(trial)
+        return decision
+
+    def _ended(self, event: AttemptEnded) -> None:
+        trial = self.trials[event.trial]
+        trial.failure = event.failure
+        if trial.started is not None:
+            trial.seconds += max(0.0, event.time - trial.started)
+            trial.started = None
+        if event.value is not None:
+            trial.value = event.value
+        trial.rested = True
+        self._rank(trial)
+        if event.metrics:
+            trial.metrics = event.metrics
+        self._move(trial, event.state)
+        match event.state:
+            case TrialState.PENDING:
+                trial.losses += event.failure is None or event.failure.kind != DRIVER_LOST
+                return
+            case TrialState.FAILED:
+                self.scheduler.fail(trial.id)
+            case TrialState.PAUSED:
+                self.scheduler.pause(trial.id)
+        loss = math.inf if event.state is TrialState.FAILED else self.loss(trial.value)
+        self._updates.append(Observation(trial.id, trial.config, trial.step, loss))
+
+    def _rank(self, trial: Trial) -> None:
+        trial.ranked = trial.value
+        if trial.value is not None and math.isfinite(trial.value):
+            heapq.heappush(self._ranking, (self.loss(trial.value), trial.id))
+            if len(self._ranking) > 2 * len(self.trials) + 64:  # keep stale entries from piling up
+                losses = ((self.loss(trial.ranked), trial.id) for trial in self.trials)
+                self._ranking = [entry for entry in losses if math.isfinite(entry[0])]
+                heapq.heapify(self._ranking)
+
+    def _move(self, trial: Trial, state: TrialState) -> None:
+        self.counts[trial.state] -= 1
+        self.counts[state] += 1
+        trial.state = state
+
+    # -- ask and tell, for use without the runtime --------------------------------------------
+
+    def ask(self) -> Trial | None:
+        """Start the next attempt: a promotion if one is due, else a new configuration.
+
+        Returns:
+            The running trial; its ``budget`` says up to which step. None when nothing is due now.
+        """
+        trial = self.next_promotion() or self._new_trial()
+        if trial is not None:
+            self.apply(AttemptStarted(trial.id, trial.attempt + 1, 0, self.grant(trial).budget, 0.0))
+        return trial
+
+    def report(self, trial: Trial, step: int, value: float) -> Decision:
+        """Enter a measurement of a running trial; a ``STOP`` also ends it."""
+        decision = self.apply(Measured(trial.id, trial.attempt, "value", {"value": ([step], [value])}))
+        if decision is Decision.STOP:
+            self.apply(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, 0.0))
+        return decision
+
+    def tell(self, trial: Trial, value: float | None = None) -> None:
+        """End a running trial with its final value, or with its last report."""
+        for event in self.conclude(trial, value, {}, 0.0):
+            self.apply(event)
+
+    def fail(self, trial: Trial, message: str = "failed") -> None:
+        """End a running trial without a value."""
+        failure = Failure("exception", message)
+        self.apply(AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, 0.0, failure=failure))
+
+    def _new_trial(self) -> Trial | None:
+        if self.problem.n_trials is not None and len(self.trials) >= self.problem.n_trials:
+            return None
+        for update in self.take_updates():
+            self.history.apply(update)
+        config = self.optimizer.ask(self.n_asks, self.history)
+        if config is None:
+            return None
+        self.apply(TrialCreated(len(self.trials), self.checked(config), self.n_asks))
+        return self.trials[-1]
+
+    def checked(self, config: Config) -> Config:
+        """``config`` as the search space has it.
+
+        Raises:
+            OptimizerError: The optimizer proposed something outside the space.
+        """
+        try:
+            return self.problem.space.validate(config)
+        except UserError as error:
+            name = type(self.optimizer).__name__
+            raise OptimizerError(f"{name} proposed {config!r}, which is not in the space: {error}") from error

@@ -1,0 +1,138 @@
+"""One configuration's life: its state, its curves and its outcome."""
+
+from __future__ import annotations
+
+import enum
+import math
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+Config = dict[str, Any]
+"""Parameter values by name: bool, int, float, str or None."""
+
+
+class TrialState(enum.StrEnum):
+    """Where a trial stands. ``PENDING -> RUNNING -> COMPLETED | STOPPED | FAILED``, with ways back:
+    ``RUNNING -> PAUSED -> RUNNING`` (promotion) and ``RUNNING -> PENDING`` (a lost attempt)."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why an attempt ended without a usable value.
+
+    Attributes:
+        kind: ``exception``, ``exit``, ``signal``, ``timeout``, ``worker_lost`` or ``no_value``.
+        message: One line for people.
+        traceback: The Python traceback, or the last lines of output; may be empty.
+    """
+
+    kind: str
+    message: str
+    traceback: str = ""
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A saved state of a trial: the step it was taken at and its URL in the store."""
+
+    step: int
+    url: str
+
+
+@dataclass(slots=True)
+class Curve:
+    """One metric over steps, in columns (16 bytes a measurement)."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def last_step(self) -> int:
+        """The newest step, or 0 while there is none."""
+        return self.steps[-1] if self.steps else 0
+
+    @property
+    def last(self) -> float | None:
+        """The newest value, or None while there is none."""
+        return self.values[-1] if self.values else None
+
+    def extend(self, steps: Iterable[int], values: Iterable[float]) -> None:
+        """Append the measurements whose step lies past the last one.
+
+        A later attempt that starts over repeats steps; the ledger keeps the first word on each.
+        """
+        last = self.last_step if self.steps else -math.inf
+        for step, value in zip(steps, values, strict=True):
+            if step > last:
+                self.steps.append(step)
+                self.values.append(value)
+                last = step
+
+
+@dataclass(slots=True)
+class Trial:
+    """One configuration and all that is known of it.
+
+    Attributes:
+        id: Number of the trial, from 0, in order of creation.
+        config: Parameter values.
+        state: Where it stands.
+        attempt: Number of the present or last run, from 1; 0 before the first.
+        budget: Steps granted to the present or last attempt.
+        curves: Reported metrics by name.
+        objective: Name of the metric that is optimised, once known.
+        value: The objective's newest value: as returned, else as last reported.
+        ranked: The value that the trial is ranked by: of its last ended attempt, or the newest one
+            while it runs for the first time. So a promoted trial keeps its rank until it rests again.
+        rested: Whether an attempt has ended.
+        metrics: What ``train_fn`` returned beside the objective.
+        failure: Why it failed, or why its last attempt was lost.
+        checkpoint: The newest saved state.
+        losses: Attempts lost so far.
+        seconds: Time spent running, over all attempts.
+    """
+
+    id: int
+    config: Config
+    state: TrialState = TrialState.PENDING
+    attempt: int = 0
+    budget: int = 0
+    curves: dict[str, Curve] = field(default_factory=dict)
+    objective: str | None = None
+    value: float | None = None
+    ranked: float | None = None
+    rested: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    failure: Failure | None = None
+    checkpoint: Checkpoint | None = None
+    losses: int = 0
+    worker: int | None = None
+    started: float | None = None
+    seconds: float = 0.0
+
+    @property
+    def curve(self) -> Curve:
+        """The objective's curve; empty while nothing was reported."""
+        return self.curves.get(self.objective or "", Curve())
+
+    @property
+    def step(self) -> int:
+        """The newest step at which the objective was measured, or 0."""
+        return self.curve.last_step
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the trial will never run again by itself (a paused one may)."""
+        return self.state in (TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED)

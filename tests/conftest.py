@@ -1,0 +1,95 @@
+"""Fixtures that several test files share, and the order of the tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from maggy_like.spark import StandaloneCluster
+
+RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests without a JVM or a kernel first: what fails there explains what fails later."""
+    items.sort(key=lambda item: any(item.get_closest_marker(name) for name in ("spark", "notebook")))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(scope="session")
+def spark_local() -> Iterator[SparkSession]:
+    """A session on ``local[2]``: the only one of the test process, which can hold one SparkContext."""
+    from maggy_like.spark import spark_session
+
+    session = spark_session("local[2]")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def standalone_cluster() -> Iterator[StandaloneCluster]:
+    """Two workers of one core and one made-up GPU each; use it from a process of its own (``run_script``)."""
+    from maggy_like.spark import StandaloneCluster
+
+    with StandaloneCluster(2, memory="1g", gpus=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def run_script(tmp_path: Path) -> RunScript:
+    """Run Python code, or a file, in a process of its own.
+
+    ``run_script(code_or_path, *args, timeout=100, env=None)`` returns a ``CompletedProcess`` with its output
+    as text. Code is a ``str`` and a file is a ``Path``. ``env`` is laid over this process's environment; None
+    removes a name. The working folder is ``tmp_path``. Past ``timeout`` seconds the whole process group is
+    killed, and the test fails with what was written until then.
+    """
+
+    def run(
+        code_or_path: str | Path,
+        *args: object,
+        timeout: float = 100,
+        env: Mapping[str, str | None] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        script = code_or_path if isinstance(code_or_path, Path) else tmp_path / "script.py"
+        if isinstance(code_or_path, str):
+            script.write_text(code_or_path)
+        environment = {k: v for k, v in {**os.environ, **(env or {})}.items() if v is not None}
+        with subprocess.Popen(
+            [sys.executable, str(script), *map(str, args)],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except BaseException as error:
+                os.killpg(process.pid, signal.SIGKILL)
+                out, err = process.communicate()
+                if isinstance(error, subprocess.TimeoutExpired):
+                    pytest.fail(f"the script was not done after {timeout} s\n{out}\n{err}")
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    return run

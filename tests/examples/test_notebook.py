@@ -1,0 +1,101 @@
+"""The quickstart notebook in a real kernel: live output, interrupt, result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager, start_new_kernel
+from nbclient import NotebookClient
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
+
+pytestmark = [pytest.mark.notebook, pytest.mark.timeout(240)]
+
+LONG_SEARCH = """
+def train(lr, reporter):
+    import time
+    for step in range(1, reporter.budget + 1):
+        print(f"line {step} of lr={lr:.3f}")
+        reporter.report(score=lr * step, step=step)
+        time.sleep(0.05)
+
+from maggy_like import Float, lagom
+result = lagom(train, {"lr": Float(0, 1)}, optimizer="random", n_trials=1000, max_budget=1000, workers=2,
+               engine="local", name="interrupted")
+print("ending:", result.ending, "best:", result.best_value)
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
+    yield manager, client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def output_of(message: dict[str, Any]) -> str:
+    """The text that an iopub message puts into the cell."""
+    content = message["content"]
+    if message["msg_type"] in ("display_data", "update_display_data"):
+        return str(content["data"].get("text/html", "")) + str(content["data"].get("text/plain", ""))
+    return str(content.get("text", content.get("traceback", "")))
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def test_the_notebook_runs_and_its_logs_stand_in_the_cell(tmp_path: Path) -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()
+    search = next(cell for cell in notebook.cells if "lagom(train" in cell.source)
+    shown = "".join(str(output.get("data", "")) for output in search.outputs)
+    assert "step 1: accuracy" in shown
+    assert "trial 17" in shown
+    summary = next(cell for cell in notebook.cells if cell.source == "result")
+    assert "completed after" in str(summary.outputs)
+    assert len([output for output in search.outputs if output.output_type == "display_data"]) == 1
+
+
+def test_lines_are_live_and_an_interrupt_ends_the_run_within_five_seconds(
+    kernel: tuple[KernelManager, BlockingKernelClient],
+) -> None:
+    manager, client = kernel
+    request = client.execute(LONG_SEARCH)
+    outputs: list[dict[str, Any]] = []
+    interrupted: float | None = None
+    while True:
+        message = client.get_iopub_msg(timeout=60)
+        if message["parent_header"].get("msg_id") != request:
+            continue
+        if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+            break
+        outputs.append(message)
+        if interrupted is None and "line 5 of lr" in output_of(message):  # the run is live: 1,000 steps a trial
+            assert manager.provisioner is not None
+            (pid,) = (process.pid for process in psutil.Process().children() if is_kernel(process))
+            assert descendants(pid)
+            interrupted = time.monotonic()
+            manager.interrupt_kernel()
+    assert interrupted is not None
+    assert time.monotonic() - interrupted < 5
+    printed = "".join(output_of(message) for message in outputs if message["msg_type"] == "stream")
+    assert "ending: interrupted best: " in printed
+    assert "best: None" not in printed
+    assert not [process for process in descendants(pid) if process.status() != psutil.STATUS_ZOMBIE]
+    assert {message["msg_type"] for message in outputs} <= {
+        "execute_input", "display_data", "update_display_data", "stream", "status"
+    }  # fmt: skip
+
+
+def is_kernel(process: psutil.Process) -> bool:
+    return any("ipykernel" in argument for argument in process.cmdline())

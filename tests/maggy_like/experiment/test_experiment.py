@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from maggy_like.errors import ConfigError, WorkerError
+from maggy_like.experiment import Experiment
+from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
+from maggy_like.experiment.inputs import (
+    Input,
+    StopRequested,
+    SuggestionReady,
+    Tick,
+    TrialCheckpointed,
+    TrialFinished,
+    TrialReported,
+    WorkerBroken,
+    WorkerGone,
+    WorkerId,
+    WorkerJoined,
+    WorkerLost,
+    WorkerReady,
+    WorkerSeen,
+)
+from maggy_like.experiment.workers import WorkerState
+from maggy_like.messages import Assign, Checkpointed, Decided, Finished, Refused, Reported, Shutdown, Stop, ToWorker
+from optimizers.asha import ASHA
+from optimizers.base import Optimizer
+from optimizers.domains import Float
+from optimizers.events import AttemptEnded, AttemptStarted, Event, TrialCreated
+from optimizers.random_search import RandomSearch
+from optimizers.study import Study
+from optimizers.trial import TrialState
+
+
+class Hand:
+    """Feeds an experiment by hand, answers its asks, and keeps what it wants."""
+
+    def __init__(self, optimizer: Optimizer | None = None, n_trials: int = 4, **options: Any) -> None:
+        self.study = Study({"x": Float(0, 1)}, optimizer or RandomSearch(), max_budget=9, n_trials=n_trials)
+        self.experiment = Experiment(self.study, **{"workers": 2, **options})
+        self.now = 0.0
+        self.events: list[Event] = []
+        self.sent: list[tuple[WorkerId, ToWorker]] = []
+        self.shown: list[str] = []
+        self.replaced: list[WorkerId] = []
+
+    def start(self) -> Hand:
+        self.carry_out(self.experiment.start(self.now))
+        return self
+
+    def tell(self, *events: Input) -> list[ToWorker]:
+        """Hand events over; what was sent because of them."""
+        before = len(self.sent)
+        for event in events:
+            self.carry_out(self.experiment.handle(event, self.now))
+        return [message for _, message in self.sent[before:]]
+
+    def carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Append(event=event):
+                    self.events.append(event)
+                case Send(worker=worker, message=message):
+                    self.sent.append((worker, message))
+                case AskOptimizer(index=index, updates=updates):
+                    for update in updates:
+                        self.study.history.apply(update)
+                    config = self.study.optimizer.ask(index, self.study.history)
+                    self.tell(SuggestionReady(index, config))
+                case Show(text=text):
+                    self.shown.append(text)
+                case Replace(worker=worker):
+                    self.replaced.append(worker)
+
+    def join(self, index: int, epoch: int = 0) -> WorkerId:
+        worker = WorkerId(index, epoch)
+        self.tell(WorkerJoined(worker, "host"), WorkerReady(worker))
+        return worker
+
+    def assigned(self, worker: WorkerId) -> Assign:
+        """The newest assignment of a worker."""
+        return [m for who, m in self.sent if who == worker and isinstance(m, Assign)][-1]
+
+    def report(self, worker: WorkerId, step: int, value: float, *, awaiting: bool = False) -> list[ToWorker]:
+        assign = self.assigned(worker)
+        message = Reported(assign.trial, assign.attempt, "loss", {"loss": ([step], [value])}, awaiting)
+        return self.tell(TrialReported(worker, message))
+
+    def finish(self, worker: WorkerId, value: float | None = None, **fields: Any) -> list[ToWorker]:
+        assign = self.assigned(worker)
+        fields = {"outcome": "returned", "value": value, **fields}
+        return self.tell(TrialFinished(worker, Finished(assign.trial, assign.attempt, **fields)))
+
+    def states(self) -> list[str]:
+        return [trial.state.value for trial in self.study.trials]
+
+
+def test_a_worker_gets_a_trial_when_it_is_ready_and_the_next_with_its_end() -> None:
+    hand = Hand().start()
+    worker = WorkerId(0, 0)
+    assert hand.tell(WorkerJoined(worker, "host")) == []
+    (first,) = hand.tell(WorkerReady(worker))
+    assert isinstance(first, Assign)
+    assert (first.trial, first.attempt, first.budget) == (0, 1, 9)
+    (second,) = hand.finish(worker, 0.5)
+    assert isinstance(second, Assign)
+    assert second.trial == 1
+    assert hand.states() == ["completed", "running"]
+
+
+def test_every_event_is_appended_before_what_depends_on_it() -> None:
+    hand = Hand(n_trials=1).start()
+    worker = WorkerId(0, 0)
+    hand.tell(WorkerJoined(worker, "host"))
+    commands = hand.experiment.handle(WorkerReady(worker), 0.0)
+    kinds = [type(command.event) if isinstance(command, Append) else type(command) for command in commands]
+    assert kinds == [TrialCreated, AttemptStarted, Send]
+
+
+def test_the_search_ends_when_all_trials_have_and_shuts_the_gang_down() -> None:
+    hand = Hand(n_trials=2).start()
+    workers = [hand.join(0), hand.join(1)]
+    hand.finish(workers[0], 0.1)
+    assert hand.experiment.ending is None
+    assert hand.finish(workers[1], 0.2) == [Shutdown(), Shutdown()]
+    assert hand.experiment.ending == "completed"
+    assert not hand.experiment.is_over
+    hand.tell(*(WorkerGone(worker) for worker in workers))
+    assert hand.experiment.is_over
+    assert hand.study.best is not None
+    assert hand.study.best.value == 0.2
+
+
+def test_proposals_are_ready_before_a_worker_asks() -> None:
+    hand = Hand(n_trials=10).start()
+    assert len(hand.experiment._proposals) == 2
+    commands = hand.experiment.handle(WorkerJoined(WorkerId(0, 0), "host"), 0.0)
+    commands += hand.experiment.handle(WorkerReady(WorkerId(0, 0)), 0.0)
+    assert [type(c) for c in commands] == [Append, Append, Send, AskOptimizer]
+
+
+def test_points_come_first_and_count_as_trials() -> None:
+    hand = Hand(n_trials=2, points=[{"x": 0.25}]).start()
+    worker = hand.join(0)
+    assert hand.assigned(worker).config == {"x": 0.25}
+    hand.finish(worker, 1.0)
+    hand.finish(worker, 1.0)
+    assert hand.experiment.ending == "completed"
+    assert [event.ask for event in hand.events if isinstance(event, TrialCreated)] == [None, 0]
+
+
+def test_a_lost_worker_s_trial_runs_again_on_another_from_its_checkpoint() -> None:
+    hand = Hand(n_trials=1).start()
+    worker = hand.join(0)
+    hand.report(worker, 3, 0.5)
+    hand.tell(TrialCheckpointed(worker, Checkpointed(0, 1, 3, "file:///3")))
+    hand.tell(WorkerLost(worker, "kill -9"))
+    assert hand.states() == ["pending"]
+    assert hand.replaced == [worker]
+    other = hand.join(0, epoch=1)
+    assign = hand.assigned(other)
+    assert (assign.trial, assign.attempt, assign.checkpoint) == (0, 2, "file:///3")
+
+
+def test_stale_words_change_nothing() -> None:
+    hand = Hand(n_trials=1).start()
+    lost = hand.join(0)
+    hand.tell(WorkerLost(lost, "frozen"))
+    worker = hand.join(0, epoch=1)
+    before = list(hand.events)
+    late = Finished(0, 1, "returned", 99.0)
+    answers = hand.tell(
+        TrialFinished(lost, late),
+        TrialReported(lost, Reported(0, 1, "loss", {"loss": ([9], [99.0])})),
+        TrialFinished(worker, late),  # the right worker, but of a past attempt
+        WorkerJoined(lost, "host"),
+    )
+    assert hand.events == before
+    assert hand.experiment.stale == 4
+    assert [type(answer) for answer in answers] == [Refused, Refused, Refused]
+    hand.finish(worker, 0.5)
+    assert hand.study.trials[0].value == 0.5
+
+
+def test_a_trial_that_keeps_dying_fails_with_its_cause() -> None:
+    hand = Hand(n_trials=1, max_attempts=2).start()
+    worker = hand.join(0)
+    died = {"outcome": "died", "kind": "signal", "message": "killed by SIGSEGV"}
+    (again,) = hand.finish(worker, **died)
+    assert isinstance(again, Assign)
+    assert again.attempt == 2
+    hand.finish(worker, **died)
+    failure = hand.study.trials[0].failure
+    assert failure is not None
+    assert failure.message == "killed by SIGSEGV (attempt 2 of 2)"
+    assert hand.experiment.ending == "completed"
+
+
+def test_an_exception_fails_the_trial_and_the_search_goes_on() -> None:
+    hand = Hand(n_trials=2).start()
+    worker = hand.join(0)
+    (following,) = hand.finish(worker, outcome="raised", kind="exception", message="ValueError: x", traceback="Tr")
+    assert isinstance(following, Assign)
+    assert hand.states() == ["failed", "running"]
+    assert "failed: ValueError: x\nTr" in hand.shown
+
+
+def test_silence_loses_a_worker_and_beats_keep_it() -> None:
+    hand = Hand(heartbeat_timeout=10.0).start()
+    silent, beating = hand.join(0), hand.join(1)
+    hand.now = 8.0
+    hand.tell(WorkerSeen(beating))
+    hand.now = 12.0
+    hand.tell(Tick())
+    states = [worker.state for worker in hand.experiment.workers.values()]
+    assert states == [WorkerState.LOST, WorkerState.BUSY]
+    assert hand.replaced == [silent]
+
+
+def test_a_trial_past_its_time_is_stopped_and_fails() -> None:
+    hand = Hand(n_trials=1, trial_timeout=5.0).start()
+    worker = hand.join(0)
+    hand.now = 6.0
+    assert hand.tell(WorkerSeen(worker), Tick(), Tick()) == [Stop(0, 1)]
+    hand.finish(worker, outcome="stopped")
+    failure = hand.study.trials[0].failure
+    assert failure is not None
+    assert failure.kind == "timeout"
+    assert "trial_timeout=5 s" in failure.message
+
+
+def test_nothing_reported_and_nothing_returned_is_a_failure_that_says_so() -> None:
+    hand = Hand(n_trials=1).start()
+    worker = hand.join(0)
+    hand.finish(worker)
+    assert hand.states() == ["failed"]
+    assert any("returned None and reported nothing" in text for text in hand.shown)
+
+
+def test_stopping_asha_answers_at_milestones() -> None:
+    hand = Hand(ASHA(mode="stopping"), n_trials=3).start()
+    worker = hand.join(0)
+    assert hand.assigned(worker).milestones == (1, 3)
+    assert hand.report(worker, 1, 1.0, awaiting=True) == [Decided(0, 1, stop=True)]  # floor(1 / 3) go on
+    hand.finish(worker, outcome="stopped")
+    assert hand.states() == ["stopped", "running"]
+    hand.report(worker, 1, 2.0, awaiting=True)
+    hand.finish(worker, outcome="stopped")
+    assert hand.report(worker, 1, 3.0, awaiting=True) == [Decided(2, 1, stop=False)]
+
+
+def test_a_worker_lost_after_the_verdict_leaves_a_stopped_trial() -> None:
+    hand = Hand(ASHA(mode="stopping"), n_trials=1).start()
+    worker = hand.join(0)
+    hand.report(worker, 1, 1.0, awaiting=True)
+    hand.tell(WorkerLost(worker, "kill -9"))
+    assert hand.states() == ["stopped"]
+
+
+def test_promotion_asha_pauses_and_promotes_the_best() -> None:
+    hand = Hand(ASHA(), n_trials=3).start()
+    worker = hand.join(0)
+    for value in (0.1, 0.3, 0.2):
+        assert hand.assigned(worker).budget == 1
+        hand.report(worker, 1, value)
+        hand.finish(worker)
+    promoted = hand.assigned(worker)
+    assert (promoted.trial, promoted.attempt, promoted.budget) == (1, 2, 3)
+    hand.finish(worker, 0.5)
+    assert hand.experiment.ending == "completed"
+    assert hand.states() == ["paused", "paused", "paused"]
+    assert hand.study.trials[1].curve.steps.tolist() == [1, 3]
+
+
+def test_a_parked_worker_gets_a_promotion_that_comes_due() -> None:
+    hand = Hand(ASHA(), n_trials=3).start()
+    first, second = hand.join(0), hand.join(1)
+    hand.finish(first, 0.1)
+    hand.finish(second, 0.3)
+    assert hand.experiment.workers[1].state is WorkerState.IDLE
+    hand.finish(first, 0.2)
+    assert hand.experiment._busy == 1
+    assert hand.study.trials[1].state is TrialState.RUNNING
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_told_once_and_never_promoted(value: float) -> None:
+    hand = Hand(ASHA(), n_trials=3).start()
+    worker = hand.join(0)
+    for _ in range(3):
+        hand.report(worker, 1, value)
+        hand.finish(worker)
+    assert hand.experiment.ending == "completed"
+    assert hand.states() == ["paused"] * 3
+    assert len([text for text in hand.shown if "it ranks worst" in text]) == 3
+    assert hand.study.best is None
+
+
+def test_a_store_that_is_not_shared_ends_promotion_before_any_trial() -> None:
+    hand = Hand(ASHA()).start()
+    assert hand.tell(WorkerJoined(WorkerId(0, 0), "far", store_visible=False)) == [Shutdown()]
+    assert isinstance(hand.experiment.error, ConfigError)
+    assert "'far' does not see the store" in str(hand.experiment.error)
+    assert hand.study.trials == []
+
+
+def test_a_worker_that_cannot_load_the_function_ends_the_search() -> None:
+    hand = Hand().start()
+    hand.tell(WorkerBroken(hand.join(0), "no module named 'foo'"))
+    assert isinstance(hand.experiment.error, WorkerError)
+
+
+def test_a_stop_keeps_what_there_is_and_leaves_the_rest_to_be_resumed() -> None:
+    hand = Hand().start()
+    worker = hand.join(0)
+    hand.report(worker, 1, 0.5)
+    assert hand.tell(StopRequested("interrupted")) == [Shutdown()]
+    hand.finish(worker, outcome="stopped")
+    hand.tell(WorkerGone(worker))
+    assert hand.experiment.is_over
+    assert hand.states() == ["pending"]
+    assert hand.study.best is hand.study.trials[0]
+    assert hand.study.trials[0].losses == 0
+
+
+def test_replay_gives_the_same_study_and_goes_on() -> None:
+    hand = Hand(ASHA(), n_trials=9).start()
+    worker = hand.join(0)
+    for value in (0.1, 0.3, 0.2, 0.5):
+        hand.report(worker, 1, value)
+        hand.finish(worker)
+    running = hand.assigned(worker)
+    again = Hand(ASHA(), n_trials=9)
+    again.experiment.replay(hand.events)
+    assert again.study.trials == hand.study.trials
+    assert again.study.next_promotion() == hand.study.next_promotion()
+    again.start()
+    ended = again.events[0]
+    assert isinstance(ended, AttemptEnded)
+    assert (ended.trial, ended.state) == (running.trial, TrialState.PENDING)
+    resumed = again.join(0)
+    assert again.assigned(resumed).trial == running.trial
+    assert again.assigned(resumed).attempt == running.attempt + 1

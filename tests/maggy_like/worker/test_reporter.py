@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from maggy_like.messages import Assign, Reported, ToDriver, decode_to_driver
+from maggy_like.worker.checkpoints import CheckpointStore, is_visible, mark_store
+from maggy_like.worker.reporter import BudgetUsed, Reporter, ReportError, Sender, TrialStopped
+
+
+class Line:
+    """A sender whose messages are kept."""
+
+    def __init__(self, **fields: object) -> None:
+        assign = Assign(0, 1, {}, **{"budget": 10, **fields})  # type: ignore[arg-type]
+        self.frames: list[bytes] = []
+        self.sender = Sender(assign, self.frames.append)
+        self.reporter = Reporter.for_trial(assign, CheckpointStore(None), self.sender)
+
+    @property
+    def messages(self) -> list[ToDriver]:
+        return [decode_to_driver(frame) for frame in self.frames]
+
+
+def test_reports_are_kept_until_flushed_in_columns() -> None:
+    line = Line(objective="accuracy")
+    line.reporter.report(accuracy=0.5, loss=1.0)
+    line.reporter.report(accuracy=0.75, loss=0.5, step=4)
+    assert line.frames == []
+    line.sender.flush()
+    columns = {"accuracy": ([1, 4], [0.5, 0.75]), "loss": ([1, 4], [1.0, 0.5])}
+    assert line.messages == [Reported(0, 1, "accuracy", columns)]
+
+
+def test_the_only_metric_is_the_objective() -> None:
+    line = Line()
+    line.reporter.report(0.5)
+    line.sender.flush()
+    assert line.messages == [Reported(0, 1, "value", {"value": ([1], [0.5])})]
+    assert line.reporter.objective == "value"
+
+
+def test_a_milestone_waits_for_the_verdict() -> None:
+    line = Line(objective="a", milestones=(2, 4))
+    line.reporter.report(a=1.0)
+    line.sender.verdicts.put(False)
+    line.reporter.report(a=2.0)
+    assert line.messages == [Reported(0, 1, "a", {"a": ([1, 2], [1.0, 2.0])}, awaiting=True)]
+    line.sender.verdicts.put(True)
+    with pytest.raises(TrialStopped):
+        line.reporter.report(a=3.0, step=7)
+    assert line.messages[1:] == [Reported(0, 1, "a", {"a": ([7], [3.0])}, awaiting=True)]
+
+
+def test_a_stop_is_heard_at_the_next_report() -> None:
+    line = Line()
+    line.reporter.report(1.0)
+    line.sender.stopped = True
+    with pytest.raises(TrialStopped):
+        line.reporter.report(2.0)
+
+
+def test_the_budget_s_last_report_returns_and_the_next_ends_the_trial() -> None:
+    line = Line(budget=3)
+    line.reporter.report(1.0, step=2)
+    line.reporter.report(1.0, step=4)
+    with pytest.raises(BudgetUsed):
+        line.reporter.report(1.0, step=5)
+
+
+def test_no_except_exception_eats_the_end() -> None:
+    assert not issubclass(TrialStopped, Exception)
+    assert not issubclass(BudgetUsed, Exception)
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(1), torch.tensor([0.5]), True, 3])
+def test_numbers_of_other_libraries_serve(value: float) -> None:
+    line = Line()
+    line.reporter.report(value)
+    assert type(line.sender.buffer[0][1]["value"]) is float
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda r: r.report(accuracy="high"), r"report\(accuracy=...\) must be a number, got 'high' of type str"),
+        (lambda r: r.report(accuracy=None), "must be a number, got None"),
+        (lambda r: r.report(accuracy=torch.ones(2)), "must be a number, got tensor"),
+        (lambda r: r.report(a=1.0, b=2.0), "which metric is optimised.*a, b.*metric=NAME"),
+        (lambda r: r.report(), "Given: nothing"),
+        (lambda r: r.report(1.0, step=1.5), "whole number, got 1.5"),
+        (lambda r: (r.report(1.0, step=3), r.report(1.0, step=3)), "step=3 does not come after step=3"),
+        (lambda r: (r.report(1.0, step=3), r.report(1.0, step=2)), "step=2 does not come after step=3"),
+    ],
+)
+def test_mistakes_are_told(call: object, message: str) -> None:
+    with pytest.raises(ReportError, match=message):
+        call(Line().reporter)  # type: ignore[operator]
+
+
+def test_a_missing_objective_is_named() -> None:
+    with pytest.raises(ReportError, match="'accuracy' is missing; given: acc"):
+        Line(objective="accuracy").reporter.report(acc=0.5)
+
+
+def test_alone_it_counts_and_keeps_checkpoints_in_memory() -> None:
+    reporter = Reporter(budget=2)
+    assert reporter.restore() is None
+    reporter.report(accuracy=0.1)
+    reporter.checkpoint({"step": 1})
+    reporter.report(accuracy=0.2)
+    assert reporter.restore() == {"step": 1}
+    with pytest.raises(BudgetUsed):
+        reporter.report(accuracy=0.3)
+
+
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_a_store_keeps_the_two_newest(tmp_path: Path, scheme: str) -> None:
+    url = (tmp_path / "store").as_uri() if scheme == "file" else f"memory://{tmp_path.name}"
+    store = CheckpointStore(url)
+    urls = [store.save(3, 1, step, {"weights": torch.full((2,), float(step))}) for step in (1, 2, 3)]
+    assert len(set(urls)) == 3
+    for step in (2, 3):
+        assert torch.equal(store.load(urls[step - 1])["weights"], torch.full((2,), float(step)))
+    with pytest.raises(FileNotFoundError):
+        store.load(urls[0])
+
+
+def test_the_mark_tells_whether_a_store_is_shared(tmp_path: Path) -> None:
+    url = (tmp_path / "store").as_uri()
+    assert not is_visible(url, "token")
+    mark_store(url, "token")
+    assert is_visible(url, "token")
+    assert not is_visible(url, "another")
