@@ -11,7 +11,9 @@ from typing import Any
 from maggy_like import Float, Integer, Reporter, lagom
 
 
-def train(lr: float, units: int, dropout: float, weight_decay: float, batch_size: int, reporter: Reporter) -> None:
+def train(
+    lr: float, units: int, dropout: float, weight_decay: float, batch_size: int, reporter: Reporter
+) -> None:
     """Train a network on digits; one step is one pass over the data."""
     import torch
     from sklearn.datasets import load_digits
@@ -54,16 +56,18 @@ def train(lr: float, units: int, dropout: float, weight_decay: float, batch_size
 
 
 SPACE = {
-    "lr": Float(1e-4, 1e-1, log=True),
-    "units": Integer(16, 256, log=True),
+    "lr": Float(3e-4, 3e-2, log=True),
+    "units": Integer(32, 512, log=True),
     "dropout": Float(0.0, 0.6),
     "weight_decay": Float(1e-6, 1e-1, log=True),
-    "batch_size": [16, 32, 64, 128],
+    "batch_size": [16, 32, 64],
 }
 
 if __name__ == "__main__":
-    print("Searching 40 configurations of a network on handwritten digits; ASHA runs only the best of them on.")
-    result = lagom(train, SPACE, optimizer="asha", metric="accuracy", n_trials=40, max_budget=27, seed=1)
+    print(
+        "Searching 81 configurations of a network on handwritten digits; ASHA runs only the best of them on."
+    )
+    result = lagom(train, SPACE, optimizer="asha", metric="accuracy", n_trials=81, max_budget=27, seed=1)
     print(result)
     best = result.best_trial
     assert best is not None

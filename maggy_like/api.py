@@ -20,7 +20,6 @@ from maggy_like.experiment import Experiment
 from maggy_like.gang import Gang
 from maggy_like.inspection import check_parameters, modules_of, pickle_train_fn
 from maggy_like.journal import Journal, RunHeader, read_journal
-from optimizers.names import did_you_mean
 from maggy_like.result import Result
 from maggy_like.rpc.security import RunKeys
 from maggy_like.rpc.server import Server
@@ -29,6 +28,7 @@ from maggy_like.worker.checkpoints import mark_store
 from maggy_like.worker.task import WorkerTask
 from optimizers.asha import ASHA
 from optimizers.base import Optimizer
+from optimizers.names import did_you_mean
 from optimizers.space import SearchSpace
 from optimizers.study import Study
 
@@ -284,7 +284,9 @@ def _open_journal(settings: Settings, experiment: Experiment) -> Journal:
             "pass resume=True to go on with it, or another name"
         )
     if settings.resume and not path.exists():
-        raise JournalError(f"there is no run named {settings.name!r} in {settings.directory.parent} to resume")
+        raise JournalError(
+            f"there is no run named {settings.name!r} in {settings.directory.parent} to resume"
+        )
     settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     header = _header(settings)
     journal = Journal(path)

@@ -9,15 +9,15 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from maggy_like.errors import ConfigError, OptimizerError
 from maggy_like.inspection import uses_checkpoints
-from optimizers.names import did_you_mean
 from maggy_like.worker.task import Isolation
 from optimizers.asha import ASHA, rung_levels
 from optimizers.base import Optimizer, Problem
 from optimizers.grid import Grid
+from optimizers.names import did_you_mean
 from optimizers.registry import make_optimizer
 from optimizers.space import SearchSpace
 from optimizers.study import Direction
@@ -143,7 +143,8 @@ def reach_hint(optimizer: Optimizer, problem: Problem) -> str:
     rungs = ", ".join(map(str, levels))
     return (
         f"with n_trials={problem.n_trials}, eta={optimizer.eta} and rungs at {rungs}, hardly any trial will "
-        f"reach max_budget={problem.max_budget}; ASHA wants n_trials={needed} or more here, or a larger min_budget"
+        f"reach max_budget={problem.max_budget}; ASHA wants n_trials={needed} or more here, or a larger "
+        "min_budget"
     )
 
 
@@ -157,7 +158,9 @@ def whole(name: str, value: Any, *, least: int) -> int:
 def seconds(name: str, value: Any) -> float:
     """A positive, finite number of seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigError(f"{name} must be a positive number of seconds, got {value!r}; leave it out for no limit")
+        raise ConfigError(
+            f"{name} must be a positive number of seconds, got {value!r}; leave it out for no limit"
+        )
     return float(value)
 
 
@@ -173,8 +176,8 @@ def check_name(name: str) -> str:
     """A run's name, fit for a folder."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"name={name!r} cannot name a folder; use letters, digits, '.', '_' and '-', and begin with one of the "
-            "first two"
+            f"name={name!r} cannot name a folder; use letters, digits, '.', '_' and '-', and begin with one of "
+            "the first two"
         )
     return name
 

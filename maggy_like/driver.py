@@ -150,7 +150,9 @@ class Driver:
             case Logged(trial=trial, lines=lines, dropped=dropped):
                 self.lines.extend(LogLine(trial, line) for line in lines)
                 if dropped:
-                    self.lines.append(LogLine(trial, f"... {dropped} more lines stand in the trial's log file"))
+                    self.lines.append(
+                        LogLine(trial, f"... {dropped} more lines stand in the trial's log file")
+                    )
                 self._handle(WorkerSeen(worker))
             case Checkpointed() as message:
                 self._handle(TrialCheckpointed(worker, message))

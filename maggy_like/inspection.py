@@ -15,9 +15,12 @@ from typing import Any
 import cloudpickle
 
 from maggy_like.errors import TrainFunctionError
-from optimizers.names import did_you_mean
 from maggy_like.worker.invoke import INJECTED
+from optimizers.names import did_you_mean
 from optimizers.space import SearchSpace
+
+LATE_IMPORTS = {"torch": "torch._dynamo"}
+"""What a package imports only when it is first used: a second per trial for torch's optimizers."""
 
 
 def check_parameters(train_fn: Callable[..., Any], space: SearchSpace) -> None:
@@ -32,7 +35,9 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace) -> None:
     try:
         parameters = inspect.signature(train_fn).parameters
     except (TypeError, ValueError) as error:
-        raise TrainFunctionError(f"the parameters of {name} cannot be read: {error}; wrap it in a def") from error
+        raise TrainFunctionError(
+            f"the parameters of {name} cannot be read: {error}; wrap it in a def"
+        ) from error
     takes_all = "config" in parameters
     for parameter in parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -48,8 +53,8 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace) -> None:
     for given in space.names:
         if given in INJECTED:
             raise TrainFunctionError(
-                f"the search space has a parameter {given!r}, but {name} gets its {given!r} from the runtime; "
-                "choose another name"
+                f"the search space has a parameter {given!r}, but {name} gets its {given!r} from the "
+                "runtime; choose another name"
             )
         if given not in parameters and not takes_all:
             raise TrainFunctionError(
@@ -69,8 +74,8 @@ def _check_filled(function: str, name: str, space: SearchSpace) -> None:
         )
     if space.domains[name].when:
         raise TrainFunctionError(
-            f"parameter {name!r} of {function} is conditional in the search space, so it is not always given; "
-            f"give it a default, such as {name}=None"
+            f"parameter {name!r} of {function} is conditional in the search space, so it is not always "
+            f"given; give it a default, such as {name}=None"
         )
 
 
@@ -81,15 +86,15 @@ def pickle_train_fn(train_fn: Callable[..., Any]) -> bytes:
         TrainFunctionError: It holds something that cannot be sent, which the message names.
     """
     try:
-        return cloudpickle.dumps(train_fn)
+        return bytes(cloudpickle.dumps(train_fn))
     except Exception as error:
         culprit = _find_culprit(train_fn)
         if culprit is None:
             raise TrainFunctionError(f"{name_of(train_fn)} cannot be sent to the workers: {error}") from error
         where, name, value = culprit
         raise TrainFunctionError(
-            f"{name_of(train_fn)} uses {where} {name!r} of type {type(value).__name__}, which cannot be sent to "
-            f"the workers ({error}); create it inside the function"
+            f"{name_of(train_fn)} uses {where} {name!r} of type {type(value).__name__}, which cannot be sent "
+            f"to the workers ({error}); create it inside the function"
         ) from error
 
 
@@ -125,7 +130,9 @@ def _defaults(function: types.FunctionType) -> Mapping[str, Any]:
 
 def uses_checkpoints(train_fn: Callable[..., Any]) -> bool:
     """Whether the function, or one it calls by name, both saves and restores checkpoints."""
-    names = {name for function in _own_functions(train_fn) for code in _codes(function) for name in code.co_names}
+    names = {
+        name for function in _own_functions(train_fn) for code in _codes(function) for name in code.co_names
+    }
     return {"checkpoint", "restore"} <= names
 
 
@@ -141,9 +148,14 @@ def modules_of(train_fn: Callable[..., Any]) -> tuple[str, ...]:
         if function.__module__ != "__main__":  # travels by name: a child imports all that its module does
             values += vars(sys.modules.get(function.__module__, types)).values()
         for value in values:
-            module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+            module = (
+                value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+            )
             if isinstance(module, str):
                 names[module] = None
+    for package, late in LATE_IMPORTS.items():
+        if any(name.partition(".")[0] == package for name in names):
+            names[late] = None
     return tuple(name for name in names if _is_installed(name))
 
 
@@ -160,7 +172,7 @@ def _own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]
             waiting.extend(member for member in vars(value).values() if inspect.isfunction(member))
             continue
         if not isinstance(value, types.FunctionType | types.MethodType):
-            value = getattr(type(value), "__call__", None)
+            value = vars(type(value)).get("__call__")
         function = inspect.unwrap(getattr(value, "__func__", value)) if value is not None else None
         if not isinstance(function, types.FunctionType) or id(function) in seen:
             continue
@@ -169,9 +181,7 @@ def _own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]
         seen.add(id(function))
         yield function
         waiting.extend(
-            value
-            for _, _, value in _references(function)
-            if isinstance(value, types.FunctionType | type)
+            value for _, _, value in _references(function) if isinstance(value, types.FunctionType | type)
         )
 
 

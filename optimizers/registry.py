@@ -103,4 +103,5 @@ def _check_options(label: str, factory: Factory, options: dict[str, Any]) -> Non
     try:
         signature.bind(**options)
     except TypeError as error:
-        raise OptimizerError(f"optimizer {label!r}: {error}; its arguments are {signature}") from None
+        takes = ", ".join(signature.parameters)
+        raise OptimizerError(f"optimizer {label!r}: {error}; it takes {takes}") from None

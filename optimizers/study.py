@@ -148,7 +148,9 @@ class Study:
         events: list[Event] = []
         if trial.step < trial.budget:
             objective = trial.objective or "value"
-            events.append(Measured(trial.id, trial.attempt, objective, {objective: ([trial.budget], [final])}))
+            events.append(
+                Measured(trial.id, trial.attempt, objective, {objective: ([trial.budget], [final])})
+            )
         state = TrialState.COMPLETED if self.scheduler.is_final(trial.id) else TrialState.PAUSED
         events.append(AttemptEnded(trial.id, trial.attempt, state, now, final, dict(metrics)))
         return events

@@ -16,8 +16,11 @@ Config = dict[str, Any]
 
 
 class TrialState(enum.StrEnum):
-    """Where a trial stands. ``PENDING -> RUNNING -> COMPLETED | STOPPED | FAILED``, with ways back:
-    ``RUNNING -> PAUSED -> RUNNING`` (promotion) and ``RUNNING -> PENDING`` (a lost attempt)."""
+    """Where a trial stands.
+
+    ``PENDING -> RUNNING -> COMPLETED | STOPPED | FAILED``, with ways back: ``RUNNING -> PAUSED ->
+    RUNNING`` (promotion) and ``RUNNING -> PENDING`` (a lost attempt).
+    """
 
     PENDING = "pending"
     RUNNING = "running"

@@ -10,7 +10,6 @@ from maggy_like.display import text
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
 from optimizers.trial import TrialState
 
-MAX_WORKERS = 12
 SPARK_SIZE = (180.0, 36.0)
 
 # Text takes JupyterLab's colours, else VS Code's, else the page's; the accents have the contrast to stand on
@@ -23,6 +22,7 @@ STATE_COLOURS = {
     TrialState.RUNNING: "rgba(66,133,224,.55)",
     TrialState.PENDING: "rgba(128,128,128,.5)",
 }
+ACCENT = "#2f83d6"
 TRIAL_COLOURS = ("#2f83d6", "#b8589f", "#2b9457", "#b97a1b", "#8272e0", "#14939e")
 
 _STYLE = """<style>
@@ -33,17 +33,19 @@ _STYLE = """<style>
 .maggy .soft { opacity: .65; }
 .maggy .name { font-size: 15px; font-weight: 600; }
 .maggy .value { font-size: 24px; font-weight: 600; line-height: 1.2; }
-.maggy .track { display: flex; overflow: hidden; height: 8px; border-radius: 4px; background: rgba(128,128,128,.22); }
+.maggy .track { display: flex; overflow: hidden; height: 8px; border-radius: 4px;
+  background: rgba(128,128,128,.22); }
 .maggy .dot { display: inline-block; width: 8px; height: 8px; border-radius: 4px; margin-right: 5px; }
-.maggy .pair { padding: 0 7px; border-radius: 9px; background: rgba(128,128,128,.16); overflow-wrap: anywhere; }
+.maggy .pair { padding: 0 7px; border-radius: 9px; background: rgba(128,128,128,.16);
+  overflow-wrap: anywhere; }
 .maggy svg { display: block; overflow: visible; }
-.maggy table { width: 100%; margin: 8px 0; border-collapse: collapse; font-size: 12px; }
+.maggy table { width: 100%; margin: 8px 0; border-collapse: collapse; font-size: 12px; color: inherit; }
 .maggy th, .maggy td { padding: 2px 8px; text-align: left; background: none; border: 0;
   border-top: 1px solid rgba(128,128,128,.22); white-space: nowrap; }
 .maggy th { font-weight: 400; opacity: .65; border-top: 0; }
 .maggy .number { text-align: right; }
-.maggy .log { display: flex; flex-direction: column-reverse; max-height: 240px; overflow: auto; padding: 6px 8px;
-  border: 1px solid rgba(128,128,128,.3); border-radius: 4px;
+.maggy .log { display: flex; flex-direction: column-reverse; max-height: 240px; overflow: auto;
+  padding: 6px 8px; border: 1px solid rgba(128,128,128,.3); border-radius: 4px;
   font: 12px/1.45 var(--jp-code-font-family, ui-monospace, monospace); }
 .maggy .line { white-space: pre-wrap; overflow-wrap: anywhere; }
 </style>"""
@@ -96,8 +98,8 @@ def sparkline(bests: Sequence[tuple[float, float]], end: float) -> str:
     return (
         f'<svg width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
         f"<title>{title}</title>"
-        f'<path d="{path}" fill="none" stroke="{TRIAL_COLOURS[0]}" stroke-width="1.8" stroke-linejoin="round"/>'
-        f'<circle cx="{width:.1f}" cy="{y(points[-1][1]):.1f}" r="2.6" fill="{TRIAL_COLOURS[0]}"/></svg>'
+        f'<path d="{path}" fill="none" stroke="{ACCENT}" stroke-width="1.8" stroke-linejoin="round"/>'
+        f'<circle cx="{width:.1f}" cy="{y(points[-1][1]):.1f}" r="2.6" fill="{ACCENT}"/></svg>'
     )
 
 
@@ -115,7 +117,7 @@ def _progress(now: Snapshot) -> str:
             (now.counts.get(state, 0) / now.n_trials, colour) for state, colour in STATE_COLOURS.items()
         ]
     else:
-        shares = [(now.elapsed / now.timeout if now.timeout else 0.0, TRIAL_COLOURS[0])]
+        shares = [(now.elapsed / now.timeout if now.timeout else 0.0, ACCENT)]
     counts = "".join(
         f'<span><span class="dot" style="background:{colour}"></span>{text.tally(now.counts, [state])}</span>'
         for state, colour in STATE_COLOURS.items()
@@ -143,7 +145,7 @@ def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
 def _workers(now: Snapshot) -> str:
     if not now.workers:
         return ""
-    shown, others = text.busiest(now.workers, MAX_WORKERS)
+    shown, others = text.busiest(now.workers, text.MAX_WORKERS)
     hosts = len({worker.host for worker in now.workers}) > 1
     head = (
         f"<tr><th>worker</th>{'<th>host</th>' if hosts else ''}<th>trial</th><th></th>"

@@ -35,7 +35,8 @@ class NotebookDisplay:
     def start(self, snapshot: Snapshot) -> None:
         self._first, self._drawn = snapshot, snapshot.elapsed
         self._take(snapshot, ())
-        self._handle = display(self._bundle(snapshot), raw=True, display_id=True)
+        bundle = self._bundle(snapshot)
+        self._handle = display(bundle, raw=True, display_id=True)  # type: ignore[no-untyped-call]
 
     def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         self._take(snapshot, lines)
@@ -57,7 +58,7 @@ class NotebookDisplay:
     def _draw(self, snapshot: Snapshot, final: bool = False) -> None:
         self._drawn = snapshot.elapsed
         if self._handle is not None:  # None where IPython runs without a shell
-            self._handle.update(self._bundle(snapshot, final), raw=True)
+            self._handle.update(self._bundle(snapshot, final), raw=True)  # type: ignore[no-untyped-call]
 
     def _bundle(self, snapshot: Snapshot, final: bool = False) -> dict[str, str]:
         newest = [text.prefix(line) + line.text for line in list(self._log)[-PLAIN_LINES:]]

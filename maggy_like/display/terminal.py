@@ -17,7 +17,7 @@ from maggy_like.display.base import LogLine, Snapshot, WorkerLine
 from maggy_like.display.plain import PlainDisplay
 from optimizers.trial import TrialState
 
-MAX_WORKERS = 12
+REDRAW_SECONDS = 0.2
 STATE_STYLES = {
     TrialState.COMPLETED: "green",
     TrialState.STOPPED: "cyan",
@@ -34,7 +34,7 @@ _starting = threading.Lock()
 
 
 class TerminalDisplay:
-    """Draws at :meth:`update` and at no other time: there is no thread.
+    """Draws only when it is called, at most five times a second of the search's own time: there is no thread.
 
     What the process prints itself meanwhile appears above the live region. Where another live region is on
     the screen already, of a second search or of the caller, plain lines are written above that one instead.
@@ -45,6 +45,7 @@ class TerminalDisplay:
 
     _first: Snapshot
     _live: Live
+    _drawn: float
 
     def __init__(self, console: Console | None = None) -> None:
         # Without markup: rich would read a "[red]" that the caller prints as an order.
@@ -52,7 +53,7 @@ class TerminalDisplay:
         self._fallback: PlainDisplay | None = None
 
     def start(self, snapshot: Snapshot) -> None:
-        self._first = snapshot
+        self._first, self._drawn = snapshot, snapshot.elapsed
         with _starting:
             if hasattr(sys.stdout, "rich_proxied_file"):  # rich redirects the stream to a live region
                 self._fallback = PlainDisplay()
@@ -74,13 +75,11 @@ class TerminalDisplay:
         if self._fallback is not None:
             self._fallback.update(snapshot, lines)
             return
-        try:
+        if due := snapshot.elapsed - self._drawn >= REDRAW_SECONDS:
+            self._drawn = snapshot.elapsed
             self._live.update(self._region(snapshot))
-            self._print_log(lines)
+        if not self._print_log(lines) and due:  # printing draws the region anew as well
             self._live.refresh()
-        except BaseException:
-            self._release()
-            raise
 
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         if self._fallback is not None:
@@ -94,13 +93,14 @@ class TerminalDisplay:
         summary[0].stylize("bold", 0, len(text.clean(snapshot.name)))
         self._print(summary)
 
-    def _print_log(self, lines: Sequence[LogLine]) -> None:
+    def _print_log(self, lines: Sequence[LogLine]) -> bool:
         shown = [
             Text.assemble((text.prefix(line), _trial_style(line.trial)), line.text)
             for line in text.readable(lines)
         ]
         if shown:
             self._print(shown)
+        return bool(shown)
 
     def _print(self, lines: Sequence[Text]) -> None:
         # Wrapped by the terminal and not by rich: a line that someone copies stays one line.
@@ -117,7 +117,7 @@ class TerminalDisplay:
         )
         best = Text(text.best(snapshot), style="bold" if snapshot.best_trial is not None else "dim")
         best.append(f"  {text.config_text(snapshot.best_config or {})}", style="not bold")
-        room = max(1, min(MAX_WORKERS, self._console.height - _HEADER_LINES))
+        room = max(1, min(text.MAX_WORKERS, self._console.height - _HEADER_LINES))
         shown, others = text.busiest(snapshot.workers, room)
         parts: list[RenderableType] = [
             Text("─" * width, style="dim"),

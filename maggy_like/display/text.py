@@ -12,6 +12,9 @@ from optimizers.trial import Config, TrialState
 LINE_LIMIT = 400
 """Characters shown of one log line; the trial's log file has the rest."""
 
+MAX_WORKERS = 12
+"""Workers shown one by one, where there is room."""
+
 STATE_WORDS = {
     TrialState.COMPLETED: "done",
     TrialState.STOPPED: "stopped early",

@@ -53,7 +53,9 @@ class Engine(ABC):
         """
         slots = self.slots()
         if slots is not None and workers > slots:
-            raise EngineError(f"workers={workers} but engine={self.name!r} has {slots} slots; pass workers={slots}")
+            raise EngineError(
+                f"workers={workers} but engine={self.name!r} has {slots} slots; pass workers={slots}"
+            )
 
     @abstractmethod
     def default_workers(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -48,10 +49,8 @@ class LocalRun(EngineRun):
 
     def _close_stdin(self) -> None:
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass
 
 
 class LocalEngine(Engine):
@@ -97,10 +96,8 @@ class LocalEngine(Engine):
             )
         gpus = (self._gpus[index % len(self._gpus)],) if self._gpus else ()
         context = WorkerContext(index, epoch, socket.gethostname(), gpus)
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it died at once; poll() tells
             write_launch(cast(BinaryIO, process.stdin), Launch(task, context, os.getpid()))
-        except BrokenPipeError:
-            pass  # it died at once; poll() tells
         return LocalRun(process, index, epoch, log)
 
 

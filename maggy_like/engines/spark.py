@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 REGISTRATION_PATIENCE = 15.0
 """Seconds that executors get to register before the gang counts as too large."""
 
+SETTLING = 2.0
+"""Seconds without a new executor after which their number counts as final."""
+
 
 class SparkRun(EngineRun):
     """A gang in one barrier stage."""
@@ -102,26 +105,38 @@ class SparkEngine(Engine):
         return int(context.maxNumConcurrentTasks(java_profile))
 
     def default_workers(self) -> int:
-        slots = self.wait_for_slots(1)
+        slots = self.wait_for_slots(None)
         if slots is None:
             raise EngineError("a Spark Connect session does not tell how many slots it has; pass workers=N")
         return max(1, slots)
 
-    def wait_for_slots(self, wanted: int) -> int | None:
-        """The number of slots, once it is ``wanted`` or executors have had time to register."""
+    def wait_for_slots(self, wanted: int | None) -> int | None:
+        """The number of slots, once executors have had time to register.
+
+        Args:
+            wanted: As many are enough; None to wait until their number has settled.
+
+        Returns:
+            The slots, or None where the session cannot tell.
+        """
         deadline = time.monotonic() + REGISTRATION_PATIENCE
-        while (slots := self.slots()) is not None and slots < wanted and time.monotonic() < deadline:
-            if self._conf("spark.master", "").startswith("local["):
-                break  # its slots are all there from the start
-            time.sleep(0.2)
+        slots, settled = self.slots(), time.monotonic() + SETTLING
+        while slots is not None and not self._conf("spark.master", "").startswith("local["):
+            now = time.monotonic()
+            enough = slots >= wanted if wanted is not None else slots > 0 and now > settled
+            if enough or now > deadline:
+                break
+            time.sleep(0.1)
+            before, slots = slots, self.slots()
+            settled = settled if slots == before else time.monotonic() + SETTLING
         return slots
 
     def require(self, workers: int) -> None:
         slots = self.wait_for_slots(workers)
         if slots is not None and slots < workers:
             raise EngineError(
-                f"workers={workers} but the Spark session has {slots} slots now; pass workers={max(1, slots)} "
-                "or fewer, or give the session more executors or cores"
+                f"workers={workers} but the Spark session has {slots} slots now; "
+                f"pass workers={max(1, slots)} or fewer, or give the session more executors or cores"
             )
 
     def driver_host(self) -> str:

@@ -387,7 +387,13 @@ class Experiment:
             Send(
                 worker.id,
                 Assign(
-                    trial.id, attempt, trial.config, grant.budget, grant.milestones, self.objective, checkpoint
+                    trial.id,
+                    attempt,
+                    trial.config,
+                    grant.budget,
+                    grant.milestones,
+                    self.objective,
+                    checkpoint,
                 ),
             )
         )
@@ -428,7 +434,9 @@ class Experiment:
                 and not worker.stopping
                 and self._now - worker.since > self._trial_timeout
             ):
-                worker.failure = Failure("timeout", f"took longer than trial_timeout={self._trial_timeout:g} s")
+                worker.failure = Failure(
+                    "timeout", f"took longer than trial_timeout={self._trial_timeout:g} s"
+                )
                 worker.stopping = True
                 trial = self.study.trials[worker.trial]
                 self._out.append(Send(worker.id, Stop(trial.id, trial.attempt)))

@@ -34,7 +34,7 @@ class Client:
 
     def receive(self) -> list[ToWorker]:
         """All messages that have arrived; unreadable ones are left out."""
-        messages = []
+        messages: list[ToWorker] = []
         while True:
             try:
                 frame = self.socket.recv(zmq.NOBLOCK)

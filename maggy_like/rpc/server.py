@@ -81,7 +81,7 @@ class Server:
 
     def poll(self, timeout: float) -> Iterator[Received]:
         """Wait up to ``timeout`` seconds, then give what has arrived, at most 1,000 messages."""
-        ready = dict(self._poller.poll(timeout * 1000))
+        ready = dict(self._poller.poll(int(timeout * 1000)))
         if self._wake_read.fileno() in ready:
             self._wake_read.recv(4096)
         if self._socket not in ready:
@@ -113,19 +113,23 @@ class Server:
             (frame,) = frames
             message = decode_to_driver(frame)
         except (msgspec.DecodeError, ValueError):
-            return self._refuse(identity, "malformed")
+            self._refuse(identity, "malformed")
+            return None
         if isinstance(message, Hello):
             return self._greet(identity, message)
         worker = self._workers.get(identity)
         if worker is None:
-            return self._refuse(identity, "unknown peer")
+            self._refuse(identity, "unknown peer")
+            return None
         return Received(worker, message)
 
     def _greet(self, identity: bytes, hello: Hello) -> Received | None:
         if not hmac.compare_digest(hello.token.encode(), self._keys.token.encode()):
-            return self._refuse(identity, "wrong token")
+            self._refuse(identity, "wrong token")
+            return None
         if hello.version != PROTOCOL_VERSION:
-            return self._refuse(identity, f"protocol version {hello.version}, not {PROTOCOL_VERSION}")
+            self._refuse(identity, f"protocol version {hello.version}, not {PROTOCOL_VERSION}")
+            return None
         worker = WorkerId(hello.worker, hello.epoch)
         self._workers[identity] = worker
         self._routes[worker] = identity

@@ -6,6 +6,8 @@ starts a round trip after this one ends.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import signal
 import time
@@ -111,7 +113,7 @@ class Agent:
     # -- the loop -----------------------------------------------------------------------------
 
     def _poll_once(self) -> None:
-        for descriptor, _ in self._poller.poll(self._patience() * 1000):
+        for descriptor, _ in self._poller.poll(math.ceil(self._patience() * 1000)):
             if descriptor is self._client.socket:
                 self._heard = time.monotonic()
                 for message in self._client.receive():
@@ -190,10 +192,8 @@ class Agent:
     def _pass_on(self, message: ToWorker, trial: int, attempt: int) -> None:
         assign, child = self._assign, self._current
         if child is not None and assign is not None and (assign.trial, assign.attempt) == (trial, attempt):
-            try:
+            with contextlib.suppress(OSError):  # it just died; its channel's end tells
                 child.channel.send(encode(message))
-            except OSError:
-                pass  # it just died; its channel's end tells
 
     def _stop_current(self, grace: float) -> None:
         self._told_stop = True
@@ -205,7 +205,9 @@ class Agent:
         if self._assign is not None and not self._started:
             self._assign = self._current = None
         if self._assign is not None and self._current is not None:
-            self._pass_on(Stop(self._assign.trial, self._assign.attempt), self._assign.trial, self._assign.attempt)
+            self._pass_on(
+                Stop(self._assign.trial, self._assign.attempt), self._assign.trial, self._assign.attempt
+            )
             self._stop_current(grace)
 
     def _leave_now(self) -> None:
@@ -323,7 +325,12 @@ class Agent:
         how = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
         tail = self._output.tail if self._output is not None else ""
         return Finished(
-            assign.trial, assign.attempt, "died", kind=kind, message=f"the trial's process {how}", traceback=tail
+            assign.trial,
+            assign.attempt,
+            "died",
+            kind=kind,
+            message=f"the trial's process {how}",
+            traceback=tail,
         )
 
     def _kill_current(self) -> None:

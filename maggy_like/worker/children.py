@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -77,9 +78,19 @@ class ForkServerNursery:
         environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
         if context.accelerators:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)
-        command = [sys.executable, "-m", "maggy_like.worker.forkserver", str(theirs.fileno()), str(os.getpid())]
+        command = [
+            sys.executable,
+            "-m",
+            "maggy_like.worker.forkserver",
+            str(theirs.fileno()),
+            str(os.getpid()),
+        ]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], env=environment, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            start_new_session=True,
         )
         theirs.close()
         self._control = mine
@@ -125,10 +136,8 @@ class ForkServerNursery:
 
     def kill(self, child: Child) -> None:
         if child.pid is not None and child.status is None:
-            try:
+            with contextlib.suppress(OSError):  # the server is gone, and its children with it
                 self._control.sendall(REQUEST.pack(KILL, child.pid))
-            except OSError:
-                pass  # the server is gone, and its children with it
 
     def close(self) -> None:
         self._control.close()  # the server sees the end, kills its children and leaves

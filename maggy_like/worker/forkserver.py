@@ -84,11 +84,11 @@ class ForkServer:
                 kill_group(pid)
 
     def _serve_once(self) -> bool:
-        readable, _, _ = select.select([self._control, self._wake], [], [])
+        readable, _, _ = select.select([self._control.fileno(), self._wake], [], [])
         if self._wake in readable:
             os.read(self._wake, 4096)
             self._reap()
-        if self._control in readable:
+        if self._control.fileno() in readable:
             return self._answer()
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -26,7 +27,5 @@ def die_with_parent(parent: int, sig: signal.Signals = signal.SIGKILL) -> None:
 
 def kill_group(pid: int) -> None:
     """Kill a process and all of its group; a group that is gone already is fine."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass

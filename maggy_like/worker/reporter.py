@@ -176,9 +176,7 @@ class Sender:
                 if self._objective is None:
                     self._objective = pick_objective(columns, None)
                 last = awaiting and not self.buffer
-                self.send(
-                    Reported(self._assign.trial, self._assign.attempt, self._objective, columns, last)
-                )
+                self.send(Reported(self._assign.trial, self._assign.attempt, self._objective, columns, last))
                 if last:
                     break
 

@@ -86,7 +86,10 @@ def test_numbers_of_other_libraries_serve(value: float) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda r: r.report(accuracy="high"), r"report\(accuracy=...\) must be a number, got 'high' of type str"),
+        (
+            lambda r: r.report(accuracy="high"),
+            r"report\(accuracy=...\) must be a number, got 'high' of type str",
+        ),
         (lambda r: r.report(accuracy=None), "must be a number, got None"),
         (lambda r: r.report(accuracy=torch.ones(2)), "must be a number, got tensor"),
         (lambda r: r.report(a=1.0, b=2.0), "which metric is optimised.*a, b.*metric=NAME"),

@@ -1,0 +1,325 @@
+"""The contract of optimizers and schedulers as a suite of checks, for those built in and your own.
+
+In a test::
+
+    def test_evolution_keeps_the_contract():
+        check_optimizer(Evolution)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from optimizers.base import (
+    Decision,
+    Grant,
+    History,
+    Observation,
+    Optimizer,
+    Pending,
+    Problem,
+    Scheduler,
+    Update,
+)
+from optimizers.domains import Choice, Constant, Float, Integer, Ordinal
+from optimizers.errors import OptimizerError
+from optimizers.grid import Grid
+from optimizers.space import SearchSpace
+from optimizers.trial import Config
+
+SPACES: Mapping[str, SearchSpace] = {
+    "mixed": SearchSpace(
+        lr=Float(1e-4, 1.0, log=True),
+        drop=Float(0.0, 0.5, step=0.1),
+        units=Integer(1, 64, log=True),
+        size=Ordinal([16, 32, 64]),
+        act=Choice(["relu", "gelu", None]),
+        seed=Constant(7),
+    ),
+    "float": SearchSpace(lr=Float(1e-4, 1.0, log=True)),
+    "conditional": SearchSpace(
+        opt=Choice(["sgd", "adam"]),
+        momentum=Float(0.0, 0.99, when={"opt": "sgd"}),
+        nesterov=Choice([True, False], when={"opt": "sgd"}),
+        beta=Float(0.8, 0.999, when={"opt": "adam"}),
+    ),
+    "single": SearchSpace(act=Choice(["relu"])),
+    "tiny": SearchSpace(layers=Integer(1, 6), norm=Choice([True, False])),
+}
+"""Spaces that find what optimizers get wrong: log scales, conditions, fewer points than trials."""
+
+_ASKS = 16
+_PENDING = 8  # the most that wait or run at a time
+_TRIALS = 27  # of a scheduler
+_STEPS = 27  # of a full training
+_FAR = 10**9  # an index past the end of any list of proposals
+
+Loss = Callable[[int, float], float]
+"""The loss of the ``n``-th trial to end, given the distance of its point from the best one."""
+
+_LOSSES: Mapping[str, Loss] = {
+    "smooth losses": lambda n, distance: distance,
+    "losses that are not finite": lambda n, distance: (distance, math.inf, math.nan, -math.inf)[n % 4],
+    "failures alone": lambda n, distance: math.inf,
+    "equal losses": lambda n, distance: 1.0,
+    "huge losses": lambda n, distance: distance * 1e300,
+}
+
+
+def check_optimizer(
+    factory: Callable[[], Optimizer], *, spaces: Mapping[str, SearchSpace] | None = None, seed: int = 0
+) -> None:
+    """Check that an optimizer, and the scheduler it brings, keep the contract of :mod:`optimizers.base`.
+
+    All kinds of losses are tried in the first space, smooth ones in the others.
+
+    Args:
+        factory: Makes a fresh optimizer; its class, if that needs no arguments.
+        spaces: Search spaces by name, for an optimizer that does not serve all of :data:`SPACES`.
+        seed: Source of all randomness.
+
+    Raises:
+        AssertionError: A clause is broken; the message says which one, and where.
+    """
+    spaces = SPACES if spaces is None else spaces
+    for position, (name, space) in enumerate(spaces.items()):
+        problem = Problem(space, seed, _STEPS)
+        factory().validate(problem)
+        for kind, loss in _LOSSES.items():
+            if position == 0 or kind == "smooth losses":
+                where = f"space {name!r}, {kind}"
+                _check_replay(factory, problem, _play(factory(), problem, loss, where), where)
+        if space.size is None:
+            _check_seeds(factory, problem, f"space {name!r}")
+    for max_budget in (1, _STEPS):
+        problem = Problem(next(iter(spaces.values())), seed, max_budget)
+        try:
+            factory().validate(problem)
+        except OptimizerError:
+            continue  # an optimizer may ask for a longer training
+        _check_scheduler(factory(), problem, f"max_budget={max_budget}")
+
+
+def _require(holds: bool, where: str, clause: str, detail: object = "") -> None:
+    if not holds:
+        raise AssertionError(f"broken: {clause} ({where}): {detail}")
+
+
+@contextmanager
+def _survives(where: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, AssertionError):
+            raise
+        raise AssertionError(f"broken: {what} raises nothing ({where}): {error!r}") from error
+
+
+# -- proposals --------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Play:
+    """A search as it went: all updates, and for each ask how many of them came before and the answer."""
+
+    updates: list[Update] = field(default_factory=list)
+    asks: list[tuple[int, Config | None]] = field(default_factory=list)
+
+
+def _play(optimizer: Optimizer, problem: Problem, loss: Loss, where: str) -> _Play:
+    """Run a search in which trials end in another order than they began, checking each proposal."""
+    rng = np.random.default_rng(problem.seed)
+    play, history, n_ended = _Play(), History(problem), 0
+
+    def tell(update: Update) -> None:
+        play.updates.append(update)
+        history.apply(update)
+
+    for index in range(_ASKS):
+        before = repr(history)
+        with _survives(where, f"ask({index})"):
+            config = optimizer.ask(index, history)
+            again = optimizer.ask(index, history) if index % 5 == 0 else config
+        _require(repr(history) == before, where, "ask changes nothing in the history", f"ask({index})")
+        _require(repr(again) == repr(config), where, "the same ask gives the same answer", (config, again))
+        if config is None:
+            _require(bool(index), where, "there is at least one configuration")
+        else:
+            exhausted = bool(play.asks) and play.asks[-1][1] is None
+            _require(
+                not exhausted, where, "None means that there is none left", f"ask({index}) gave {config!r}"
+            )
+            _check_config(problem.space, config, where)
+            if optimizer.adaptive:
+                _check_fresh(history, config, where)
+        play.asks.append((len(play.updates), config))
+        if config is not None:
+            tell(Pending(index, config))
+        # Fill up, let most end at once, fill up again: models see many pending and few results, and more.
+        for _ in range(_PENDING - 2 if len(history.pending) == _PENDING else 0):
+            trial = int(rng.choice(sorted(history.pending)))
+            point = problem.space.to_unit(history.pending[trial])
+            distance = float(np.sum((point - 0.3) ** 2))
+            tell(Observation(trial, history.pending[trial], problem.max_budget, loss(n_ended, distance)))
+            n_ended += 1
+    return play
+
+
+def _check_config(space: SearchSpace, config: Any, where: str) -> None:
+    with _survives(where, "validating a proposal"):
+        space.validate(config)
+    for name, value in config.items():
+        _require(
+            value is None or type(value) in (bool, int, float, str),
+            where,
+            "values are plain Python scalars",
+            f"{name}={value!r} is a {type(value).__name__}",
+        )
+
+
+def _check_fresh(history: History, config: Config, where: str) -> None:
+    space = history.problem.space
+    running = {space.to_unit(other).tobytes() for other in history.pending.values()}
+    if Grid(_PENDING + 1).size(space) > len(running):
+        _require(
+            space.to_unit(config).tobytes() not in running,
+            where,
+            "an adaptive optimizer repeats no pending configuration while the space has others",
+            config,
+        )
+
+
+def _check_replay(factory: Callable[[], Optimizer], problem: Problem, play: _Play, where: str) -> None:
+    """A fresh optimizer that never saw the earlier asks answers the same: as after a resumed search."""
+    for index in (_PENDING, _ASKS - 1):
+        n_updates, expected = play.asks[index]
+        history = History(problem)
+        for update in play.updates[:n_updates]:
+            history.apply(update)
+        with _survives(where, f"ask({index}) of a fresh optimizer"):
+            got = factory().ask(index, history)
+        _require(
+            repr(got) == repr(expected),
+            where,
+            "an answer depends on the seed, the index and the history alone",
+            f"ask({index}) gave {expected!r}, of a fresh optimizer {got!r}",
+        )
+
+
+def _check_seeds(factory: Callable[[], Optimizer], problem: Problem, where: str) -> None:
+    first, other = (
+        [factory().ask(index, History(replace(problem, seed=seed))) for index in range(4)]
+        for seed in (problem.seed, problem.seed + 1)
+    )
+    if repr(first) == repr(other):
+        # A fixed list, such as a grid, needs no randomness; but it has an end.
+        listed = factory().ask(_FAR, History(problem)) is None
+        _require(listed, where, "another seed gives other proposals", first)
+
+
+# -- schedulers -------------------------------------------------------------------------------------
+
+
+def _check_scheduler(optimizer: Optimizer, problem: Problem, where: str) -> None:
+    first, again = (_Drive(optimizer.scheduler(problem), problem, where).run() for _ in range(2))
+    _require(first == again, where, "a fresh scheduler told the same decides the same")
+
+
+class _Drive:
+    """Runs trials four at a time under a scheduler, and checks all that it answers."""
+
+    def __init__(self, scheduler: Scheduler, problem: Problem, where: str) -> None:
+        self.scheduler = scheduler
+        self.problem = problem
+        self.where = where
+        self.rng = np.random.default_rng(problem.seed)
+        self.qualities = self.rng.random(_TRIALS)
+        self.steps = dict.fromkeys(range(_TRIALS), 0)
+        self.running: dict[int, Grant] = {}
+        self.paused: dict[int, int] = {}
+        self.ever_paused: set[int] = set()
+        self.promoted: set[int] = set()
+        self.log: list[object] = []
+
+    def run(self) -> list[object]:
+        """Everything the scheduler answered, in order."""
+        created = 0
+        with _survives(self.where, "a scheduler"):
+            while True:
+                if len(self.running) < 4 and (promotion := self._promotion()) is not None:
+                    self._promote(promotion)
+                elif len(self.running) < 4 and created < _TRIALS:
+                    self._start(created)
+                    created += 1
+                elif self.running:
+                    self._report(int(self.rng.choice(sorted(self.running))))
+                else:
+                    break
+        if self.ever_paused:
+            self._require(self.promoted < self.ever_paused, "only a share of the paused trials is promoted")
+        return self.log
+
+    def _require(self, holds: bool, clause: str, detail: object = "") -> None:
+        _require(holds, self.where, clause, detail)
+
+    def _promotion(self) -> int | None:
+        promotion = self.scheduler.next_promotion()
+        self._require(self.scheduler.next_promotion() == promotion, "next_promotion changes nothing")
+        return promotion
+
+    def _promote(self, trial: int) -> None:
+        self._require(trial in self.paused, "only a paused trial is promoted", f"trial {trial}")
+        self._require(not _diverges(trial), "a loss that is not finite is never promoted", f"trial {trial}")
+        self.scheduler.promote(trial)
+        self.promoted.add(trial)
+        self._start(trial)
+        budget = self.running[trial].budget
+        self._require(budget > self.paused.pop(trial), "a promotion grants more steps", f"trial {trial}")
+
+    def _start(self, trial: int) -> None:
+        grant = self.running[trial] = self.scheduler.grant(trial)
+        rises = all(a < b for a, b in pairwise((0, *grant.milestones, grant.budget)))
+        self._require(grant.budget <= self.problem.max_budget, "a budget is at most max_budget", grant)
+        self._require(rises, "milestones rise below the budget", grant)
+        self.log.append((trial, grant))
+
+    def _report(self, trial: int) -> None:
+        scheduler, grant = self.scheduler, self.running[trial]
+        self._require(
+            scheduler.grant(trial) == grant, "a grant stands until its attempt ends", f"trial {trial}"
+        )
+        self.steps[trial] += 1
+        step = self.steps[trial]
+        if trial % 9 == 4 and step == 2:
+            scheduler.fail(trial)
+            del self.running[trial]
+            return
+        loss = math.nan if _diverges(trial) else float(self.qualities[trial] + 1.0 / step)
+        decision = scheduler.report(trial, step, loss)
+        self.log.append((trial, step, decision))
+        self._require(isinstance(decision, Decision), "report returns a Decision", repr(decision))
+        if decision is Decision.STOP:
+            announced = scheduler.watches_reports or step in (*grant.milestones, grant.budget)
+            self._require(
+                announced, "a scheduler stops at milestones, or says watches_reports", f"step {step}"
+            )
+            del self.running[trial]
+        elif step == grant.budget:
+            del self.running[trial]
+            if not scheduler.is_final(trial):
+                self._require(scheduler.may_promote, "who pauses trials says may_promote", f"trial {trial}")
+                scheduler.pause(trial)
+                self.paused[trial] = grant.budget
+                self.ever_paused.add(trial)
+
+
+def _diverges(trial: int) -> bool:
+    """Whether a trial of :class:`_Drive` has no finite loss."""
+    return trial % 9 == 7

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maggy_like.display import LogLine, Snapshot, WorkerLine, html, notebook
+from maggy_like.display.notebook import LOG_LINES, NotebookDisplay
+
+Snap = Callable[..., Snapshot]
+Bundles = list[dict[str, str]]
+
+
+class Handle:
+    def __init__(self, bundles: Bundles) -> None:
+        self.bundles = bundles
+
+    def update(self, bundle: dict[str, str], *, raw: bool) -> None:
+        assert raw
+        self.bundles.append(bundle)
+
+
+@pytest.fixture
+def bundles(monkeypatch: pytest.MonkeyPatch) -> Bundles:
+    """What the display sends, in order."""
+    sent: Bundles = []
+
+    def display(bundle: dict[str, str], *, raw: bool, display_id: bool) -> Handle:
+        assert raw
+        assert display_id
+        sent.append(bundle)
+        return Handle(sent)
+
+    monkeypatch.setattr(notebook, "display", display)
+    return sent
+
+
+class Page(HTMLParser):
+    """The words of a page; fails where tags do not match."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self.feed(source)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        if tag not in ("path", "circle"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return "|".join(self.words)
+
+
+def test_a_search(bundles: Bundles, snap: Snap) -> None:
+    display = NotebookDisplay()
+    display.start(snap(elapsed=0.0, counts={}, best_trial=None, best_value=None, workers=()))
+    display.update(snap(), [LogLine(7, "epoch 3"), LogLine(None, "worker 3 was lost")])
+    display.finish(snap(phase="completed", elapsed=30.1), [LogLine(8, "bye")])
+    assert len(bundles) == 3
+    assert all(set(bundle) == {"text/html", "text/plain"} for bundle in bundles)
+    assert "no result yet" in Page(bundles[0]["text/html"]).text
+    running, final = Page(bundles[1]["text/html"]).text, Page(bundles[2]["text/html"]).text
+    for word in (
+        "digits",
+        "about 0:45 left",
+        "12/30 trials",
+        "6 paused",
+        "0.973",
+        "<relu>",
+        "trial 7",
+        "3/9",
+        "idle",
+    ):
+        assert word in running
+    assert running.endswith("[trial 7] |epoch 3|worker 3 was lost")
+    assert "completed" in final
+    assert bundles[1]["text/plain"].startswith("[12/30] best 0.973 (trial 4) | 4 done")
+    assert bundles[2]["text/plain"].splitlines()[1:] == [
+        "best accuracy 0.973 (trial 4): lr=0.01, act=<relu>",
+        "files in runs/digits-1",
+        "[trial 7] epoch 3",
+        "worker 3 was lost",
+        "[trial 8] bye",
+    ]
+
+
+def test_everything_is_escaped(bundles: Bundles, snap: Snap) -> None:
+    evil = "<script>alert('&')</script>"
+    display = NotebookDisplay()
+    fields = dict.fromkeys(("name", "directory", "optimizer", "objective", "phase"), evil)
+    workers = (WorkerLine(0, evil, "busy", 1), WorkerLine(1, "b", evil))
+    display.start(snap(best_config={evil: evil}, workers=workers, **fields))
+    display.update(snap(**fields), [LogLine(1, evil)] * (LOG_LINES + 1))
+    display.finish(snap(best_config={evil: evil}, workers=workers, **fields), [])
+    for bundle in bundles:
+        page = Page(bundle["text/html"])
+        assert "script" not in page.tags
+        assert evil in page.words
+
+
+def test_draws_twice_a_second_and_at_the_end(bundles: Bundles, snap: Snap) -> None:
+    display = NotebookDisplay()
+    display.start(snap(elapsed=0.0))
+    for tenth in range(1, 20):
+        display.update(snap(elapsed=tenth / 10), [LogLine(1, f"line {tenth}")])
+    assert len(bundles) == 1 + 3
+    display.finish(snap(elapsed=1.95), [])
+    assert len(bundles) == 1 + 3 + 1
+    assert all(f"line {tenth}<" in bundles[-1]["text/html"] for tenth in range(1, 20))
+
+
+def test_the_log_keeps_the_newest_lines(bundles: Bundles, snap: Snap) -> None:
+    display = NotebookDisplay()
+    display.start(snap())
+    display.update(snap(), [LogLine(1, f"line {i}") for i in range(LOG_LINES - 1)])
+    display.update(snap(), [LogLine(1, "line x\nline y\nline z")])
+    display.finish(snap(), [])
+    page = bundles[-1]["text/html"]
+    assert "2 older lines are in runs/digits-1" in page
+    assert page.count('class="line"') == LOG_LINES
+    assert "line 1<" not in page
+    assert "line 2<" in page
+    assert "line z<" in page
+
+
+def test_many_workers(bundles: Bundles, snap: Snap) -> None:
+    workers = tuple(WorkerLine(i, f"host{i % 2}", "busy", i, seconds=float(i)) for i in range(20))
+    NotebookDisplay().start(snap(workers=workers))
+    page = Page(bundles[0]["text/html"])
+    assert page.tags.count("tr") == 1 + 12
+    assert "and 8 more (8 busy)" in page.words
+    assert "host1" in page.words
+
+
+def test_a_shell_that_shows_nothing(monkeypatch: pytest.MonkeyPatch, snap: Snap) -> None:
+    monkeypatch.setattr(notebook, "display", lambda *args, **options: None)
+    display = NotebookDisplay()
+    display.start(snap())
+    display.finish(snap(), [])
+
+
+def test_sparkline() -> None:
+    assert html.sparkline([], 1.0) == ""
+    assert html.sparkline([(0.0, 0.5), (1.0, math.nan)], 1.0) == ""
+    line = html.sparkline([(10.0, 1.0), (15.0, 2.0), (20.0, 5.0)], 30.0)
+    assert 'd="M0.0,36.0H45.0V27.0H90.0V0.0H180.0"' in line
+    assert "from 1 to 5" in line
+
+
+@pytest.mark.parametrize("values", [(1e308, -1e308), (5e-324, 0.0), (3.0, 3.0), (math.inf, 1.0, 2.0)])
+def test_sparkline_stays_in_its_box(values: tuple[float, ...]) -> None:
+    line = html.sparkline([(0.0, value) for value in values], 0.0)
+    path = line.split(' d="M')[1].split('"')[0]
+    heights = [float(part.split("H")[0]) for part in path.replace(",", "V").split("V")[1:]]
+    assert len(heights) >= 2
+    assert all(0 <= height <= 36 for height in heights)
+
+
+@pytest.mark.notebook
+def test_in_a_kernel(tmp_path: Path) -> None:
+    import nbclient
+    import nbformat
+
+    source = """
+from maggy_like.display import LogLine, Snapshot, make_display
+display = make_display(True)
+state = dict(name="digits", directory="runs", optimizer="asha", direction="max", n_trials=3)
+display.start(Snapshot(phase="starting", elapsed=0.0, **state))
+display.update(Snapshot(phase="searching", elapsed=1.0, **state), [LogLine(1, "epoch 1")])
+display.finish(Snapshot(phase="completed", elapsed=2.0, best_trial=1, best_value=0.5, **state), [])
+"""
+    notebook_ = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    nbclient.NotebookClient(notebook_, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    (output,) = notebook_.cells[0].outputs
+    assert output.data["text/plain"].splitlines() == [
+        "digits: completed after 0:02, 0 trials",
+        "best value 0.5 (trial 1)",
+        "files in runs",
+        "[trial 1] epoch 1",
+    ]
+    assert "epoch 1" in output.data["text/html"]

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maggy_like.display import LogLine, Snapshot, WorkerLine, text
+from optimizers.trial import TrialState
+
+Snap = Callable[..., Snapshot]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, "-"),
+        (math.nan, "-"),
+        (math.inf, "-"),
+        (-3.0, "0:00"),
+        (0.999, "0:00"),
+        (31.9, "0:31"),
+        (3599, "59:59"),
+        (3723, "1:02:03"),
+        (2 * 86400 + 3 * 3600 + 5, "2d 03:00:05"),
+    ],
+)
+def test_duration(seconds: float | None, shown: str) -> None:
+    assert text.duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "-"),
+        (math.nan, "nan"),
+        (-math.inf, "-inf"),
+        (0.0, "0"),
+        (0.973, "0.973"),
+        (0.97312345, "0.97312"),
+        (1e-300, "1e-300"),
+        (123456.7, "123457"),
+        (-1e12, "-1e+12"),
+        (1e308, "1e+308"),
+    ],
+)
+def test_number(value: float | None, shown: str) -> None:
+    assert text.number(value) == shown
+
+
+@given(st.floats(-1e308, 1e308))
+@settings(max_examples=50)
+def test_number_keeps_the_size(value: float) -> None:
+    assert float(text.number(value)) == pytest.approx(value, rel=1e-4, abs=1e-320)
+
+
+def test_config_text() -> None:
+    config = {"lr": 0.0123456789, "units": 64, "act": "re\nlu", "bias": True, "decay": None}
+    assert text.config_text(config) == "lr=0.012346, units=64, act=re lu, bias=True, decay=None"
+    assert text.config_text({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("  indented  ", "  indented"),
+        ("\x1b[1;32mgreen\x1b[0m \x1b]8;;http://x\x1b\\link\x1b]8;;\x07", "green link"),
+        ("\x1b[2J\x1b[H\x1b(Btop\x1b", "top"),
+        ("  0%|  |\r 50%|# |\r100%|##|\r", "100%|##|"),
+        ("100%|##|\r        \r", "100%|##|"),
+        ("\r\r", ""),
+        ("a\x00b\x07c\x9b", "abc"),
+        ("a\tb", "a   b"),
+        ("abc\u202edef", "abcdef"),
+        ("half \ud83d", "half ?"),
+        ("[red]stays[/red] <b>", "[red]stays[/red] <b>"),
+    ],
+)
+def test_clean(raw: str, shown: str) -> None:
+    assert text.clean(raw) == shown
+
+
+def test_clean_cuts_long_lines() -> None:
+    assert text.clean("x" * text.LINE_LIMIT) == "x" * text.LINE_LIMIT
+    cut = text.clean("x" * 10 * text.LINE_LIMIT)
+    assert len(cut) == text.LINE_LIMIT
+    assert cut.endswith("…")
+
+
+@given(st.text(st.characters(), max_size=60))
+@settings(max_examples=100)
+def test_clean_leaves_nothing_that_a_terminal_obeys(raw: str) -> None:
+    shown = text.clean(raw)
+    assert not [character for character in shown if unicodedata.category(character) in ("Cc", "Cs")]
+    assert text.clean(shown) == shown
+
+
+def test_readable_gives_physical_lines() -> None:
+    lines = [LogLine(7, "one\n\n  two\n"), LogLine(None, " \x1b[0m"), LogLine(None, "three")]
+    shown = text.readable(lines)
+    assert shown == [LogLine(7, "one"), LogLine(7, "  two"), LogLine(None, "three")]
+    assert [text.prefix(line) for line in shown] == ["[trial 7] ", "[trial 7] ", ""]
+
+
+def test_status(snap: Snap) -> None:
+    first = snap(elapsed=0.0, counts={})
+    assert text.status(first, snap()) == (
+        "[12/30] best 0.973 (trial 4) | 4 done, 1 stopped early, 6 paused, 1 failed, 3 running"
+        " | 0:30, about 0:45 left"
+    )
+    begun = snap(elapsed=1.0, counts={}, phase="starting", best_trial=None, best_value=None)
+    assert text.status(first, begun) == "[0/30] no result yet | starting | 0:01"
+
+
+def test_remaining(snap: Snap) -> None:
+    none, all_ = {TrialState.RUNNING: 3}, {TrialState.COMPLETED: 30}
+    first = snap(elapsed=10.0, counts=none)
+    assert text.remaining(first, first) is None
+    assert text.remaining(first, snap(elapsed=40.0)) == pytest.approx(30 * 18 / 12)
+    assert text.remaining(first, snap(elapsed=40.0, timeout=50.0)) == 10.0
+    assert text.remaining(first, snap(elapsed=60.0, timeout=50.0)) == 0.0
+    assert text.remaining(first, snap(n_trials=None)) is None
+    assert text.remaining(first, snap(n_trials=None, timeout=31.0)) == 1.0
+    assert text.remaining(first, snap(counts=all_)) is None
+
+
+def test_a_resumed_search_is_timed_by_its_new_trials_alone(snap: Snap) -> None:
+    found = snap(elapsed=0.0, counts={TrialState.COMPLETED: 10})
+    assert text.remaining(found, snap(elapsed=20.0, counts={TrialState.COMPLETED: 20})) == 20.0
+
+
+def test_summary(snap: Snap) -> None:
+    assert text.summary(snap(phase="completed", counts={TrialState.COMPLETED: 1})) == [
+        "digits: completed after 0:30, 1 trial (1 done)",
+        "best accuracy 0.973 (trial 4): lr=0.01, act=<relu>",
+        "files in runs/digits-1",
+    ]
+    nothing = snap(phase="interrupted", counts={}, best_trial=None, best_value=None, best_config=None)
+    assert text.summary(nothing) == ["digits: interrupted after 0:30, 0 trials", "files in runs/digits-1"]
+
+
+def test_busiest() -> None:
+    idle = [WorkerLine(index, "a", "idle") for index in range(3)]
+    busy = [WorkerLine(index, "a", "busy", index, seconds=float(index)) for index in range(3, 8)]
+    assert text.busiest(idle + busy, 8) == (idle + busy, "")
+    assert text.busiest(idle + busy, 2) == (busy[-2:], "and 6 more (3 busy, 3 idle)")
+    assert text.busiest(idle + busy, 6) == (idle[:1] + busy, "and 2 more (2 idle)")

@@ -1,0 +1,249 @@
+"""lagom on real processes: what it finds, what it says, what it survives."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import train_functions as fns
+
+from maggy_like import Choice, Constant, Float, Result, lagom
+from maggy_like.errors import OptimizerError
+from optimizers.events import AttemptEnded, AttemptStarted, Event
+from optimizers.trial import TrialState
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Any:
+    """lagom on two local workers, quietly, in a temporary folder; nothing may be left behind."""
+
+    def run(train_fn: Any, space: Any = None, **options: Any) -> Result:
+        defaults = {"engine": "local", "workers": 2, "directory": tmp_path, "progress": False, "max_budget": 9}
+        return lagom(train_fn, space or {"x": Float(0, 1)}, **{**defaults, **options})
+
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    threads = threading.active_count()
+    yield run
+    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert not left
+    assert threading.active_count() <= threads
+
+
+def test_random_search_finds_the_best_of_what_it_tried(search: Any) -> None:
+    result = search(fns.climb, optimizer="random", n_trials=6)
+    assert result.ending == "completed"
+    assert result.counts == {TrialState.COMPLETED: 6}
+    best = max(result.trials, key=lambda trial: trial.config["x"])
+    assert result.best_config == best.config
+    assert result.best_value == pytest.approx(9 * best.config["x"])
+    assert result.objective == "score"
+    assert all(list(trial.curve.steps) == list(range(1, 10)) for trial in result.trials)
+    table = result.to_pandas()
+    assert list(table["trial"]) == [0, 1, 2, 3, 4, 5]
+    assert len(result.curves()) == 54
+
+
+def test_direction_min_turns_the_search(search: Any) -> None:
+    result = search(fns.climb, optimizer="random", n_trials=6, direction="min")
+    assert result.best_value == min(trial.value for trial in result.trials)
+
+
+def test_asha_promotes_from_checkpoints_in_fresh_processes(search: Any) -> None:
+    result = search(fns.climb_on, optimizer="asha", n_trials=9)
+    assert result.counts == {TrialState.PAUSED: 8, TrialState.COMPLETED: 1}
+    top = next(trial for trial in result.trials if trial.state is TrialState.COMPLETED)
+    assert top.attempt == 3
+    assert list(top.curve.steps) == list(range(1, 10))
+    assert top.metrics["start"] == 4  # went on after step 3
+    assert len({trial.metrics["pid"] for trial in result.trials}) == 9
+
+
+def test_asha_stops_where_nothing_is_saved(search: Any) -> None:
+    result = search(fns.climb, optimizer="asha", n_trials=12, workers=1)
+    assert result.counts[TrialState.STOPPED] >= 8
+    assert all(len(trial.curve) in (1, 3, 9) for trial in result.trials)
+
+
+def test_the_same_seed_tries_the_same(search: Any) -> None:
+    configs = [
+        [trial.config for trial in search(fns.climb, optimizer="random", n_trials=5, seed=seed).trials]
+        for seed in (7, 7, 8)
+    ]
+    assert configs[0] == configs[1] != configs[2]
+
+
+def test_one_process_per_worker_can_be_reused(search: Any) -> None:
+    result = search(fns.climb_on, optimizer="random", n_trials=8, isolation="worker")
+    assert len({trial.metrics["pid"] for trial in result.trials}) <= 2
+
+
+def test_all_that_a_trial_prints_stands_in_its_log(search: Any) -> None:
+    result = search(fns.talk, optimizer="random", n_trials=1)
+    assert set(result.log(0).splitlines()) == {"from print", "from stderr", "from C", "from a grandchild"}
+
+
+FAULTS = {
+    "raise": ("exception", "ValueError: the reason"),
+    "exit": ("exit", "train_fn called sys.exit(3)"),
+    "segfault": ("signal", "killed by SIGSEGV"),
+    "kill": ("signal", "killed by SIGKILL"),
+}
+
+
+def test_a_faulty_trial_costs_itself_alone(search: Any) -> None:
+    harmless = ["leave a thread", "leave a grandchild"]
+    space = {"how": [*FAULTS, *harmless]}
+    points = [{"how": how} for how in (*FAULTS, *harmless)]
+    result = search(
+        fns.misbehave, space, optimizer="random", points_to_evaluate=points, n_trials=6, max_attempts=2
+    )
+    assert result.ending == "completed"
+    by_fault = {trial.config["how"]: trial for trial in result.trials}
+    for how, (kind, message) in FAULTS.items():
+        trial = by_fault[how]
+        assert trial.state is TrialState.FAILED
+        assert trial.failure is not None
+        assert trial.failure.kind == kind
+        assert message in trial.failure.message
+        assert trial.attempt == (2 if kind == "signal" else 1)
+        assert f"about to {how}" in result.log(trial.id)
+    assert 'raise ValueError("the reason")' in by_fault["raise"].failure.traceback
+    assert "worker/child.py" not in by_fault["raise"].failure.traceback
+    assert "about to segfault" in by_fault["segfault"].failure.traceback
+    assert all(by_fault[how].state is TrialState.COMPLETED for how in harmless)
+    assert len(result.failures) == 4
+    assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "1000"]]
+
+
+def test_a_trial_that_swallows_exceptions_is_stopped_all_the_same(search: Any) -> None:
+    result = search(fns.misbehave, {"how": Constant("swallow")}, n_trials=1, optimizer="random", max_budget=50)
+    assert result.counts == {TrialState.COMPLETED: 1}  # the end of the budget is no Exception
+
+
+def test_a_hanging_trial_is_killed_at_its_time_limit(search: Any) -> None:
+    result = search(fns.hang, optimizer="random", n_trials=1, workers=1, trial_timeout=0.2)
+    (trial,) = result.trials
+    assert trial.failure is not None
+    assert trial.failure.kind == "timeout"
+    assert result.seconds < 20
+
+
+def test_the_time_limit_gives_the_result_so_far(search: Any) -> None:
+    result = search(fns.hang, optimizer="random", timeout=1.0)
+    assert result.ending == "timeout"
+    assert result.counts == {TrialState.PENDING: 2}
+    assert result.best_config is None
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "returned None and reported nothing"),
+        ("high", "train_fn's value must be a number, got 'high' of type str; return a number, a dict"),
+        ({"acc": 1.0}, "the metric 'score' is missing; given: acc"),
+    ],
+)
+def test_a_wrong_return_is_told_in_the_result(search: Any, returned: object, message: str) -> None:
+    result = search(lambda x: returned, optimizer="random", n_trials=1, metric="score")
+    assert message in result.failures[0].failure.message
+
+
+def test_nan_and_infinity_rank_worst(search: Any) -> None:
+    space = {"x": ["nan", "inf", "1"]}
+    result = search(float_of, space, optimizer="grid")
+    assert result.best_config == {"x": "1"}
+
+
+def float_of(x: str) -> float:
+    return float(x)
+
+
+def test_an_optimizer_that_fails_is_raised_with_the_run_s_place(search: Any) -> None:
+    from optimizers.base import History, Optimizer
+
+    class Broken(Optimizer):
+        def ask(self, index: int, history: History) -> dict[str, Any]:
+            return {"x": 5.0}
+
+    with pytest.raises(OptimizerError, match=r"Broken proposed \{'x': 5.0\}") as caught:
+        search(fns.climb, optimizer=Broken(), n_trials=2)
+    assert "resume=True" in caught.value.__notes__[0]
+
+
+def test_callbacks_see_every_event_and_one_that_raises_is_left_out(search: Any) -> None:
+    seen: list[Event] = []
+
+    def fail(event: Event) -> None:
+        raise RuntimeError("not again")
+
+    search(fns.climb, optimizer="random", n_trials=2, callbacks=[fail, seen.append])
+    assert sum(isinstance(event, AttemptStarted) for event in seen) == 2
+    assert sum(isinstance(event, AttemptEnded) for event in seen) == 2
+
+
+def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path) -> None:
+    first = search(fns.climb_on, optimizer="random", n_trials=3, name="run")
+    journal = tmp_path / "run" / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-7])  # as if the driver had died in mid-record
+    seen: list[Event] = []
+    again = search(fns.climb_on, optimizer="random", n_trials=6, name="run", resume=True, callbacks=[seen.append])
+    assert [trial.config for trial in again.trials[:3]] == [trial.config for trial in first.trials]
+    started = [event.trial for event in seen if isinstance(event, AttemptStarted)]
+    assert len(started) == 4
+    assert set(started) >= {3, 4, 5}
+    straight = search(fns.climb_on, optimizer="random", n_trials=6)
+    assert [t.config for t in again.trials] == [t.config for t in straight.trials]
+
+
+def test_a_killed_child_and_a_killed_agent_lose_nothing(search: Any, tmp_path: Path) -> None:
+    """kill -9 while the trials run; they run again, and the search ends whole."""
+    go = tmp_path / "go"
+    agents: list[psutil.Process] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, AttemptStarted) and not agents:
+            agents.extend(p for p in psutil.Process().children() if "maggy_like.worker" in p.cmdline())
+            agents[0].kill()
+        elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
+            go.touch()
+
+    space = {"path": Constant(str(go)), "x": Float(0, 1)}
+    result = search(fns.wait_for_file, space, optimizer="random", n_trials=4, callbacks=[on_event])
+    assert result.counts == {TrialState.COMPLETED: 4}
+    assert sum(trial.losses for trial in result.trials) == 1
+    assert sum(len(trial.curve) for trial in result.trials) >= 4
+
+
+def test_two_searches_at_once_in_one_process(search: Any) -> None:
+    results: list[Result] = []
+    threads = [
+        threading.Thread(
+            target=lambda seed=seed: results.append(
+                search(fns.climb, optimizer="random", n_trials=4, workers=1, seed=seed)
+            )
+        )
+        for seed in (1, 2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result.counts for result in results] == [{TrialState.COMPLETED: 4}] * 2
+
+
+def test_inline_runs_in_this_process_for_a_debugger(search: Any) -> None:
+    result = search(fns.climb_on, optimizer="random", n_trials=3, engine="inline", workers=1)
+    assert {trial.metrics["pid"] for trial in result.trials} == {float(psutil.Process().pid)}
+
+
+def test_a_conditional_parameter_is_left_out_where_it_is_not_active(search: Any) -> None:
+    def train(kind: str, momentum: float | None = None) -> float:
+        return 0.0 if momentum is None else 1.0
+
+    space = {"kind": Choice(["adam", "sgd"]), "momentum": Float(0.1, 0.9, when={"kind": "sgd"})}
+    result = search(train, space, optimizer="random", n_trials=8)
+    assert {trial.value for trial in result.trials if trial.config["kind"] == "sgd"} == {1.0}
+    assert {trial.value for trial in result.trials if trial.config["kind"] == "adam"} == {0.0}

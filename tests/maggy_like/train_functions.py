@@ -1,0 +1,80 @@
+"""Training functions of the tests, in a module that the workers can import."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from maggy_like import Reporter
+
+
+def climb(x: float, reporter: Reporter) -> None:
+    """Report each step; the value grows with x and with the steps."""
+    for step in range(1, reporter.budget + 1):
+        reporter.report(score=x * step, step=step)
+
+
+def climb_on(x: float, reporter: Reporter) -> dict[str, float]:
+    """The same from where the last checkpoint was; tells at which step it began."""
+    start = (reporter.restore() or 0) + 1
+    for step in range(start, reporter.budget + 1):
+        reporter.checkpoint(step)
+        reporter.report(score=x * step, step=step)
+    return {"score": x * reporter.budget, "start": start, "pid": os.getpid()}
+
+
+def talk(x: float) -> float:
+    """Print by all the ways there are."""
+    print("from print")
+    print("from stderr", file=sys.stderr)
+    ctypes.CDLL(None).puts(b"from C")
+    subprocess.run(["echo", "from a grandchild"], check=True)
+    return x
+
+
+def misbehave(how: str, reporter: Reporter) -> float | None:
+    """End in the way that ``how`` says."""
+    reporter.report(score=1.0)
+    print(f"about to {how}", flush=True)
+    if how == "raise":
+        raise ValueError("the reason")
+    if how == "exit":
+        sys.exit(3)
+    if how == "segfault":
+        ctypes.string_at(0)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "leave a thread":
+        threading.Thread(target=threading.Event().wait).start()
+    if how == "leave a grandchild":
+        subprocess.Popen(["sleep", "1000"], start_new_session=False)
+    if how == "swallow":
+        swallow_everything(reporter)
+    return 1.0
+
+
+def swallow_everything(reporter: Reporter) -> None:
+    """Keep reporting, and catch whatever a careless training catches."""
+    while True:
+        try:
+            reporter.report(score=0.0)
+        except Exception:
+            continue
+
+
+def hang(x: float) -> None:
+    """Never report, never return."""
+    threading.Event().wait()
+
+
+def wait_for_file(path: str, x: float, reporter: Reporter) -> float:
+    """Report once, then wait until a file is there."""
+    reporter.report(score=x)
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return x
