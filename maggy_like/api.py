@@ -60,7 +60,7 @@ def lagom(
     trial_timeout: float | None = None,
     points_to_evaluate: Sequence[Mapping[str, Any]] = (),
     callbacks: Sequence[Callback] = (),
-    progress: bool = True,
+    progress: bool | str = True,
 ) -> Result:
     """Search for the best configuration of ``train_fn``, asynchronously, on a gang of workers.
 
@@ -100,7 +100,8 @@ def lagom(
         trial_timeout: Seconds that one attempt may take.
         points_to_evaluate: Configurations to try first.
         callbacks: Functions that take each event of :mod:`optimizers.events`, as it is recorded.
-        progress: Show a live display (terminal, notebook cell or plain lines).
+        progress: Show a live display: in the notebook cell, in the terminal, or as plain lines,
+            whichever fits; ``"plain"``, ``"terminal"`` or ``"notebook"`` insist on one.
 
     Returns:
         The result; after Ctrl-C or a timeout, the result so far.
@@ -176,7 +177,7 @@ def _search(
     payload: bytes,
     preload: tuple[str, ...],
     callbacks: Sequence[Callback],
-    progress: bool,
+    progress: bool | str,
 ) -> Result:
     size = _gang_size(settings, engine)
     started = time.monotonic()
@@ -243,10 +244,10 @@ def _run(
     size: int,
     driver: Driver,
     callbacks: Sequence[Callback],
-    progress: bool,
+    progress: bool | str,
 ) -> None:
     """Launch the gang, watch until the search is over, and leave nothing behind."""
-    display = make_display(progress and engine.name != "inline")
+    display = make_display(False if engine.name == "inline" else progress)
     watch = Watch(driver, display, tuple(callbacks), settings.timeout)
     gang = Gang(engine, task, size, str(settings.directory / "workers"))
     driver.start()

@@ -149,7 +149,7 @@ def _most_telling(observed: list[Observation]) -> list[Observation]:
 def _finite_losses(observed: list[Observation]) -> list[float]:
     """Losses for the model: finite, and of a scale at which good ones can be told apart.
 
-    What is not finite becomes the worst finite loss. What lies further above the median than three
+    What is not finite becomes the worst finite loss. What lies further above the median than ten
     times the distance from the best to the median is cut there: one diverged training must not make
     all others look the same.
     """
@@ -158,7 +158,7 @@ def _finite_losses(observed: list[Observation]) -> list[float]:
     losses = np.clip(np.where(finite, ranks, ranks[finite].max()), -_HUGE, _HUGE)
     best, median = losses.min(), np.median(losses)
     if best < median:
-        losses = np.minimum(losses, median + 3.0 * (median - best))
+        losses = np.minimum(losses, median + 10.0 * (median - best))
     return [float(loss) for loss in losses]
 
 

@@ -79,7 +79,7 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
             near = did_you_mean(spec.lower(), names())
             raise OptimizerError(f"unknown optimizer {spec!r}{near}; use one of {', '.join(names())}")
         label = spec
-    elif callable(spec):
+    elif callable(spec) and (not isinstance(spec, type) or issubclass(spec, Optimizer)):
         factory, label = spec, getattr(spec, "__name__", repr(spec))
     else:
         raise OptimizerError(f"optimizer must be a name, an optimizer or its class, got {spec!r}")

@@ -1,0 +1,116 @@
+"""The gang as one barrier stage, on every kind of master."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+import train_functions as fns
+
+from maggy_like import Float, SparkEngine, lagom
+from maggy_like.errors import EngineError
+from optimizers.events import AttemptEnded, AttemptStarted, Event
+from optimizers.trial import TrialState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from maggy_like import StandaloneCluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+SPACE = {"x": Float(0, 1)}
+
+ON_A_MASTER = """
+import sys, os
+from maggy_like import Float, lagom, spark_session
+
+def train(x, reporter):
+    start = (reporter.restore() or 0) + 1
+    for step in range(start, reporter.budget + 1):
+        reporter.checkpoint(step)
+        reporter.report(score=x * step, step=step)
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "-1")
+    return {"score": x * reporter.budget, "gpu": int(gpu), "pid": os.getpid()}
+
+if __name__ == "__main__":
+    master, folder, conf = sys.argv[1], sys.argv[2], eval(sys.argv[3])
+    spark = spark_session(master, conf=conf)
+    try:
+        result = lagom(train, {"x": Float(0, 1)}, n_trials=9, max_budget=9, directory=folder, progress="plain")
+    finally:
+        spark.stop()
+    print("counts", sorted((state.value, count) for state, count in result.counts.items()))
+    print("gpus", sorted({int(trial.metrics["gpu"]) for trial in result.trials}))
+    print("workers", len({trial.worker for trial in result.trials}))
+    print("processes", len({trial.metrics["pid"] for trial in result.trials}))
+"""
+
+
+def test_local_master_runs_the_search_in_its_tasks(spark_local: SparkSession, tmp_path: Path) -> None:
+    result = lagom(fns.climb_on, SPACE, n_trials=9, max_budget=9, directory=tmp_path, progress=False)
+    assert result.counts == {TrialState.PAUSED: 8, TrialState.COMPLETED: 1}
+    assert {trial.worker for trial in result.trials} == {0, 1}
+
+
+def test_a_gang_larger_than_the_slots_is_refused_with_both_numbers(
+    spark_local: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(EngineError, match="workers=3 but the Spark session has 2 slots now; pass workers=2"):
+        lagom(fns.climb, SPACE, workers=3, directory=tmp_path, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_task_brings_the_gang_back_with_the_next_epoch(spark_local: SparkSession, tmp_path: Path) -> None:
+    """kill -9 of a Spark Python worker: the barrier stage falls as a whole, and is launched again."""
+    go = tmp_path / "go"
+    killed: list[int] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, AttemptStarted) and not killed:
+            servers = [p for p in psutil.process_iter(["cmdline"])
+                       if "maggy_like.worker.forkserver" in (p.info["cmdline"] or []) and p.parent() is not None
+                       and "pyspark" in " ".join(p.parent().cmdline())]  # fmt: skip
+            killed.append(servers[0].ppid())
+            psutil.Process(killed[0]).kill()
+        elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
+            go.touch()
+
+    space: dict[str, Any] = {"path": str(go), **SPACE}
+    result = lagom(fns.wait_for_file, space, optimizer="random", n_trials=4, directory=tmp_path / "runs",
+                   progress=False, callbacks=[on_event])  # fmt: skip
+    assert killed
+    assert result.counts == {TrialState.COMPLETED: 4}
+    assert 1 <= sum(trial.losses for trial in result.trials) <= 2
+
+
+def test_an_engine_may_be_given_its_session(spark_local: SparkSession, tmp_path: Path) -> None:
+    engine = SparkEngine(spark_local)
+    assert engine.slots() == 2
+    result = lagom(fns.climb, SPACE, optimizer="random", n_trials=2, engine=engine, workers=1,
+                   directory=tmp_path, progress=False)  # fmt: skip
+    assert result.counts == {TrialState.COMPLETED: 2}
+
+
+@pytest.mark.parametrize("profile", [False, True], ids=["session asks for GPUs", "gang asks for GPUs"])
+def test_standalone_gives_each_worker_its_own_gpu(
+    standalone_cluster: StandaloneCluster, run_script: Any, tmp_path: Path, profile: bool
+) -> None:
+    conf = dict(standalone_cluster.conf)
+    if profile:
+        del conf["spark.task.resource.gpu.amount"]
+    done = run_script(ON_A_MASTER, standalone_cluster.master_url, tmp_path / "runs", conf)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "counts [('completed', 1), ('paused', 8)]" in done.stdout
+    assert "gpus [0, 1]" in done.stdout
+    assert "workers 2" in done.stdout
+    assert "processes 9" in done.stdout
+
+
+def test_local_cluster_master(run_script: Any, tmp_path: Path) -> None:
+    done = run_script(ON_A_MASTER, "local-cluster[2,1,1024]", tmp_path / "runs", {"spark.executor.memory": "1g"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "counts [('completed', 1), ('paused', 8)]" in done.stdout
+    assert "workers 2" in done.stdout

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optimizers.asha import ASHA
+from optimizers.base import Grant, History, Optimizer, Problem, Scheduler
+from optimizers.domains import Float
+from optimizers.random_search import RandomSearch
+from optimizers.registry import make_optimizer, names
+from optimizers.space import SearchSpace
+from optimizers.stopping import MedianRule, Patience, Threshold
+from optimizers.testing import SPACES, check_optimizer
+from optimizers.trial import Config
+
+# Fewer results before the model, so that the suite's short searches reach it.
+OPTIONS: dict[str, dict[str, Any]] = {"bayesian": {"n_initial": 4}}
+
+
+class Evolution(Optimizer):
+    """As a user would write it."""
+
+    def ask(self, index: int, history: History) -> Config:
+        space, rng = history.problem.space, history.rng(index)
+        ended = sorted(
+            (seen for seen in history.observations if math.isfinite(seen.loss)), key=lambda s: s.loss
+        )
+        while True:
+            if len(ended) < 3:
+                child = space.sample(rng)
+            else:
+                parent = space.to_unit(ended[rng.integers(3)].config)
+                child = space.from_unit(np.clip(parent + rng.normal(0.0, 0.3, len(parent)), 0.0, 1.0))
+            if child not in history.pending.values() or space.size == 1:
+                return child
+
+
+@pytest.mark.parametrize("name", names())
+def test_registered_optimizers_keep_the_contract(name: str) -> None:
+    check_optimizer(lambda: make_optimizer(name, **OPTIONS.get(name, {})))
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        Evolution,
+        lambda: ASHA(mode="stopping"),
+        lambda: ASHA(min_budget=9, sampler=Evolution()),
+        MedianRule,
+        lambda: MedianRule(ASHA()),
+        lambda: Patience(ASHA(mode="stopping"), patience=3),
+        lambda: Threshold(step=2, worse_than=0.5, direction="min"),
+    ],
+)
+def test_own_and_wrapped_optimizers_keep_the_contract(factory: Callable[[], Optimizer]) -> None:
+    check_optimizer(factory, seed=1)
+
+
+# -- broken ones ------------------------------------------------------------------------------------
+
+
+class Forgetful(RandomSearch):
+    """Keeps a generator of its own."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(0)
+
+    def ask(self, index: int, history: History) -> Config:
+        return history.problem.space.sample(self.generator)
+
+
+class Counting(RandomSearch):
+    """Goes by how often it was asked, not by the index."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def ask(self, index: int, history: History) -> Config:
+        if index not in self.asked:
+            self.asked.append(index)
+        return super().ask(len(self.asked), history)
+
+
+class Seedless(RandomSearch):
+    def ask(self, index: int, history: History) -> Config:
+        return history.problem.space.sample(np.random.default_rng(index))
+
+
+class NumpyScalars(RandomSearch):
+    def ask(self, index: int, history: History) -> Config:
+        config = super().ask(index, history)
+        return {
+            name: np.float64(value) if isinstance(value, float) else value for name, value in config.items()
+        }
+
+
+class Stray(RandomSearch):
+    def ask(self, index: int, history: History) -> Config:
+        return {**super().ask(index, history), "extra": 1}
+
+
+class Meddling(RandomSearch):
+    def ask(self, index: int, history: History) -> Config:
+        history.pending.pop(0, None)
+        return super().ask(index, history)
+
+
+class Repeating(RandomSearch):
+    adaptive = True
+
+    def ask(self, index: int, history: History) -> Config:
+        return super().ask(index // 2, history)
+
+
+class Reviving(RandomSearch):
+    def ask(self, index: int, history: History) -> Config | None:  # type: ignore[override]
+        return None if index == 5 else super().ask(index, history)
+
+
+class Fragile(RandomSearch):
+    """Cannot stand a loss that is not finite."""
+
+    def ask(self, index: int, history: History) -> Config:
+        total = sum(round(seen.loss) for seen in history.observations)
+        return super().ask(index + total % 2, history)
+
+
+@pytest.mark.parametrize(
+    ("factory", "clause"),
+    [
+        (Forgetful, "the same ask gives the same answer"),
+        (Counting, "an answer depends on the seed, the index and the history alone"),
+        (Seedless, "another seed gives other proposals"),
+        (NumpyScalars, "values are plain Python scalars .*float64"),
+        (Stray, "validating a proposal raises nothing .*no 'extra'"),
+        (Meddling, "ask changes nothing in the history"),
+        (Repeating, "repeats no pending configuration"),
+        (Reviving, "None means that there is none left"),
+        (Fragile, r"ask\(\d+\) raises nothing .*losses that are not finite"),
+    ],
+)
+def test_broken_optimizers_are_caught(factory: Callable[[], Optimizer], clause: str) -> None:
+    with pytest.raises(AssertionError, match=clause):
+        check_optimizer(factory, spaces={name: SPACES[name] for name in ("mixed", "tiny")})
+
+
+class Scheduled(RandomSearch):
+    def __init__(self, scheduler: Callable[[int], Scheduler]) -> None:
+        self.make = scheduler
+
+    def scheduler(self, problem: Problem) -> Scheduler:
+        return self.make(problem.max_budget)
+
+
+class Generous(Scheduler):
+    def __init__(self, max_budget: int) -> None:
+        self.max_budget = max_budget
+
+    def grant(self, trial: int) -> Grant:
+        return Grant(self.max_budget + 1)
+
+
+class Jumbled(Generous):
+    def grant(self, trial: int) -> Grant:
+        return Grant(self.max_budget, (5, 3) if self.max_budget > 5 else ())
+
+
+class Silent(Generous):
+    def grant(self, trial: int) -> Grant:
+        return Grant(self.max_budget)
+
+    def report(self, trial: int, step: int, loss: float) -> Any:
+        return None
+
+
+class PromotesAll(Scheduler):
+    may_promote = True
+
+    def __init__(self, max_budget: int) -> None:
+        self.max_budget = max_budget
+        self.paused: list[int] = []
+        self.promoted: set[int] = set()
+
+    def grant(self, trial: int) -> Grant:
+        return Grant(self.max_budget if trial in self.promoted else 1)
+
+    def is_final(self, trial: int) -> bool:
+        return trial in self.promoted or self.max_budget == 1
+
+    def pause(self, trial: int) -> None:
+        self.paused.append(trial)
+
+    def next_promotion(self) -> int | None:
+        return self.paused[0] if self.paused else None
+
+    def promote(self, trial: int) -> None:
+        self.paused.remove(trial)
+        self.promoted.add(trial)
+
+
+class PromotesAnew(PromotesAll):
+    def promote(self, trial: int) -> None:
+        self.promoted.add(trial)
+
+
+class Undecided(PromotesAll):
+    """Offers a promotion once, whether it is taken or not."""
+
+    def next_promotion(self) -> int | None:
+        return self.paused.pop() if self.paused else None
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "clause"),
+    [
+        (Generous, "a budget is at most max_budget"),
+        (Jumbled, "milestones rise below the budget"),
+        (Silent, "report returns a Decision"),
+        (PromotesAll, "a loss that is not finite is never promoted"),
+        (PromotesAnew, "only a paused trial is promoted"),
+        (Undecided, "next_promotion changes nothing"),
+    ],
+)
+def test_broken_schedulers_are_caught(scheduler: Callable[[int], Scheduler], clause: str) -> None:
+    with pytest.raises(AssertionError, match=clause):
+        check_optimizer(lambda: Scheduled(scheduler), spaces={"line": SearchSpace(x=Float(0, 1))})
