@@ -11,9 +11,7 @@ from typing import Any
 from maggy_like import Float, Integer, Reporter, lagom
 
 
-def train(
-    lr: float, units: int, dropout: float, weight_decay: float, batch_size: int, reporter: Reporter
-) -> None:
+def train(lr: float, units: int, dropout: float, weight_decay: float, batch_size: int, reporter: Reporter) -> None:
     """Train a network on digits; one step is one pass over the data."""
     import torch
     from sklearn.datasets import load_digits
@@ -64,9 +62,7 @@ SPACE = {
 }
 
 if __name__ == "__main__":
-    print(
-        "Searching 81 configurations of a network on handwritten digits; ASHA runs only the best of them on."
-    )
+    print("Searching 81 configurations of a network on handwritten digits; ASHA runs only the best of them on.")
     result = lagom(train, SPACE, optimizer="asha", metric="accuracy", n_trials=81, max_budget=27, seed=1)
     print(result)
     best = result.best_trial

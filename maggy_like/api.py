@@ -214,7 +214,7 @@ def _search(
                 logs=str(settings.directory / "logs"),
                 isolation=engine.isolation or settings.isolation,
             )
-            driver = Driver(experiment, server, journal, _first_snapshot(settings))
+            driver = Driver(experiment, server, journal, _first_snapshot(settings), size)
             if settings.hint:
                 driver.lines.append(LogLine(None, settings.hint))
             _run(settings, engine, task, size, driver, callbacks, progress)
@@ -285,9 +285,7 @@ def _open_journal(settings: Settings, experiment: Experiment) -> Journal:
             "pass resume=True to go on with it, or another name"
         )
     if settings.resume and not path.exists():
-        raise JournalError(
-            f"there is no run named {settings.name!r} in {settings.directory.parent} to resume"
-        )
+        raise JournalError(f"there is no run named {settings.name!r} in {settings.directory.parent} to resume")
     settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     header = _header(settings)
     journal = Journal(path)

@@ -158,9 +158,7 @@ def whole(name: str, value: Any, *, least: int) -> int:
 def seconds(name: str, value: Any) -> float:
     """A positive, finite number of seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigError(
-            f"{name} must be a positive number of seconds, got {value!r}; leave it out for no limit"
-        )
+        raise ConfigError(f"{name} must be a positive number of seconds, got {value!r}; leave it out for no limit")
     return float(value)
 
 

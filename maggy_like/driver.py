@@ -43,6 +43,7 @@ class Driver:
         server: The wire.
         journal: Where events go before anything that depends on them is sent.
         base: What stays the same in every snapshot.
+        workers: Size of the gang: that many must come, and leave, before the driver is done.
 
     Attributes:
         done: Set when the search is over and every worker has left, or the driver failed.
@@ -53,7 +54,7 @@ class Driver:
         replacements: Lost workers that the engine must replace.
     """
 
-    def __init__(self, experiment: Experiment, server: Server, journal: Journal, base: Snapshot) -> None:
+    def __init__(self, experiment: Experiment, server: Server, journal: Journal, base: Snapshot, workers: int) -> None:
         self.done = threading.Event()
         self.error: BaseException | None = None
         self.progress = 0
@@ -67,6 +68,7 @@ class Driver:
         self._journal = journal
         self._posted: deque[Input] = deque()
         self._asks: SimpleQueue[AskOptimizer | None] = SimpleQueue()
+        self._workers = workers
         self._started = time.monotonic()
         self._wall = time.time() - self._started
         self._released = False
@@ -114,7 +116,7 @@ class Driver:
         try:
             self._execute(self._experiment.start(self._now()))
             tick = drawn = 0.0
-            while not (self._experiment.is_over or self._released):
+            while not (self._released or self._all_left()):
                 for received in self._server.poll(min(TICK, SNAPSHOT_INTERVAL)):
                     self._take(received)
                 while self._posted:
@@ -133,6 +135,10 @@ class Driver:
             self._asks.put(None)
             self.done.set()
 
+    def _all_left(self) -> bool:
+        """Whether the search is over and everybody knows: a worker that is late must still be told."""
+        return self._experiment.is_over and len(self._experiment.workers) >= self._workers
+
     def _now(self) -> float:
         """Unix time that never runs backwards."""
         return self._wall + time.monotonic()
@@ -150,9 +156,7 @@ class Driver:
             case Logged(trial=trial, lines=lines, dropped=dropped):
                 self.lines.extend(LogLine(trial, line) for line in lines)
                 if dropped:
-                    self.lines.append(
-                        LogLine(trial, f"... {dropped} more lines stand in the trial's log file")
-                    )
+                    self.lines.append(LogLine(trial, f"... {dropped} more lines stand in the trial's log file"))
                 self._handle(WorkerSeen(worker))
             case Checkpointed() as message:
                 self._handle(TrialCheckpointed(worker, message))

@@ -47,15 +47,11 @@ class Gang:
     def _relaunch(self, run: EngineRun, reason: str, driver: Driver) -> None:
         self._runs.remove(run)
         for index in run.indexes:
-            driver.post(
-                WorkerLost(WorkerId(index, run.epoch), reason or "it left before the search was over")
-            )
+            driver.post(WorkerLost(WorkerId(index, run.epoch), reason or "it left before the search was over"))
         self._futile = 0 if driver.progress > self._progress else self._futile + 1
         self._progress = driver.progress
         if self._futile >= MAX_FUTILE_LAUNCHES:
-            message = (
-                f"workers {', '.join(map(str, run.indexes))} failed {self._futile} times in a row: {reason}"
-            )
+            message = f"workers {', '.join(map(str, run.indexes))} failed {self._futile} times in a row: {reason}"
             driver.post(StopRequested("error", EngineError(message)))
             return
         try:

@@ -35,9 +35,7 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace) -> None:
     try:
         parameters = inspect.signature(train_fn).parameters
     except (TypeError, ValueError) as error:
-        raise TrainFunctionError(
-            f"the parameters of {name} cannot be read: {error}; wrap it in a def"
-        ) from error
+        raise TrainFunctionError(f"the parameters of {name} cannot be read: {error}; wrap it in a def") from error
     takes_all = "config" in parameters
     for parameter in parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -130,9 +128,7 @@ def _defaults(function: types.FunctionType) -> Mapping[str, Any]:
 
 def uses_checkpoints(train_fn: Callable[..., Any]) -> bool:
     """Whether the function, or one it calls by name, both saves and restores checkpoints."""
-    names = {
-        name for function in _own_functions(train_fn) for code in _codes(function) for name in code.co_names
-    }
+    names = {name for function in _own_functions(train_fn) for code in _codes(function) for name in code.co_names}
     return {"checkpoint", "restore"} <= names
 
 
@@ -148,9 +144,7 @@ def modules_of(train_fn: Callable[..., Any]) -> tuple[str, ...]:
         if function.__module__ != "__main__":  # travels by name: a child imports all that its module does
             values += vars(sys.modules.get(function.__module__, types)).values()
         for value in values:
-            module = (
-                value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
-            )
+            module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
             if isinstance(module, str):
                 names[module] = None
     for package, late in LATE_IMPORTS.items():
@@ -180,9 +174,7 @@ def _own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]
             continue
         seen.add(id(function))
         yield function
-        waiting.extend(
-            value for _, _, value in _references(function) if isinstance(value, types.FunctionType | type)
-        )
+        waiting.extend(value for _, _, value in _references(function) if isinstance(value, types.FunctionType | type))
 
 
 def _codes(function: types.FunctionType) -> Iterator[types.CodeType]:

@@ -46,11 +46,7 @@ class Watch:
             gang.attend(self.driver)
             self.call_back()
             self.display.update(self.driver.snapshot, self.take_lines())
-            if (
-                self.timeout is not None
-                and self.driver.elapsed() > self.timeout
-                and not self.driver.has_ended
-            ):
+            if self.timeout is not None and self.driver.elapsed() > self.timeout and not self.driver.has_ended:
                 self.driver.post(StopRequested("timeout"))
 
     def take_lines(self) -> list[LogLine]:
@@ -70,9 +66,7 @@ class Watch:
                     callback(event)
                 except Exception as error:
                     self.callbacks = [other for other in self.callbacks if other is not callback]
-                    self.driver.lines.append(
-                        LogLine(None, f"callback {callback!r} raised {error!r}; left out")
-                    )
+                    self.driver.lines.append(LogLine(None, f"callback {callback!r} raised {error!r}; left out"))
 
 
 @contextlib.contextmanager

@@ -133,9 +133,7 @@ class Constant(Domain):
         return 0.5
 
 
-_KINDS: dict[str, type[Domain]] = {
-    kind.__name__.lower(): kind for kind in (Float, Integer, Choice, Ordinal, Constant)
-}
+_KINDS: dict[str, type[Domain]] = {kind.__name__.lower(): kind for kind in (Float, Integer, Choice, Ordinal, Constant)}
 
 
 def domain_from_json(data: Mapping[str, Any]) -> Domain:
@@ -152,8 +150,7 @@ def domain_from_json(data: Mapping[str, Any]) -> Domain:
     kind = _KINDS.get(str(name).lower())
     if kind is None:
         raise SearchSpaceError(
-            f"unknown type {name!r} in {dict(data)!r}{did_you_mean(str(name), _KINDS)}; "
-            f"use one of {', '.join(_KINDS)}"
+            f"unknown type {name!r} in {dict(data)!r}{did_you_mean(str(name), _KINDS)}; use one of {', '.join(_KINDS)}"
         )
     arguments = {key: value for key, value in data.items() if key != "type"}
     known = [item.name for item in fields(cast(Any, kind))]

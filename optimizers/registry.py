@@ -86,9 +86,7 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
     _check_options(label, factory, options)
     optimizer = factory(**options)
     if not isinstance(optimizer, Optimizer):
-        raise OptimizerError(
-            f"{label!r} makes {optimizer!r}, which is no Optimizer; derive it from Optimizer"
-        )
+        raise OptimizerError(f"{label!r} makes {optimizer!r}, which is no Optimizer; derive it from Optimizer")
     return optimizer
 
 

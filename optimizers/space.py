@@ -98,9 +98,7 @@ class SearchSpace:
             SearchSpaceError: There is no such parameter.
         """
         return all(
-            parent in config
-            and self.is_active(parent, config)
-            and any(same(config[parent], value) for value in values)
+            parent in config and self.is_active(parent, config) and any(same(config[parent], value) for value in values)
             for parent, values in self._domain(name).conditions.items()
         )
 

@@ -179,9 +179,7 @@ class Patience(StoppingRule):
         >>> lagom(train_fn, space, optimizer=Patience(patience=10), max_budget=200)
     """
 
-    def __init__(
-        self, optimizer: Optimizer | None = None, *, patience: int = 5, min_delta: float = 0.0
-    ) -> None:
+    def __init__(self, optimizer: Optimizer | None = None, *, patience: int = 5, min_delta: float = 0.0) -> None:
         super().__init__(optimizer)
         if not (math.isfinite(min_delta) and min_delta >= 0):
             raise OptimizerError(f"min_delta must be a finite number of at least 0, got {min_delta!r}")

@@ -129,9 +129,7 @@ class Study:
                 self._ended(event)
         return Decision.CONTINUE
 
-    def conclude(
-        self, trial: Trial, value: float | None, metrics: Mapping[str, float], now: float
-    ) -> list[Event]:
+    def conclude(self, trial: Trial, value: float | None, metrics: Mapping[str, float], now: float) -> list[Event]:
         """The events that say: the training function returned.
 
         A value returned before the budget was reported stands for the whole grant.
@@ -141,16 +139,12 @@ class Study:
         """
         final = value if value is not None else trial.curve.last
         if final is None:
-            failure = Failure(
-                "no_value", "train_fn returned None and reported nothing; return a number or report one"
-            )
+            failure = Failure("no_value", "train_fn returned None and reported nothing; return a number or report one")
             return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
         events: list[Event] = []
         if trial.step < trial.budget:
             objective = trial.objective or "value"
-            events.append(
-                Measured(trial.id, trial.attempt, objective, {objective: ([trial.budget], [final])})
-            )
+            events.append(Measured(trial.id, trial.attempt, objective, {objective: ([trial.budget], [final])}))
         state = TrialState.COMPLETED if self.scheduler.is_final(trial.id) else TrialState.PAUSED
         events.append(AttemptEnded(trial.id, trial.attempt, state, now, final, dict(metrics)))
         return events

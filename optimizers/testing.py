@@ -153,9 +153,7 @@ def _play(optimizer: Optimizer, problem: Problem, loss: Loss, where: str) -> _Pl
             _require(bool(index), where, "there is at least one configuration")
         else:
             exhausted = bool(play.asks) and play.asks[-1][1] is None
-            _require(
-                not exhausted, where, "None means that there is none left", f"ask({index}) gave {config!r}"
-            )
+            _require(not exhausted, where, "None means that there is none left", f"ask({index}) gave {config!r}")
             _check_config(problem.space, config, where)
             if optimizer.adaptive:
                 _check_fresh(history, config, where)
@@ -292,9 +290,7 @@ class _Drive:
 
     def _report(self, trial: int) -> None:
         scheduler, grant = self.scheduler, self.running[trial]
-        self._require(
-            scheduler.grant(trial) == grant, "a grant stands until its attempt ends", f"trial {trial}"
-        )
+        self._require(scheduler.grant(trial) == grant, "a grant stands until its attempt ends", f"trial {trial}")
         self.steps[trial] += 1
         step = self.steps[trial]
         if trial % 9 == 4 and step == 2:
@@ -307,9 +303,7 @@ class _Drive:
         self._require(isinstance(decision, Decision), "report returns a Decision", repr(decision))
         if decision is Decision.STOP:
             announced = scheduler.watches_reports or step in (*grant.milestones, grant.budget)
-            self._require(
-                announced, "a scheduler stops at milestones, or says watches_reports", f"step {step}"
-            )
+            self._require(announced, "a scheduler stops at milestones, or says watches_reports", f"step {step}")
             del self.running[trial]
         elif step == grant.budget:
             del self.running[trial]

@@ -113,9 +113,7 @@ def _headline(first: Snapshot, now: Snapshot) -> str:
 
 def _progress(now: Snapshot) -> str:
     if now.n_trials:
-        shares = [
-            (now.counts.get(state, 0) / now.n_trials, colour) for state, colour in STATE_COLOURS.items()
-        ]
+        shares = [(now.counts.get(state, 0) / now.n_trials, colour) for state, colour in STATE_COLOURS.items()]
     else:
         shares = [(now.elapsed / now.timeout if now.timeout else 0.0, ACCENT)]
     counts = "".join(

@@ -95,8 +95,7 @@ class TerminalDisplay:
 
     def _print_log(self, lines: Sequence[LogLine]) -> bool:
         shown = [
-            Text.assemble((text.prefix(line), _trial_style(line.trial)), line.text)
-            for line in text.readable(lines)
+            Text.assemble((text.prefix(line), _trial_style(line.trial)), line.text) for line in text.readable(lines)
         ]
         if shown:
             self._print(shown)

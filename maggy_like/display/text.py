@@ -87,9 +87,7 @@ def clean(text: str) -> str:
 
 def readable(lines: Iterable[LogLine]) -> list[LogLine]:
     """Log lines ready to be shown: cleaned, one physical line each, empty ones left out."""
-    return [
-        LogLine(line.trial, text) for line in lines for part in line.text.split("\n") if (text := clean(part))
-    ]
+    return [LogLine(line.trial, text) for line in lines for part in line.text.split("\n") if (text := clean(part))]
 
 
 def prefix(line: LogLine) -> str:

@@ -59,17 +59,28 @@ class SparkRun(EngineRun):
         return None if self._thread.is_alive() else self._ended or ""
 
     def cancel(self) -> None:
-        if self._thread.is_alive():
+        if not self._thread.is_alive():
+            return
+        if is_classic(self._session):
+            self._session.sparkContext.cancelJobsWithTag(self._tag)
+        else:
             self._session.interruptTag(self._tag)
 
     def wait(self, timeout: float) -> bool:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def _tag_job(self) -> None:
+        """Make the jobs of this thread cancellable; a classic session's own tags reach no barrier job."""
+        if is_classic(self._session):
+            self._session.sparkContext.addJobTag(self._tag)
+        else:
+            self._session.addTag(self._tag)
+
     def _collect(self) -> None:
         size = len(self.indexes)
         try:
-            self._session.addTag(self._tag)
+            self._tag_job()
             places = self._session.range(size, numPartitions=size)
             member = gang_member(self._task, self.indexes, self.epoch)
             places.mapInArrow(member, "worker bigint", barrier=True, profile=self._profile).collect()
@@ -151,8 +162,7 @@ class SparkEngine(Engine):
 
     def _java_context(self) -> Any:
         """The JVM's SparkContext, or None on Spark Connect."""
-        context = getattr(self._session, "_sc", None)
-        return None if context is None else context._jsc.sc()
+        return self._session.sparkContext._jsc.sc() if is_classic(self._session) else None
 
     def _conf(self, key: str, default: str) -> str:
         return str(self._session.conf.get(key, default))
@@ -192,6 +202,11 @@ def gang_member(
     return run
 
 
+def is_classic(session: SparkSession) -> bool:
+    """Whether a session has its own JVM here (Spark Connect's has none)."""
+    return hasattr(session, "_sc")
+
+
 def active_session() -> SparkSession | None:
     """The session that is active in this process, if pyspark is in use at all."""
     if "pyspark" not in sys.modules:
@@ -210,8 +225,7 @@ def require_session() -> SparkSession:
     session = active_session()
     if session is None:
         raise EngineError(
-            "engine='spark' needs a Spark session; make one with maggy_like.spark_session(), "
-            "or pass engine='local'"
+            "engine='spark' needs a Spark session; make one with maggy_like.spark_session(), or pass engine='local'"
         )
     return session
 

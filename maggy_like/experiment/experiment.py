@@ -173,13 +173,7 @@ class Experiment:
 
     def _heard(
         self,
-        event: WorkerReady
-        | WorkerSeen
-        | WorkerBroken
-        | WorkerGone
-        | TrialReported
-        | TrialCheckpointed
-        | TrialFinished,
+        event: WorkerReady | WorkerSeen | WorkerBroken | WorkerGone | TrialReported | TrialCheckpointed | TrialFinished,
     ) -> None:
         worker = self._worker(event.worker)
         if worker is None:
@@ -270,9 +264,7 @@ class Experiment:
             self.objective = message.objective
         decision = self._record(Measured(trial.id, trial.attempt, message.objective, message.columns))
         if trial.value is not None and not math.isfinite(trial.value):
-            self._warn(
-                f"nan-{trial.id}", f"reported {trial.value} at step {trial.step}; it ranks worst", trial.id
-            )
+            self._warn(f"nan-{trial.id}", f"reported {trial.value} at step {trial.step}; it ranks worst", trial.id)
         if decision is Decision.STOP:
             self._doomed.add(trial.id)
         stop = trial.id in self._doomed or worker.stopping
@@ -322,9 +314,7 @@ class Experiment:
             message = f"{failure.message} (attempt {trial.losses + 1} of {self._max_attempts})"
             self._fail(trial, Failure(failure.kind, message, failure.traceback))
         else:
-            self._record(
-                AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure)
-            )
+            self._record(AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure))
             self._retries.append(trial.id)
             if failure.kind != DRIVER_LOST:
                 self._out.append(Show(f"lost: {failure.message}; it will run again", trial.id))
@@ -434,9 +424,7 @@ class Experiment:
                 and not worker.stopping
                 and self._now - worker.since > self._trial_timeout
             ):
-                worker.failure = Failure(
-                    "timeout", f"took longer than trial_timeout={self._trial_timeout:g} s"
-                )
+                worker.failure = Failure("timeout", f"took longer than trial_timeout={self._trial_timeout:g} s")
                 worker.stopping = True
                 trial = self.study.trials[worker.trial]
                 self._out.append(Send(worker.id, Stop(trial.id, trial.attempt)))

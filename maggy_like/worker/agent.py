@@ -205,9 +205,7 @@ class Agent:
         if self._assign is not None and not self._started:
             self._assign = self._current = None
         if self._assign is not None and self._current is not None:
-            self._pass_on(
-                Stop(self._assign.trial, self._assign.attempt), self._assign.trial, self._assign.attempt
-            )
+            self._pass_on(Stop(self._assign.trial, self._assign.attempt), self._assign.trial, self._assign.attempt)
             self._stop_current(grace)
 
     def _leave_now(self) -> None:

@@ -96,16 +96,12 @@ def run_attempt(train_fn: Callable[..., Any], reporter: Reporter, assign: Assign
     except BudgetUsed:
         return Finished(trial, attempt, "returned")
     except SystemExit as error:
-        return Finished(
-            trial, attempt, "raised", kind="exit", message=f"train_fn called sys.exit({error.code!r})"
-        )
+        return Finished(trial, attempt, "raised", kind="exit", message=f"train_fn called sys.exit({error.code!r})")
     except KeyboardInterrupt:  # the caller's own, when the trial runs in the caller's process
         raise
     except BaseException as error:
         message = "".join(traceback.format_exception_only(error)).strip()
-        return Finished(
-            trial, attempt, "raised", kind="exception", message=message, traceback=format_traceback(error)
-        )
+        return Finished(trial, attempt, "raised", kind="exception", message=message, traceback=format_traceback(error))
     return Finished(trial, attempt, "returned", value, metrics)
 
 
@@ -129,9 +125,7 @@ def read_returned(returned: object, objective: str | None) -> tuple[float | None
 def format_traceback(error: BaseException) -> str:
     """The traceback from the user's function on, without our own frames above it."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith(
-        "maggy_like.worker."
-    ):
+    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("maggy_like.worker."):
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
 

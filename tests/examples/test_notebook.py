@@ -80,9 +80,7 @@ def test_lines_are_live_and_an_interrupt_ends_the_run_within_five_seconds(
         if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
             break
         outputs.append(message)
-        if interrupted is None and "line 5 of lr" in output_of(
-            message
-        ):  # the run is live: 1,000 steps a trial
+        if interrupted is None and "line 5 of lr" in output_of(message):  # the run is live: 1,000 steps a trial
             assert manager.provisioner is not None
             (pid,) = (process.pid for process in psutil.Process().children() if is_kernel(process))
             assert descendants(pid)

@@ -26,7 +26,7 @@ result = lagom(train, {{"x": Float(0, 1)}}, optimizer="random", n_trials=3, work
 print("ending", result.ending, "best", result.best_value, "states", *sorted(t.state for t in result.trials))
 """
 PATIENT = "threading.Event().wait()"
-POLITE = "import time\n    while True: time.sleep(0.05); reporter.report(score=x)"
+POLITE = "while not threading.Event().wait(0.05): reporter.report(score=x)"
 
 
 def start(folder: Path, wait: str, engine: str = "local") -> subprocess.Popen[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 import train_functions as fns
+from gate import Gate
 
 from maggy_like import Choice, Constant, Float, Result, lagom
 from maggy_like.errors import OptimizerError
@@ -21,7 +22,13 @@ def search(tmp_path: Path) -> Any:
     """lagom on two local workers, quietly, in a temporary folder; nothing may be left behind."""
 
     def run(train_fn: Any, space: Any = None, **options: Any) -> Result:
-        defaults = {"engine": "local", "workers": 2, "directory": tmp_path, "progress": False, "max_budget": 9}
+        defaults = {
+            "engine": "local",
+            "workers": 2,
+            "directory": tmp_path,
+            "progress": False,
+            "max_budget": 9,
+        }
         return lagom(train_fn, space or {"x": Float(0, 1)}, **{**defaults, **options})
 
     before = {process.pid for process in psutil.Process().children(recursive=True)}
@@ -97,9 +104,7 @@ def test_a_faulty_trial_costs_itself_alone(search: Any) -> None:
     harmless = ["leave a thread", "leave a grandchild"]
     space = {"how": [*FAULTS, *harmless]}
     points = [{"how": how} for how in (*FAULTS, *harmless)]
-    result = search(
-        fns.misbehave, space, optimizer="random", points_to_evaluate=points, n_trials=6, max_attempts=2
-    )
+    result = search(fns.misbehave, space, optimizer="random", points_to_evaluate=points, n_trials=6, max_attempts=2)
     assert result.ending == "completed"
     by_fault = {trial.config["how"]: trial for trial in result.trials}
     for how, (kind, message) in FAULTS.items():
@@ -200,7 +205,7 @@ def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path) -> Non
 
 def test_a_killed_child_and_a_killed_agent_lose_nothing(search: Any, tmp_path: Path) -> None:
     """kill -9 while the trials run; they run again, and the search ends whole."""
-    go = tmp_path / "go"
+    gate = Gate(tmp_path / "gate")
     agents: list[psutil.Process] = []
 
     def on_event(event: Event) -> None:
@@ -208,10 +213,10 @@ def test_a_killed_child_and_a_killed_agent_lose_nothing(search: Any, tmp_path: P
             agents.extend(p for p in psutil.Process().children() if "maggy_like.worker" in p.cmdline())
             agents[0].kill()
         elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
-            go.touch()
+            gate.open()
 
-    space = {"path": Constant(str(go)), "x": Float(0, 1)}
-    result = search(fns.wait_for_file, space, optimizer="random", n_trials=4, callbacks=[on_event])
+    space = {"gate": gate.path, "x": Float(0, 1)}
+    result = search(fns.wait_at_gate, space, optimizer="random", n_trials=4, callbacks=[on_event])
     assert result.counts == {TrialState.COMPLETED: 4}
     assert sum(trial.losses for trial in result.trials) == 1
     assert sum(len(trial.curve) for trial in result.trials) >= 4

@@ -111,9 +111,15 @@ def by_value(function: Any) -> Any:
 
 
 def test_a_run_is_not_overwritten_and_not_resumed_as_another(tmp_path: Path) -> None:
-    options = {"engine": "inline", "directory": tmp_path, "progress": False, "optimizer": "random", "name": "run"}
+    options = {
+        "engine": "inline",
+        "directory": tmp_path,
+        "progress": False,
+        "optimizer": "random",
+        "name": "run",
+    }
     lagom(train, SPACE, n_trials=1, **options)
-    with pytest.raises(UserError, match="a run named 'run'.*resume=True.*another name"):
+    with pytest.raises(UserError, match=r"a run named 'run'.*resume=True.*another name"):
         lagom(train, SPACE, n_trials=1, **options)
     with pytest.raises(UserError, match="started with seed=0, not 1"):
         lagom(train, SPACE, n_trials=1, resume=True, seed=1, **options)

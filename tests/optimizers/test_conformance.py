@@ -26,9 +26,7 @@ class Evolution(Optimizer):
 
     def ask(self, index: int, history: History) -> Config:
         space, rng = history.problem.space, history.rng(index)
-        ended = sorted(
-            (seen for seen in history.observations if math.isfinite(seen.loss)), key=lambda s: s.loss
-        )
+        ended = sorted((seen for seen in history.observations if math.isfinite(seen.loss)), key=lambda s: s.loss)
         while True:
             if len(ended) < 3:
                 child = space.sample(rng)
@@ -93,9 +91,7 @@ class Seedless(RandomSearch):
 class NumpyScalars(RandomSearch):
     def ask(self, index: int, history: History) -> Config:
         config = super().ask(index, history)
-        return {
-            name: np.float64(value) if isinstance(value, float) else value for name, value in config.items()
-        }
+        return {name: np.float64(value) if isinstance(value, float) else value for name, value in config.items()}
 
 
 class Stray(RandomSearch):

@@ -73,9 +73,7 @@ def test_median_ranks_what_is_not_finite_worst() -> None:
     assert feed(scheduler, 3, {1: 1.0, 2: -math.inf, 3: 2.0}) == [CONTINUE, CONTINUE, CONTINUE]
 
 
-def naive_median_stops(
-    seen: dict[int, dict[int, float]], trial: int, step: int, loss: float, min_trials: int
-) -> bool:
+def naive_median_stops(seen: dict[int, dict[int, float]], trial: int, step: int, loss: float, min_trials: int) -> bool:
     """The rule as documented, by looking through all that was ever reported."""
     own = seen.get(trial, {})
     after = max(own, default=-1)

@@ -19,9 +19,7 @@ def test_a_search(snap: Snap, capsys: Out) -> None:
     display = PlainDisplay()
     display.start(snap(elapsed=0.0, counts={}, best_trial=None, best_value=None))
     assert capsys.readouterr().out == "digits: asha, max accuracy, files in runs/digits-1\n"
-    display.update(
-        snap(elapsed=0.2), [LogLine(7, "\x1b[31mred\x1b[0m [red]"), LogLine(None, "worker 3 was lost")]
-    )
+    display.update(snap(elapsed=0.2), [LogLine(7, "\x1b[31mred\x1b[0m [red]"), LogLine(None, "worker 3 was lost")])
     log, lost, status = capsys.readouterr().out.splitlines()
     assert (log, lost) == ("[trial 7] red [red]", "worker 3 was lost")
     assert status.startswith("[12/30] best 0.973 (trial 4) | ")

@@ -53,9 +53,7 @@ def test_the_region(display: TerminalDisplay, console: Console, snap: Snap) -> N
 
 
 def test_nothing_yet(display: TerminalDisplay, console: Console, snap: Snap) -> None:
-    display.start(
-        snap(n_trials=None, counts={}, best_trial=None, best_value=None, best_config=None, workers=())
-    )
+    display.start(snap(n_trials=None, counts={}, best_trial=None, best_value=None, best_config=None, workers=()))
     assert [line.rstrip() for line in drawn(console).splitlines()[2:]] == [
         "0 trials",
         "no trial yet",
@@ -63,9 +61,7 @@ def test_nothing_yet(display: TerminalDisplay, console: Console, snap: Snap) -> 
     ]
 
 
-def test_without_a_bound_the_bar_runs_to_the_timeout(
-    display: TerminalDisplay, console: Console, snap: Snap
-) -> None:
+def test_without_a_bound_the_bar_runs_to_the_timeout(display: TerminalDisplay, console: Console, snap: Snap) -> None:
     display.start(snap(n_trials=None, timeout=60.0))
     headline, bar = drawn(console).splitlines()[1:3]
     assert headline.endswith("0:30, about 0:30 left")
@@ -76,9 +72,7 @@ def test_log_lines_come_above_and_unread(display: TerminalDisplay, console: Cons
     display.start(snap())
     drawn(console)
     long = "word " * 50
-    display.update(
-        snap(), [LogLine(7, "[red]x[/red] :smile: \x1b[2J"), LogLine(None, "lost"), LogLine(7, long)]
-    )
+    display.update(snap(), [LogLine(7, "[red]x[/red] :smile: \x1b[2J"), LogLine(None, "lost"), LogLine(7, long)])
     lines = drawn(console).splitlines()
     assert lines[:3] == ["[trial 7] [red]x[/red] :smile:", "lost", f"[trial 7] {long.rstrip()}"]
     assert lines[4].startswith("digits")
@@ -97,9 +91,7 @@ def test_many_workers(display: TerminalDisplay, console: Console, snap: Snap) ->
     workers = tuple(WorkerLine(i, f"host{i % 2}", "busy", i, 1, 0, None, float(i)) for i in range(20))
     display.start(snap(workers=(*workers, WorkerLine(20, "host0", "lost"))))
     lines = drawn(console).splitlines()[5:]
-    assert [line.split()[:3] for line in lines[:12]] == [
-        ["worker", str(i), f"host{i % 2}"] for i in range(8, 20)
-    ]
+    assert [line.split()[:3] for line in lines[:12]] == [["worker", str(i), f"host{i % 2}"] for i in range(8, 20)]
     assert lines[12].rstrip() == "and 9 more (8 busy, 1 lost)"
 
 
@@ -114,9 +106,7 @@ def test_the_region_fits_the_screen(snap: Snap, height: int) -> None:
     display.finish(snap(), [])
 
 
-def test_finish_leaves_a_summary_and_the_streams(
-    display: TerminalDisplay, console: Console, snap: Snap
-) -> None:
+def test_finish_leaves_a_summary_and_the_streams(display: TerminalDisplay, console: Console, snap: Snap) -> None:
     stdout = sys.stdout
     display.start(snap())
     redirected = sys.stdout  # as a handler of the caller's would hold it

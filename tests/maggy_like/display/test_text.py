@@ -108,8 +108,7 @@ def test_readable_gives_physical_lines() -> None:
 def test_status(snap: Snap) -> None:
     first = snap(elapsed=0.0, counts={})
     assert text.status(first, snap()) == (
-        "[12/30] best 0.973 (trial 4) | 4 done, 1 stopped early, 6 paused, 1 failed, 3 running"
-        " | 0:30, about 0:45 left"
+        "[12/30] best 0.973 (trial 4) | 4 done, 1 stopped early, 6 paused, 1 failed, 3 running | 0:30, about 0:45 left"
     )
     begun = snap(elapsed=1.0, counts={}, phase="starting", best_trial=None, best_value=None)
     assert text.status(first, begun) == "[0/30] no result yet | starting | 0:01"

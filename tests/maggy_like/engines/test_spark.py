@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 import train_functions as fns
+from gate import Gate
 
 from maggy_like import Float, SparkEngine, lagom
 from maggy_like.errors import EngineError
@@ -23,11 +24,17 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 SPACE = {"x": Float(0, 1)}
 
+TESTS = {"PYTHONPATH": str(Path(fns.__file__).parent)}
+
 ON_A_MASTER = """
 import sys, os
+from pathlib import Path
+from gate import Gate
 from maggy_like import Float, lagom, spark_session
+from optimizers.events import AttemptStarted
 
-def train(x, reporter):
+def train(gate, x, reporter):
+    open(gate, "rb").close()
     start = (reporter.restore() or 0) + 1
     for step in range(start, reporter.budget + 1):
         reporter.checkpoint(step)
@@ -37,9 +44,18 @@ def train(x, reporter):
 
 if __name__ == "__main__":
     master, folder, conf = sys.argv[1], sys.argv[2], eval(sys.argv[3])
+    gate, workers = Gate(Path("gate")), set()
+
+    def on_event(event):
+        if isinstance(event, AttemptStarted):
+            workers.add(event.worker)
+            if len(workers) == 2:
+                gate.open()
+
+    space = {"gate": os.path.abspath(gate.path), "x": Float(0, 1)}
     spark = spark_session(master, conf=conf)
     try:
-        result = lagom(train, {"x": Float(0, 1)}, n_trials=9, max_budget=9, directory=folder, progress="plain")
+        result = lagom(train, space, n_trials=9, max_budget=9, directory=folder, progress="plain", callbacks=[on_event])
     finally:
         spark.stop()
     print("counts", sorted((state.value, count) for state, count in result.counts.items()))
@@ -50,14 +66,22 @@ if __name__ == "__main__":
 
 
 def test_local_master_runs_the_search_in_its_tasks(spark_local: SparkSession, tmp_path: Path) -> None:
-    result = lagom(fns.climb_on, SPACE, n_trials=9, max_budget=9, directory=tmp_path, progress=False)
+    gate = Gate(tmp_path / "gate")
+    workers: set[int] = set()
+
+    def open_when_both_are_there(event: Event) -> None:
+        if isinstance(event, AttemptStarted):
+            workers.add(event.worker)
+            if len(workers) == 2:
+                gate.open()
+
+    result = lagom(fns.climb_on_past_gate, {"gate": gate.path, **SPACE}, n_trials=9, max_budget=9,
+                   directory=tmp_path, progress=False, callbacks=[open_when_both_are_there])  # fmt: skip
     assert result.counts == {TrialState.PAUSED: 8, TrialState.COMPLETED: 1}
     assert {trial.worker for trial in result.trials} == {0, 1}
 
 
-def test_a_gang_larger_than_the_slots_is_refused_with_both_numbers(
-    spark_local: SparkSession, tmp_path: Path
-) -> None:
+def test_a_gang_larger_than_the_slots_is_refused_with_both_numbers(spark_local: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="workers=3 but the Spark session has 2 slots now; pass workers=2"):
         lagom(fns.climb, SPACE, workers=3, directory=tmp_path, progress=False)
     assert list(tmp_path.iterdir()) == []
@@ -65,7 +89,7 @@ def test_a_gang_larger_than_the_slots_is_refused_with_both_numbers(
 
 def test_a_killed_task_brings_the_gang_back_with_the_next_epoch(spark_local: SparkSession, tmp_path: Path) -> None:
     """kill -9 of a Spark Python worker: the barrier stage falls as a whole, and is launched again."""
-    go = tmp_path / "go"
+    gate = Gate(tmp_path / "gate")
     killed: list[int] = []
 
     def on_event(event: Event) -> None:
@@ -76,10 +100,9 @@ def test_a_killed_task_brings_the_gang_back_with_the_next_epoch(spark_local: Spa
             killed.append(servers[0].ppid())
             psutil.Process(killed[0]).kill()
         elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
-            go.touch()
+            gate.open()
 
-    space: dict[str, Any] = {"path": str(go), **SPACE}
-    result = lagom(fns.wait_for_file, space, optimizer="random", n_trials=4, directory=tmp_path / "runs",
+    result = lagom(fns.wait_at_gate, {"gate": gate.path, **SPACE}, optimizer="random", n_trials=4, directory=tmp_path / "runs",
                    progress=False, callbacks=[on_event])  # fmt: skip
     assert killed
     assert result.counts == {TrialState.COMPLETED: 4}
@@ -101,7 +124,7 @@ def test_standalone_gives_each_worker_its_own_gpu(
     conf = dict(standalone_cluster.conf)
     if profile:
         del conf["spark.task.resource.gpu.amount"]
-    done = run_script(ON_A_MASTER, standalone_cluster.master_url, tmp_path / "runs", conf)
+    done = run_script(ON_A_MASTER, standalone_cluster.master_url, tmp_path / "runs", conf, env=TESTS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "counts [('completed', 1), ('paused', 8)]" in done.stdout
     assert "gpus [0, 1]" in done.stdout
@@ -110,7 +133,8 @@ def test_standalone_gives_each_worker_its_own_gpu(
 
 
 def test_local_cluster_master(run_script: Any, tmp_path: Path) -> None:
-    done = run_script(ON_A_MASTER, "local-cluster[2,1,1024]", tmp_path / "runs", {"spark.executor.memory": "1g"})
+    conf = {"spark.executor.memory": "1g"}
+    done = run_script(ON_A_MASTER, "local-cluster[2,1,1024]", tmp_path / "runs", conf, env=TESTS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "counts [('completed', 1), ('paused', 8)]" in done.stdout
     assert "workers 2" in done.stdout

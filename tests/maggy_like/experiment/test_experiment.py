@@ -212,9 +212,7 @@ def test_a_trial_that_keeps_dying_fails_with_its_cause() -> None:
 def test_an_exception_fails_the_trial_and_the_search_goes_on() -> None:
     hand = Hand(n_trials=2).start()
     worker = hand.join(0)
-    (following,) = hand.finish(
-        worker, outcome="raised", kind="exception", message="ValueError: x", traceback="Tr"
-    )
+    (following,) = hand.finish(worker, outcome="raised", kind="exception", message="ValueError: x", traceback="Tr")
     assert isinstance(following, Assign)
     assert hand.states() == ["failed", "running"]
     assert "failed: ValueError: x\nTr" in hand.shown

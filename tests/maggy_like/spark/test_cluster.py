@@ -25,9 +25,7 @@ def test_numbers_that_are_too_small(wrong: dict[str, int]) -> None:
         StandaloneCluster(**wrong)
 
 
-def test_a_process_that_fails_is_told_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_process_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A Master that ends at once: its last words are in the error, and the cluster's folder is gone."""
     program = tmp_path / "bin" / "spark-class"
     program.parent.mkdir()
@@ -72,9 +70,7 @@ spark.stop()
 
 
 @pytest.mark.spark
-def test_stop_ends_the_processes_and_removes_the_files(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_stop_ends_the_processes_and_removes_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with StandaloneCluster(1, memory="600m") as cluster:
         pids = cluster.pids

