@@ -76,7 +76,7 @@ class Rung:
 
     def record(self, trial: int, loss: float) -> bool:
         """Enter a result; True if it is among the best ``floor(n / eta)`` now and finite."""
-        key = (loss, self._size, trial)
+        key = (loss if math.isfinite(loss) else math.inf, self._size, trial)
         self._keys[trial] = key
         self._recorded.add(trial)
         self._size += 1

@@ -31,7 +31,6 @@ from maggy_like.messages import (
     Reported,
     Shutdown,
     Stop,
-    ToDriver,
     ToWorker,
     decode_to_driver,
     encode,
@@ -49,7 +48,7 @@ MAX_STILLBORN = 3
 """Children in a row that may die before they are ready."""
 
 SPARE_DELAY = 0.02
-"""Seconds that a trial has the processor to itself before its successor is forked."""
+"""Seconds that a starting trial is left alone: its successor is forked, its predecessor torn down only then."""
 
 LEAVE_GRACE = 1.0
 """Seconds that a running trial gets when the worker itself is told to leave."""
@@ -88,11 +87,12 @@ class Agent:
         self._output: TrialOutput | None = None
         self._kill_at: float | None = None
         self._spawn_at: float | None = None
+        self._dismiss_at: float | None = None
         self._told_stop = False
         self._leaving = False
         self._announced = False
         self._stillborn = 0
-        self._heard = self._spoke = self._logged = time.monotonic()
+        self._heard = self._logged = self._beat_at = time.monotonic()
 
     def run(self) -> None:
         """Serve until the driver says that it is over, or is gone."""
@@ -106,7 +106,7 @@ class Agent:
             self._spawn_spare()
             while not self._leaving or self._current is not None:
                 self._poll_once()
-            self._send(Goodbye())
+            self._client.send(Goodbye())
         finally:
             self._close()
 
@@ -123,26 +123,24 @@ class Agent:
         now = time.monotonic()
         if self._output is not None and now - self._logged >= self._task.interval:
             self._forward_log()
-        if now - self._spoke >= HEARTBEAT:
-            self._send(Beat())
+        if now >= self._beat_at:  # also while the trial reports: the answer says that the driver is alive
+            self._beat_at = now + HEARTBEAT
+            self._client.send(Beat())
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_current()
         if self._spawn_at is not None and now >= self._spawn_at:
             self._spawn_spare()
+        if self._dismiss_at is not None and now >= self._dismiss_at:
+            self._dismiss_ended()
         if now - self._heard > self._task.silence:
             self._leave_now()
 
     def _patience(self) -> float:
         """Seconds until something is due."""
         now = time.monotonic()
-        due = self._spoke + HEARTBEAT
-        if self._output is not None and self._output.has_lines:
-            due = min(due, self._logged + self._task.interval)
-        if self._kill_at is not None:
-            due = min(due, self._kill_at)
-        if self._spawn_at is not None:
-            due = min(due, self._spawn_at)
-        return max(0.0, due - now)
+        log_at = self._logged + self._task.interval if self._output is not None and self._output.has_lines else None
+        due = (self._beat_at, log_at, self._kill_at, self._spawn_at, self._dismiss_at)
+        return max(0.0, min(at for at in due if at is not None) - now)
 
     def _watch(self, descriptor: int, handler: Callable[[], None]) -> None:
         self._handlers[descriptor] = handler
@@ -152,14 +150,10 @@ class Agent:
         if self._handlers.pop(descriptor, None) is not None:
             self._poller.unregister(descriptor)
 
-    def _send(self, message: ToDriver) -> None:
-        self._spoke = time.monotonic()
-        self._client.send(message)
-
     def _say_hello(self) -> None:
         context = self._context
         visible = is_visible(self._task.store, self._task.token)
-        self._send(
+        self._client.send(
             Hello(
                 PROTOCOL_VERSION,
                 self._task.token,
@@ -238,6 +232,13 @@ class Agent:
         if self._task.isolation == "process":
             self._spawn_at = time.monotonic() + SPARE_DELAY
 
+    def _dismiss_ended(self) -> None:
+        """Let children that told their end exit, now that it disturbs no successor's start."""
+        self._dismiss_at = None
+        for child in self._ending:
+            with contextlib.suppress(OSError):  # it is gone already
+                child.channel.send(encode(Shutdown()))
+
     def _hear(self, child: Child) -> None:
         frames, alive = child.channel.drain()
         for frame in frames:
@@ -254,12 +255,11 @@ class Agent:
                 child.ready = True
                 if not self._announced:
                     self._announced = True
-                    self._send(Ready())
+                    self._client.send(Ready())
                 self._start_if_possible()
             case Broken(message=message):
                 self._break_down(message)
             case Reported() | Checkpointed():
-                self._spoke = time.monotonic()
                 self._client.forward(frame)
             case Finished() as finished if child is self._current:
                 self._end_attempt(child, finished)
@@ -275,7 +275,8 @@ class Agent:
             self._ending.append(child)
         else:
             self._spare = child
-        self._send(finished)
+        self._client.send(finished)
+        self._dismiss_at = time.monotonic() + (0.0 if self._context.accelerators else SPARE_DELAY)
         self._spawn_spare()
 
     def _detach_output(self, child: Child) -> None:
@@ -338,7 +339,7 @@ class Agent:
 
     def _break_down(self, message: str) -> None:
         if not self._leaving:
-            self._send(Broken(message))
+            self._client.send(Broken(message))
             self._leave_now()
 
     # -- output -------------------------------------------------------------------------------
@@ -352,7 +353,7 @@ class Agent:
         if self._output is not None and self._assign is not None:
             lines, dropped = self._output.take()
             if lines or dropped:
-                self._send(Logged(self._assign.trial, self._assign.attempt, lines, dropped))
+                self._client.send(Logged(self._assign.trial, self._assign.attempt, lines, dropped))
 
     def _close(self) -> None:
         if self._output is not None:

@@ -6,10 +6,11 @@ child, sends buffered reports and hears the driver's answers.
 
 from __future__ import annotations
 
+import inspect
 import select
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any
 
@@ -26,7 +27,7 @@ from maggy_like.messages import (
 )
 from maggy_like.worker.channel import Channel
 from maggy_like.worker.checkpoints import CheckpointStore
-from maggy_like.worker.invoke import call_train_fn
+from maggy_like.worker.invoke import arguments_for
 from maggy_like.worker.reporter import (
     BudgetUsed,
     Reporter,
@@ -62,6 +63,7 @@ def serve(
         reason = "".join(traceback.format_exception_only(error)).strip()
         channel.send(encode(Broken(f"train_fn cannot be loaded on the worker: {reason}")))
         return
+    parameters = inspect.signature(train_fn).parameters.values()
     store = CheckpointStore(task.store)
     service = _Service(channel, task.interval, on_orphaned)
     channel.send(encode(Ready()))
@@ -69,12 +71,13 @@ def serve(
     while (trials is None or done < trials) and (assign := service.assignments.get()) is not None:
         sender = Sender(assign, channel.send)
         service.sender = sender
-        finished = run_attempt(train_fn, Reporter.for_trial(assign, store, sender), assign)
+        finished = run_attempt(train_fn, parameters, Reporter.for_trial(assign, store, sender), assign)
         service.sender = None
         before_end()
         sender.flush()
         channel.send(encode(finished))
         done += 1
+    service.assignments.get()  # the agent says when: tearing a process down keeps a core busy for milliseconds
 
 
 def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
@@ -85,11 +88,13 @@ def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
     return function
 
 
-def run_attempt(train_fn: Callable[..., Any], reporter: Reporter, assign: Assign) -> Finished:
+def run_attempt(
+    train_fn: Callable[..., Any], parameters: Iterable[inspect.Parameter], reporter: Reporter, assign: Assign
+) -> Finished:
     """Run the training function once and say how it ended."""
     trial, attempt = assign.trial, assign.attempt
     try:
-        returned = call_train_fn(train_fn, assign.config, reporter)
+        returned = train_fn(**arguments_for(parameters, assign.config, reporter))
         value, metrics = read_returned(returned, reporter.objective)
     except TrialStopped:
         return Finished(trial, attempt, "stopped")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 INJECTED = ("reporter", "config", "budget")
@@ -16,20 +16,22 @@ class HasBudget(Protocol):
     budget: int
 
 
-def call_train_fn(train_fn: Callable[..., Any], config: Mapping[str, Any], reporter: HasBudget) -> Any:
-    """Call ``train_fn`` with those of its parameters that the configuration or the runtime fills.
+def arguments_for(
+    parameters: Iterable[inspect.Parameter], config: Mapping[str, Any], reporter: HasBudget
+) -> dict[str, Any]:
+    """The arguments of a training function that the configuration or the runtime fills.
 
     Args:
-        train_fn: A function whose parameters are names of the search space, ``reporter``,
-            ``config`` (all parameters as a dict) or ``budget`` (the steps granted).
+        parameters: The function's: names of the search space, ``reporter``, ``config`` (all
+            parameters as a dict), ``budget`` (the steps granted), or ``**anything`` for the rest.
     """
     injected = {"reporter": reporter, "config": dict(config), "budget": reporter.budget}
     arguments: dict[str, Any] = {}
-    for parameter in inspect.signature(train_fn).parameters.values():
+    for parameter in parameters:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             arguments = {**config, **arguments}
         elif parameter.name in config:
             arguments[parameter.name] = config[parameter.name]
         elif parameter.name in injected:
             arguments[parameter.name] = injected[parameter.name]
-    return train_fn(**arguments)
+    return arguments

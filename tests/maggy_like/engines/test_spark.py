@@ -102,7 +102,8 @@ def test_a_killed_task_brings_the_gang_back_with_the_next_epoch(spark_local: Spa
         elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
             gate.open()
 
-    result = lagom(fns.wait_at_gate, {"gate": gate.path, **SPACE}, optimizer="random", n_trials=4, directory=tmp_path / "runs",
+    space = {"gate": gate.path, **SPACE}
+    result = lagom(fns.wait_at_gate, space, optimizer="random", n_trials=4, directory=tmp_path / "runs",
                    progress=False, callbacks=[on_event])  # fmt: skip
     assert killed
     assert result.counts == {TrialState.COMPLETED: 4}
