@@ -49,6 +49,13 @@ def start(folder: Path, wait: str, engine: str = "local") -> subprocess.Popen[st
     pytest.fail(f"the script ended early with status {process.wait()}")
 
 
+def command_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has just ended
+        return []
+
+
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
@@ -107,7 +114,7 @@ def test_ctrl_c_on_spark_cancels_the_job_and_leaves_no_trial(tmp_path: Path) -> 
         seen += "under way" in line
         if seen == 2:
             break
-    trials = [p for p in family(process) if "maggy_like.worker.forkserver" in p.cmdline()]
+    trials = [p for p in family(process) if "maggy_like.worker.forkserver" in command_of(p)]
     assert len(trials) >= 4  # two fork servers and their children
     os.kill(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=60)
