@@ -211,7 +211,7 @@ def test_a_killed_child_and_a_killed_agent_lose_nothing(search: Any, tmp_path: P
     def on_event(event: Event) -> None:
         if isinstance(event, AttemptStarted) and not agents:
             agents.extend(p for p in psutil.Process().children() if "maggy_like.worker" in p.cmdline())
-            agents[0].kill()
+            sorted(agents, key=lambda agent: agent.create_time())[event.worker].kill()
         elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
             gate.open()
 
