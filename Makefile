@@ -9,7 +9,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
 STAMP := .venv/.made
-FAST := not spark and not gpu and not notebook
+FAST := not spark and not gpu and not notebook and not example
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast lint clean

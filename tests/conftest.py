@@ -22,7 +22,7 @@ RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests without a JVM or a kernel first: what fails there explains what fails later."""
-    items.sort(key=lambda item: any(item.get_closest_marker(name) for name in ("spark", "notebook")))
+    items.sort(key=lambda item: any(item.get_closest_marker(name) for name in ("example", "spark", "notebook")))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from maggy_like.errors import ConfigError, WorkerError
-from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
+from maggy_like.experiment.commands import Append, Command, Replace, Send, Show
 from maggy_like.experiment.inputs import (
     Input,
     StopRequested,
@@ -29,10 +29,11 @@ from maggy_like.experiment.inputs import (
     WorkerReady,
     WorkerSeen,
 )
+from maggy_like.experiment.proposals import Proposals
 from maggy_like.experiment.workers import Worker, WorkerState
 from maggy_like.messages import Assign, Decided, Refused, Reported, Shutdown, Stop
 from optimizers.base import Decision
-from optimizers.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
+from optimizers.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured
 from optimizers.study import DRIVER_LOST, Study
 from optimizers.trial import Config, Failure, Trial, TrialState
 
@@ -72,17 +73,12 @@ class Experiment:
         self.ending: str | None = None
         self.error: Exception | None = None
         self.stale = 0
-        self._points = deque(points)
-        self._lookahead = 1 if study.optimizer.adaptive else max(2, workers)
+        self._proposals = Proposals(study, points, workers)
         self._max_attempts = max_attempts
         self._trial_timeout = trial_timeout
         self._heartbeat_timeout = heartbeat_timeout
         self._idle: dict[int, None] = {}  # indexes of idle workers, in order of idling
         self._retries: deque[int] = deque()
-        self._proposals: deque[tuple[int, Config]] = deque()
-        self._next_ask = 0
-        self._asking = False
-        self._exhausted = False
         self._doomed: set[int] = set()  # running trials that a rule has already stopped
         self._busy = 0
         self._warned: set[str] = set()
@@ -111,9 +107,7 @@ class Experiment:
                 self._end_lost(trial, Failure(DRIVER_LOST, "the driver ended while the trial ran"))
             elif trial.state is TrialState.PENDING:
                 self._retries.append(trial.id)
-        for _ in range(min(len(self._points), len(self.study.trials) - self.study.n_asks)):
-            self._points.popleft()
-        self._next_ask = self.study.n_asks
+        self._proposals.go_on()
         self._ask_ahead()
         self._close_if_done()
         return self._out
@@ -350,21 +344,10 @@ class Experiment:
             return self.study.trials[self._retries.popleft()]
         if (promotion := self.study.next_promotion()) is not None:
             return promotion
-        if self._has_room():
-            if self._points:
-                return self._create(self._points.popleft(), None)
-            if self._proposals:
-                index, config = self._proposals.popleft()
-                return self._create(config, index)
+        if (created := self._proposals.take()) is not None:
+            self._record(created)
+            return self.study.trials[-1]
         return None
-
-    def _has_room(self) -> bool:
-        n_trials = self.study.problem.n_trials
-        return n_trials is None or len(self.study.trials) < n_trials
-
-    def _create(self, config: Config, ask: int | None) -> Trial:
-        self._record(TrialCreated(len(self.study.trials), config, ask))
-        return self.study.trials[-1]
 
     def _assign(self, worker: Worker, trial: Trial) -> None:
         grant = self.study.grant(trial)
@@ -389,25 +372,14 @@ class Experiment:
         )
 
     def _ask_ahead(self) -> None:
-        """Keep proposals ready, so that a free worker never waits for the optimizer."""
-        if self._asking or self._exhausted or self.ending is not None:
-            return
-        n_trials = self.study.problem.n_trials
-        known = len(self.study.trials) + len(self._points) + len(self._proposals)
-        if len(self._proposals) < self._lookahead and (n_trials is None or known < n_trials):
-            self._asking = True
-            self._out.append(AskOptimizer(self._next_ask, self.study.take_updates()))
+        if self.ending is None and (question := self._proposals.ask()) is not None:
+            self._out.append(question)
 
     def _suggested(self, event: SuggestionReady) -> None:
-        self._asking = False
         if event.error is not None:
             self._stop_all("error", event.error)
             return
-        self._next_ask = event.index + 1
-        if event.config is None:
-            self._exhausted = True
-        else:
-            self._proposals.append((event.index, event.config))
+        self._proposals.answer(event)
         self._dispatch()
 
     # -- time and ends ------------------------------------------------------------------------
@@ -430,8 +402,7 @@ class Experiment:
                 self._out.append(Send(worker.id, Stop(trial.id, trial.attempt)))
 
     def _close_if_done(self) -> None:
-        new = self._points or self._proposals or not self._exhausted
-        more = self._retries or (new and self._has_room())
+        more = self._retries or self._proposals.has_more
         if self.ending is None and not self._busy and not more and self.study.next_promotion() is None:
             self._stop_all("completed", None)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import signal
 import time
 from collections.abc import Callable
 
@@ -317,11 +316,9 @@ class Agent:
         self._start_if_possible()
 
     def _post_mortem(self, child: Child, assign: Assign) -> Finished:
-        status = child.status or 0
         if self._told_stop:
             return Finished(assign.trial, assign.attempt, "stopped")
-        kind = "signal" if status < 0 else "exit"
-        how = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
+        kind, how = child.cause_of_death
         tail = self._output.tail if self._output is not None else ""
         return Finished(
             assign.trial,
@@ -363,10 +360,3 @@ class Agent:
             if child is not None:
                 child.close()
         self._client.close()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -39,6 +40,18 @@ class Child:
         self.pid: int | None = None
         self.ready = False
         self.status: int | None = None
+
+    @property
+    def cause_of_death(self) -> tuple[str, str]:
+        """Kind and words for the exit status of a child that ended without a word."""
+        status = self.status or 0
+        if status >= 0:
+            return "exit", f"exited with status {status}"
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return "signal", f"was killed by {name}"
 
     def close(self) -> None:
         """Close the agent's ends."""

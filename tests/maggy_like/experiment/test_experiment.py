@@ -146,7 +146,7 @@ def test_the_search_ends_when_all_trials_have_and_shuts_the_gang_down() -> None:
 
 def test_proposals_are_ready_before_a_worker_asks() -> None:
     hand = Hand(n_trials=10).start()
-    assert len(hand.experiment._proposals) == 2
+    assert len(hand.experiment._proposals._ready) == 2
     commands = hand.experiment.handle(WorkerJoined(WorkerId(0, 0), "host"), 0.0)
     commands += hand.experiment.handle(WorkerReady(WorkerId(0, 0)), 0.0)
     assert [type(c) for c in commands] == [Append, Append, Send, AskOptimizer]

@@ -91,6 +91,8 @@ class Gang(RuleBasedStateMachine):
         points=st.integers(0, 2),
         max_attempts=st.integers(1, 3),
         trial_timeout=st.sampled_from([None, 6.0]),
+        workers=st.integers(0, PLACES),
+        prompt=st.booleans(),
     )
     def begin(
         self,
@@ -100,6 +102,8 @@ class Gang(RuleBasedStateMachine):
         points: int,
         max_attempts: int,
         trial_timeout: float | None,
+        workers: int,
+        prompt: bool,
     ) -> None:
         self.new_study: Callable[[], Study] = lambda: Study(
             {"x": Float(0, 1)}, OPTIMIZERS[name](), direction=direction, max_budget=4, n_trials=n_trials
@@ -108,12 +112,15 @@ class Gang(RuleBasedStateMachine):
         self.points = points
         self.max_attempts = max_attempts
         self.trial_timeout = trial_timeout
+        self.prompt = prompt  # whether the optimizer answers at once
         self.journal: list[bytes] = []
         self.ledger = self.new_study()  # the journal's replay, as the journal grows
         self.updates: list[Update] = []  # what an optimizer must know by that ledger
         self.condemned: set[tuple[int, int]] = set()  # attempts that a rule has stopped
         self.now = 0.0
         self.boot()
+        for index in range(workers):
+            self.come(index, ready=True)
 
     def boot(self) -> None:
         """Start a driver on the journal as it is; it knows no worker."""
@@ -138,6 +145,7 @@ class Gang(RuleBasedStateMachine):
         self.proposals = 0  # that wait for a worker
         self.experiment.replay(map(from_json, self.journal))
         self.carry_out(self.experiment.start(self.now))
+        self.suggest_if_prompt()
 
     # -- both ends of the wire --------------------------------------------------------------------
 
@@ -150,6 +158,7 @@ class Gang(RuleBasedStateMachine):
             assert (len(self.journal), said(self.experiment.study), self.experiment.stale) == before
         if not isinstance(event, SuggestionReady | Tick | StopRequested | WorkerLost):
             self.past.append(event)
+        self.suggest_if_prompt()
         return sent
 
     def is_stale(self, event: Input) -> bool:
@@ -193,8 +202,10 @@ class Gang(RuleBasedStateMachine):
             else:
                 assert trial.state is TrialState.RUNNING
                 assert event.attempt == trial.attempt
-            if isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
-                assert (event.trial, event.attempt) not in self.condemned  # a verdict stands, also for who was lost
+            if isinstance(event, AttemptEnded) and event.state in (TrialState.PENDING, TrialState.STOPPED):
+                # A verdict stands, also for one that was lost; and none but a rule's verdict stops a trial.
+                stopped = (event.trial, event.attempt) in self.condemned
+                assert stopped == (event.state is TrialState.STOPPED)
         self.journal.append(to_json(event))
         if self.ledger.apply(from_json(self.journal[-1])) is Decision.STOP:
             self.condemned.add((event.trial, self.ledger.trials[event.trial].attempt))
@@ -242,15 +253,11 @@ class Gang(RuleBasedStateMachine):
 
     # -- what happens -----------------------------------------------------------------------------
 
-    @precondition(lambda self: len(self.live) < PLACES)
     @rule(pick=PICK, ready=st.booleans())
     def join(self, pick: int, ready: bool) -> None:
-        self.come(some(set(range(PLACES)) - {worker.index for worker in self.live}, pick), ready)
-
-    @precondition(lambda self: self.live)
-    @rule(pick=PICK)
-    def take_the_place_of_a_live_worker(self, pick: int) -> None:
-        self.come(some(self.live, pick).index, ready=False)
+        """A worker comes to an empty place, or takes that of a live one if there is none."""
+        places = set(range(PLACES))
+        self.come(some(places - {worker.index for worker in self.live} or places, pick), ready)
 
     def come(self, index: int, ready: bool) -> None:
         self.epochs[index] = self.epochs.get(index, -1) + 1
@@ -272,7 +279,10 @@ class Gang(RuleBasedStateMachine):
     @precondition(lambda self: self.busy)
     @rule(pick=PICK, n=st.integers(1, 3), value=VALUES)
     def report(self, pick: int, n: int, value: float) -> None:
-        worker = some(self.busy, pick)
+        self.report_steps(some(self.busy, pick), n, value)
+
+    def report_steps(self, worker: WorkerId, n: int, value: float) -> None:
+        """Report the next ``n`` steps, or those up to where the trial must wait for a verdict."""
         assign = self.holding[worker]
         first = self.step[worker] + 1
         last = min([first + n - 1, assign.budget, *(step for step in assign.milestones if step >= first)])
@@ -280,8 +290,17 @@ class Gang(RuleBasedStateMachine):
         awaiting = last in assign.milestones
         message = Reported(assign.trial, assign.attempt, "loss", {"loss": (steps, [value] * len(steps))}, awaiting)
         sent = self.tell(TrialReported(worker, message))
-        assert [type(answer) for answer in sent if not isinstance(answer, Stop)] == [Decided] * awaiting
+        assert sum(isinstance(answer, Decided) for answer in sent) == awaiting
         self.step[worker] = last
+
+    @precondition(lambda self: self.busy)
+    @rule(pick=PICK, value=VALUES)
+    def train(self, pick: int, value: float) -> None:
+        """An attempt as it should be."""
+        worker = some(self.busy, pick)
+        while self.step[worker] < self.holding[worker].budget and worker not in self.stopping:
+            self.report_steps(worker, 1, value)
+        self.finish(list(self.holding).index(worker), "stopped" if worker in self.stopping else "returned", value)
 
     @precondition(lambda self: self.busy)
     @rule(pick=PICK)
@@ -297,18 +316,16 @@ class Gang(RuleBasedStateMachine):
         """End an attempt: of a live worker, or of one that does not know that it was given up."""
         worker = some(self.holding, pick)
         assign = self.holding.pop(worker)
+        if outcome == "stopped" and worker not in self.stopping | self.leaving:
+            outcome = "returned"
         returned = value if outcome == "returned" else None
         self.tell(TrialFinished(worker, Finished(assign.trial, assign.attempt, outcome, returned)))
 
     @precondition(lambda self: self.live)
-    @rule(pick=PICK)
-    def lose(self, pick: int) -> None:
-        self.tell(WorkerLost(some(self.live, pick), "kill -9"))
-
-    @precondition(lambda self: self.live)
-    @rule(pick=PICK)
-    def leave(self, pick: int) -> None:
-        self.tell(WorkerGone(some(self.live, pick)))
+    @rule(pick=PICK, goodbye=st.booleans())
+    def go(self, pick: int, goodbye: bool) -> None:
+        worker = some(self.live, pick)
+        self.tell(WorkerGone(worker) if goodbye else WorkerLost(worker, "kill -9"))
 
     @rule(seconds=st.sampled_from([1.0, 7.0, 20.0]), silent=st.booleans())
     def wait(self, seconds: float, silent: bool) -> None:
@@ -331,6 +348,10 @@ class Gang(RuleBasedStateMachine):
         config = study.optimizer.ask(asked.index, study.history)
         self.proposals += config is not None
         self.tell(SuggestionReady(asked.index, config))
+
+    def suggest_if_prompt(self) -> None:
+        if self.prompt and self.asked is not None:
+            self.suggest()
 
     @precondition(lambda self: self.past)
     @rule(pick=st.integers(0, 10**6))
@@ -404,8 +425,7 @@ class Gang(RuleBasedStateMachine):
                 self.join(pick=0, ready=True)
             for worker in self.live:
                 if worker in self.holding:
-                    outcome: OutcomeKind = "stopped" if worker in self.stopping else "returned"
-                    self.finish(list(self.holding).index(worker), outcome, 0.5)
+                    self.train(self.busy.index(worker), 0.5)
                 elif worker in self.leaving:
                     self.tell(WorkerGone(worker))
                 elif worker in self.unready:
