@@ -2,17 +2,16 @@
 
 ``handle(event, now)`` returns commands; it does no I/O and reads no clock, so the server's thread,
 a test and the virtual-time simulator all drive the same object. Whatever changes the study goes
-through :meth:`Experiment._record`, which also puts the event into the journal.
+through :class:`~maggy_like.experiment.attempts.Attempts`, which also puts the event into the journal.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from maggy_like.errors import ConfigError, WorkerError
-from maggy_like.experiment.commands import Append, Command, Replace, Send, Show
+from maggy_like.experiment.attempts import Attempts
+from maggy_like.experiment.commands import Command, Replace, Send, Show
 from maggy_like.experiment.inputs import (
     Input,
     StopRequested,
@@ -32,8 +31,7 @@ from maggy_like.experiment.inputs import (
 from maggy_like.experiment.proposals import Proposals
 from maggy_like.experiment.workers import Worker, WorkerState
 from maggy_like.messages import Assign, Decided, Refused, Reported, Shutdown, Stop
-from optimizers.base import Decision
-from optimizers.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured
+from optimizers.events import AttemptStarted, CheckpointSaved, Event
 from optimizers.study import DRIVER_LOST, Study
 from optimizers.trial import Config, Failure, Trial, TrialState
 
@@ -74,14 +72,11 @@ class Experiment:
         self.error: Exception | None = None
         self.stale = 0
         self._proposals = Proposals(study, points, workers)
-        self._max_attempts = max_attempts
+        self._attempts = Attempts(study, max_attempts)
         self._trial_timeout = trial_timeout
         self._heartbeat_timeout = heartbeat_timeout
         self._idle: dict[int, None] = {}  # indexes of idle workers, in order of idling
-        self._retries: deque[int] = deque()
-        self._doomed: set[int] = set()  # running trials that a rule has already stopped
         self._busy = 0
-        self._warned: set[str] = set()
         self._out: list[Command] = []
         self._now = 0.0
 
@@ -93,20 +88,18 @@ class Experiment:
     def replay(self, events: Iterable[Event]) -> None:
         """Take in a journal's events; call before :meth:`start`."""
         for event in events:
-            decision = self.study.apply(event)
-            if decision is Decision.STOP and isinstance(event, Measured):
-                self._doomed.add(event.trial)
+            self._attempts.replay(event)
 
     def start(self, now: float) -> list[Command]:
         """Begin, or go on where the replayed journal ends."""
-        self._out, self._now = [], now
+        self._out, self._now = self._attempts.begin(now), now
         for trial in self.study.trials:
             if trial.objective is not None and self.objective is None:
                 self.objective = trial.objective
             if trial.state is TrialState.RUNNING:
-                self._end_lost(trial, Failure(DRIVER_LOST, "the driver ended while the trial ran"))
+                self._attempts.lose(trial, Failure(DRIVER_LOST, "the driver ended while the trial ran"))
             elif trial.state is TrialState.PENDING:
-                self._retries.append(trial.id)
+                self._attempts.retries.append(trial.id)
         self._proposals.go_on()
         self._ask_ahead()
         self._close_if_done()
@@ -119,7 +112,7 @@ class Experiment:
             event: What happened.
             now: Seconds on any clock that never runs backwards.
         """
-        self._out, self._now = [], now
+        self._out, self._now = self._attempts.begin(now), now
         match event:
             case Tick():
                 self._tick()
@@ -189,7 +182,7 @@ class Experiment:
                     self._reported(worker, trial, message)
             case TrialCheckpointed(message=saved):
                 if (trial := self._running(worker, saved.trial, saved.attempt)) is not None:
-                    self._record(CheckpointSaved(trial.id, trial.attempt, saved.step, saved.url))
+                    self._attempts.record(CheckpointSaved(trial.id, trial.attempt, saved.step, saved.url))
             case TrialFinished(message=finished):
                 if (trial := self._running(worker, finished.trial, finished.attempt)) is not None:
                     self._finished(worker, trial, event)
@@ -243,25 +236,16 @@ class Experiment:
             self._busy -= 1
             failure = worker.failure or failure
             worker.release(state)
-            self._end_lost(trial, failure)
+            self._attempts.lose(trial, failure)
         worker.release(state)
 
     # -- trials -------------------------------------------------------------------------------
 
-    def _record(self, event: Event) -> Decision:
-        """Change the study and have the journal say so."""
-        self._out.append(Append(event))
-        return self.study.apply(event)
-
     def _reported(self, worker: Worker, trial: Trial, message: Reported) -> None:
         if self.objective is None:
             self.objective = message.objective
-        decision = self._record(Measured(trial.id, trial.attempt, message.objective, message.columns))
-        if trial.value is not None and not math.isfinite(trial.value):
-            self._warn(f"nan-{trial.id}", f"reported {trial.value} at step {trial.step}; it ranks worst", trial.id)
-        if decision is Decision.STOP:
-            self._doomed.add(trial.id)
-        stop = trial.id in self._doomed or worker.stopping
+        self._attempts.measure(trial, message)
+        stop = trial.id in self._attempts.doomed or worker.stopping
         if message.awaiting:
             self._out.append(Send(worker.id, Decided(trial.id, trial.attempt, stop)))
         elif stop and not worker.stopping:
@@ -272,61 +256,18 @@ class Experiment:
         message, failure, was_stopping = event.message, worker.failure, worker.stopping
         self._release(worker)
         if message.outcome == "returned":
-            self._doomed.discard(trial.id)
-            self._warn_if_silent(trial)
-            for change in self.study.conclude(trial, message.value, message.metrics, self._now):
-                self._record(change)
+            self._attempts.conclude(trial, message)
         elif message.outcome == "raised":
-            self._fail(trial, Failure(message.kind or "exception", message.message, message.traceback))
+            self._attempts.fail(trial, Failure(message.kind or "exception", message.message, message.traceback))
         elif self.ending is not None and not was_stopping:
-            self._end_lost(trial, Failure(DRIVER_LOST, "the search was stopped"))
+            self._attempts.lose(trial, Failure(DRIVER_LOST, "the search was stopped"))
         elif failure is not None:
-            self._fail(trial, failure)
+            self._attempts.fail(trial, failure)
         elif message.outcome == "stopped" or was_stopping:
-            self._doomed.discard(trial.id)
-            self._record(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, self._now))
+            self._attempts.stop(trial)
         else:
-            self._end_lost(trial, Failure(message.kind, message.message, message.traceback))
-        if trial.state is TrialState.FAILED and message.outcome == "returned" and trial.failure is not None:
-            self._out.append(Show(f"failed: {trial.failure.message}", trial.id))
+            self._attempts.lose(trial, Failure(message.kind, message.message, message.traceback))
         self._dispatch()
-
-    def _fail(self, trial: Trial, failure: Failure) -> None:
-        self._doomed.discard(trial.id)
-        self._record(AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, self._now, failure=failure))
-        details = failure.traceback.rstrip()
-        self._out.append(Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id))
-
-    def _end_lost(self, trial: Trial, failure: Failure) -> None:
-        """End an attempt that was cut off: stopped if a rule had said so, else to be run again."""
-        if trial.id in self._doomed:
-            self._doomed.discard(trial.id)
-            self._record(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, self._now))
-        elif failure.kind == "timeout":
-            self._fail(trial, failure)
-        elif failure.kind != DRIVER_LOST and trial.losses + 1 >= self._max_attempts:
-            message = f"{failure.message} (attempt {trial.losses + 1} of {self._max_attempts})"
-            self._fail(trial, Failure(failure.kind, message, failure.traceback))
-        else:
-            self._record(AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure))
-            self._retries.append(trial.id)
-            if failure.kind != DRIVER_LOST:
-                self._out.append(Show(f"lost: {failure.message}; it will run again", trial.id))
-
-    def _warn(self, key: str, text: str, trial: int | None = None) -> None:
-        if key not in self._warned:
-            self._warned.add(key)
-            self._out.append(Show(text, trial))
-
-    def _warn_if_silent(self, trial: Trial) -> None:
-        stops_early = self.study.scheduler.watches_reports or self.study.grant(trial).milestones
-        if stops_early and not len(trial.curve):
-            self._warn(
-                "silent",
-                "reported nothing before it returned, so it could not be stopped early; call "
-                "reporter.report(...) at each step",
-                trial.id,
-            )
 
     # -- work ---------------------------------------------------------------------------------
 
@@ -340,19 +281,19 @@ class Experiment:
         self._close_if_done()
 
     def _next_trial(self) -> Trial | None:
-        if self._retries:
-            return self.study.trials[self._retries.popleft()]
+        if self._attempts.retries:
+            return self.study.trials[self._attempts.retries.popleft()]
         if (promotion := self.study.next_promotion()) is not None:
             return promotion
         if (created := self._proposals.take()) is not None:
-            self._record(created)
+            self._attempts.record(created)
             return self.study.trials[-1]
         return None
 
     def _assign(self, worker: Worker, trial: Trial) -> None:
         grant = self.study.grant(trial)
         attempt = trial.attempt + 1
-        self._record(AttemptStarted(trial.id, attempt, worker.id.index, grant.budget, self._now))
+        self._attempts.record(AttemptStarted(trial.id, attempt, worker.id.index, grant.budget, self._now))
         worker.take(trial.id, self._now)
         self._busy += 1
         checkpoint = trial.checkpoint.url if trial.checkpoint is not None else None
@@ -402,7 +343,7 @@ class Experiment:
                 self._out.append(Send(worker.id, Stop(trial.id, trial.attempt)))
 
     def _close_if_done(self) -> None:
-        more = self._retries or self._proposals.has_more
+        more = self._attempts.retries or self._proposals.has_more
         if self.ending is None and not self._busy and not more and self.study.next_promotion() is None:
             self._stop_all("completed", None)
 

@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 PLACES = 3
 HEARTBEAT = 15.0
-GRID = 5
+GRID = 8
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "random": RandomSearch,
     "grid": lambda: Grid(GRID),
@@ -87,7 +87,7 @@ class Gang(RuleBasedStateMachine):
     @initialize(
         name=st.sampled_from(sorted(OPTIMIZERS)),
         direction=st.sampled_from(["max", "min"]),
-        n_trials=st.integers(1, 7),
+        n_trials=st.sampled_from([1, 2, 5, 12]),
         points=st.integers(0, 2),
         max_attempts=st.integers(1, 3),
         trial_timeout=st.sampled_from([None, 6.0]),

@@ -1,0 +1,110 @@
+"""How attempts change the study: measured, ended in one of five ways, and told to the reader."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from maggy_like.experiment.commands import Append, Command, Show
+from maggy_like.messages import Finished, Reported
+from optimizers.base import Decision
+from optimizers.events import AttemptEnded, Event, Measured
+from optimizers.study import DRIVER_LOST, Study
+from optimizers.trial import Failure, Trial, TrialState
+
+
+class Attempts:
+    """Records what becomes of attempts. Whatever changes the study goes through :meth:`record`.
+
+    Args:
+        study: The ledger.
+        max_attempts: How often a trial may be lost before it fails.
+
+    Attributes:
+        retries: Trials whose attempt was lost, in the order in which they shall run again.
+        doomed: Running trials that a rule has stopped already.
+    """
+
+    def __init__(self, study: Study, max_attempts: int) -> None:
+        self.retries: deque[int] = deque()
+        self.doomed: set[int] = set()
+        self._study = study
+        self._max_attempts = max_attempts
+        self._warned: set[str] = set()
+        self._out: list[Command] = []
+        self._now = 0.0
+
+    def begin(self, now: float) -> list[Command]:
+        """Start a new list of commands; what follows is put into it."""
+        self._out, self._now = [], now
+        return self._out
+
+    def record(self, event: Event) -> Decision:
+        """Change the study and have the journal say so."""
+        self._out.append(Append(event))
+        return self.replay(event)
+
+    def replay(self, event: Event) -> Decision:
+        """Change the study as the journal says."""
+        decision = self._study.apply(event)
+        if decision is Decision.STOP and isinstance(event, Measured):
+            self.doomed.add(event.trial)
+        elif isinstance(event, AttemptEnded):
+            self.doomed.discard(event.trial)
+        return decision
+
+    def measure(self, trial: Trial, message: Reported) -> None:
+        """Enter measurements; a rule that stops the trial makes it doomed."""
+        self.record(Measured(trial.id, trial.attempt, message.objective, message.columns))
+        if trial.value is not None and not math.isfinite(trial.value):
+            self._warn(f"nan-{trial.id}", f"reported {trial.value} at step {trial.step}; it ranks worst", trial)
+
+    def conclude(self, trial: Trial, message: Finished) -> None:
+        """End an attempt whose function returned."""
+        self._warn_if_silent(trial)
+        for change in self._study.conclude(trial, message.value, message.metrics, self._now):
+            self.record(change)
+        if trial.state is TrialState.FAILED and trial.failure is not None:
+            self._show_failure(trial, trial.failure)
+
+    def stop(self, trial: Trial) -> None:
+        """End an attempt that was told to stop."""
+        self.record(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, self._now))
+
+    def fail(self, trial: Trial, failure: Failure) -> None:
+        """End a trial for good, without a usable value."""
+        self.record(AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, self._now, failure=failure))
+        self._show_failure(trial, failure)
+
+    def lose(self, trial: Trial, failure: Failure) -> None:
+        """End an attempt that was cut off: stopped if a rule had said so, else to be run again."""
+        if trial.id in self.doomed:
+            self.stop(trial)
+        elif failure.kind == "timeout":
+            self.fail(trial, failure)
+        elif failure.kind != DRIVER_LOST and trial.losses + 1 >= self._max_attempts:
+            message = f"{failure.message} (attempt {trial.losses + 1} of {self._max_attempts})"
+            self.fail(trial, Failure(failure.kind, message, failure.traceback))
+        else:
+            self.record(AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure))
+            self.retries.append(trial.id)
+            if failure.kind != DRIVER_LOST:
+                self._out.append(Show(f"lost: {failure.message}; it will run again", trial.id))
+
+    def _show_failure(self, trial: Trial, failure: Failure) -> None:
+        details = failure.traceback.rstrip()
+        self._out.append(Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id))
+
+    def _warn(self, key: str, text: str, trial: Trial) -> None:
+        """Tell the reader something once."""
+        if key not in self._warned:
+            self._warned.add(key)
+            self._out.append(Show(text, trial.id))
+
+    def _warn_if_silent(self, trial: Trial) -> None:
+        stops_early = self._study.scheduler.watches_reports or self._study.grant(trial).milestones
+        if stops_early and not len(trial.curve):
+            mend = "call reporter.report(...) at each step"
+            self._warn(
+                "silent", f"reported nothing before it returned, so it could not be stopped early; {mend}", trial
+            )
