@@ -37,6 +37,5 @@ if __name__ == "__main__":
             )
         finally:
             spark.stop()
-    print(result)
     gpus = {result.log(trial.id).splitlines()[0] for trial in result.trials}
     print("trials ran on:", ", ".join(sorted(gpus)))

@@ -14,13 +14,17 @@ A worked example, an optimizer of one's own::
 
     class Evolution(Optimizer):
         def ask(self, index, history):
-            rng = history.rng(index)
+            space, rng = history.problem.space, history.rng(index)
             ended = sorted(history.observations, key=lambda seen: seen.loss)
-            if len(ended) < 10:
-                return history.problem.space.sample(rng)
-            parent = history.problem.space.to_unit(ended[rng.integers(3)].config)
-            child = np.clip(parent + rng.normal(0.0, 0.1, len(parent)), 0.0, 1.0)
-            return history.problem.space.from_unit(child)
+            for _ in range(20):  # until it is none of those that run now
+                if len(ended) < 10:
+                    child = space.sample(rng)
+                else:
+                    parent = space.to_unit(ended[rng.integers(3)].config)
+                    child = space.from_unit(np.clip(parent + rng.normal(0.0, 0.1, len(parent)), 0.0, 1.0))
+                if child not in history.pending.values():
+                    break
+            return child
 
     lagom(train_fn, space, optimizer=Evolution())
 
