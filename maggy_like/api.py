@@ -17,13 +17,12 @@ from maggy_like.engines.inline import InlineEngine
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.experiment import Experiment
-from maggy_like.gang import Gang
 from maggy_like.inspection import check_parameters, modules_of, pickle_train_fn
 from maggy_like.journal import Journal, RunHeader, read_journal
 from maggy_like.result import Result
 from maggy_like.rpc.security import RunKeys
 from maggy_like.rpc.server import Server
-from maggy_like.run import Callback, Watch, shown
+from maggy_like.run import Callback, run_search
 from maggy_like.worker.checkpoints import mark_store
 from maggy_like.worker.task import WorkerTask
 from optimizers.asha import ASHA
@@ -97,7 +96,8 @@ def lagom(
             memory never leaks on); ``"worker"`` keeps one process per worker, for trials of
             milliseconds.
         max_attempts: How often a trial may lose its process or worker before it counts as failed.
-        trial_timeout: Seconds that one attempt may take.
+        trial_timeout: Seconds that one attempt may take; one that does not report then is killed
+            5 seconds later.
         points_to_evaluate: Configurations to try first.
         callbacks: Functions that take each event of :mod:`optimizers.events`, as it is recorded.
         progress: Show a live display: in the notebook cell, in the terminal, or as plain lines,
@@ -210,6 +210,7 @@ def _search(
                 train_fn=payload,
                 preload=preload,
                 sys_path=tuple(sys.path),
+                argv=tuple(sys.argv),
                 store=settings.store,
                 logs=str(settings.directory / "logs"),
                 isolation=engine.isolation or settings.isolation,
@@ -217,15 +218,25 @@ def _search(
             driver = Driver(experiment, server, journal, _first_snapshot(settings), size)
             if settings.hint:
                 driver.lines.append(LogLine(None, settings.hint))
-            _run(settings, engine, task, size, driver, callbacks, progress)
+            run_search(
+                driver,
+                engine,
+                task,
+                size,
+                logs=str(settings.directory / "workers"),
+                display=make_display(False if engine.name == "inline" else progress),
+                callbacks=callbacks,
+                timeout=settings.timeout,
+            )
+            if (error := experiment.error or driver.error) is not None:
+                raise error
+        except Exception as error:
+            error.add_note(f"the run's files are in {settings.directory}; resume=True goes on with it")
+            raise
         finally:
             server.close()
     finally:
         journal.close()
-    error = experiment.error or driver.error
-    if error is not None:
-        error.add_note(f"the run's files are in {settings.directory}; resume=True goes on with it")
-        raise error
     return Result(
         trials=study.trials,
         best_trial=study.best,
@@ -235,32 +246,6 @@ def _search(
         seconds=time.monotonic() - started,
         directory=settings.directory,
     )
-
-
-def _run(
-    settings: Settings,
-    engine: Engine,
-    task: WorkerTask,
-    size: int,
-    driver: Driver,
-    callbacks: Sequence[Callback],
-    progress: bool | str,
-) -> None:
-    """Launch the gang, watch until the search is over, and leave nothing behind."""
-    display = make_display(False if engine.name == "inline" else progress)
-    watch = Watch(driver, display, tuple(callbacks), settings.timeout)
-    gang = Gang(engine, task, size, str(settings.directory / "workers"))
-    driver.start()
-    try:
-        with shown(driver, display, watch):
-            try:
-                watch.until_done(gang)
-            finally:
-                driver.release()
-                gang.leave(timeout=2.0)
-                driver.join()
-    finally:
-        driver.release()
 
 
 def _gang_size(settings: Settings, engine: Engine) -> int:
@@ -286,7 +271,12 @@ def _open_journal(settings: Settings, experiment: Experiment) -> Journal:
         )
     if settings.resume and not path.exists():
         raise JournalError(f"there is no run named {settings.name!r} in {settings.directory.parent} to resume")
-    settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"directory={str(settings.directory.parent)!r} cannot be written ({error}); pass another"
+        ) from error
     header = _header(settings)
     journal = Journal(path)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 import time
 import uuid
@@ -150,9 +151,13 @@ def reach_hint(optimizer: Optimizer, problem: Problem) -> str:
 
 def whole(name: str, value: Any, *, least: int) -> int:
     """A whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
         raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return value
+    return number
 
 
 def seconds(name: str, value: Any) -> float:

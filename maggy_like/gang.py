@@ -50,14 +50,15 @@ class Gang:
             driver.post(WorkerLost(WorkerId(index, run.epoch), reason or "it left before the search was over"))
         self._futile = 0 if driver.progress > self._progress else self._futile + 1
         self._progress = driver.progress
-        if self._futile >= MAX_FUTILE_LAUNCHES:
-            message = f"workers {', '.join(map(str, run.indexes))} failed {self._futile} times in a row: {reason}"
+        if run.is_hopeless or self._futile >= MAX_FUTILE_LAUNCHES:
+            times = "" if run.is_hopeless else f" {self._futile} times in a row"
+            message = f"workers {', '.join(map(str, run.indexes))} failed{times}: {reason}"
             driver.post(StopRequested("error", EngineError(message)))
             return
         try:
             self._runs += self._engine.launch(self._task, run.indexes, run.epoch + 1, self._logs)
-        except EngineError as error:
-            driver.post(StopRequested("error", error))
+        except Exception as error:
+            driver.post(StopRequested("error", EngineError(f"the gang cannot be launched again: {error}")))
 
     def leave(self, timeout: float) -> None:
         """End all workers: by themselves within ``timeout`` seconds, else by force."""

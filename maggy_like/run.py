@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from maggy_like.display.base import Display, LogLine
+from maggy_like.display import Display, SilentDisplay
+from maggy_like.display.base import LogLine
 from maggy_like.driver import Driver
+from maggy_like.engines.base import Engine
 from maggy_like.experiment.inputs import StopRequested
 from maggy_like.gang import Gang
+from maggy_like.interrupts import interrupts_to
+from maggy_like.worker.task import WorkerTask
 from optimizers.events import Event
 
 Callback = Callable[[Event], None]
@@ -19,62 +22,129 @@ POLL = 0.05
 LEAVE_PATIENCE = 3.0
 """Seconds that workers get to leave by themselves once the search is over."""
 
+JOIN_PATIENCE = 10.0
+"""Seconds without any worker after which the reader is told what is waited for."""
 
-@dataclass
-class Watch:
-    """The caller's side of a running search: display, callbacks, time limit, interrupt."""
 
-    driver: Driver
-    display: Display
-    callbacks: Sequence[Callback]
-    timeout: float | None
+def run_search(
+    driver: Driver,
+    engine: Engine,
+    task: WorkerTask,
+    size: int,
+    *,
+    logs: str,
+    display: Display,
+    callbacks: Sequence[Callback],
+    timeout: float | None,
+) -> None:
+    """Launch the gang, watch until the search is over, and leave nothing behind.
 
-    def until_done(self, gang: Gang) -> None:
-        """Watch until the search is over; the first Ctrl-C stops it, the second does not wait."""
+    Args:
+        driver: Not yet started.
+        engine: Provides the slots.
+        task: What the run is.
+        size: How many workers.
+        logs: Folder for the agents' own output.
+        display: Shows the search.
+        callbacks: Get each recorded event.
+        timeout: Seconds that the search may take.
+    """
+    watch = Watch(driver, display, callbacks, timeout)
+    with contextlib.ExitStack() as stack:
+        if engine.isolation != "none":  # else Ctrl-C belongs to the function that runs in this thread
+            stack.enter_context(interrupts_to(watch.interrupted))
+        gang = Gang(engine, task, size, logs)
+        driver.start()
+        watch.begin()
         try:
-            self._watch(gang, until=lambda: self.driver.has_ended)
-        except KeyboardInterrupt:
-            self.driver.post(StopRequested("interrupted"))
-        with contextlib.suppress(KeyboardInterrupt):
-            deadline = time.monotonic() + LEAVE_PATIENCE
-            self._watch(gang, until=lambda: self.driver.done.is_set() or time.monotonic() > deadline)
-        self.driver.release()
+            watch.until_done(gang, f"still waiting for engine={engine.name!r} to start {size} workers")
+        finally:
+            driver.release()
+            gang.leave(timeout=0.0 if watch.hurried else 2.0)
+            driver.join()
+            watch.finish()
 
-    def _watch(self, gang: Gang, until: Callable[[], bool]) -> None:
-        while not until():
-            self.driver.done.wait(POLL)
-            gang.attend(self.driver)
-            self.call_back()
-            self.display.update(self.driver.snapshot, self.take_lines())
-            if self.timeout is not None and self.driver.elapsed() > self.timeout and not self.driver.has_ended:
-                self.driver.post(StopRequested("timeout"))
 
-    def take_lines(self) -> list[LogLine]:
+class Watch:
+    """The caller's side of a running search: display, callbacks, time limit, Ctrl-C.
+
+    Attributes:
+        hurried: Whether the user asked a second time to stop.
+    """
+
+    def __init__(self, driver: Driver, display: Display, callbacks: Sequence[Callback], timeout: float | None) -> None:
+        self.hurried = False
+        self._driver = driver
+        self._display = display
+        self._callbacks = list(callbacks)
+        self._timeout = timeout
+
+    def interrupted(self, count: int) -> None:
+        """Ctrl-C: the first stops the search, the second does not wait for the workers."""
+        if count == 1:
+            self._driver.post(StopRequested("interrupted"))
+        else:
+            self.hurried = True
+            self._driver.release()
+
+    def begin(self) -> None:
+        """Show that it begins."""
+        self._show(lambda: self._display.start(self._driver.snapshot))
+
+    def until_done(self, gang: Gang, waiting: str) -> None:
+        """Watch until the search is over and the workers have left, or were given time to.
+
+        Args:
+            gang: Attended meanwhile.
+            waiting: What to tell the reader if no worker comes for long.
+        """
+        try:
+            while not self._driver.has_ended:
+                self._look(gang)
+                if not self._driver.snapshot.workers and self._driver.elapsed() > JOIN_PATIENCE and waiting:
+                    self._driver.lines.append(LogLine(None, waiting))
+                    waiting = ""
+        except KeyboardInterrupt:  # of a function that runs in this thread
+            self.interrupted(1)
+        deadline = time.monotonic() + LEAVE_PATIENCE
+        while not (self._driver.done.is_set() or self.hurried or time.monotonic() > deadline):
+            self._look(gang)
+
+    def finish(self) -> None:
+        """Hand out the last events and show the last state."""
+        self._call_back()
+        self._show(lambda: self._display.finish(self._driver.snapshot, self._take_lines()))
+
+    def _look(self, gang: Gang) -> None:
+        self._driver.done.wait(POLL)
+        gang.attend(self._driver)
+        self._call_back()
+        self._show(lambda: self._display.update(self._driver.snapshot, self._take_lines()))
+        if self._timeout is not None and self._driver.elapsed() > self._timeout and not self._driver.has_ended:
+            self._driver.post(StopRequested("timeout"))
+
+    def _show(self, draw: Callable[[], None]) -> None:
+        """Draw; a display that fails (a closed stdout) must not end the search."""
+        try:
+            draw()
+        except Exception:
+            self._display = SilentDisplay()
+
+    def _take_lines(self) -> list[LogLine]:
         """The log lines since the last call."""
         lines = []
         with contextlib.suppress(IndexError):
             while True:
-                lines.append(self.driver.lines.popleft())
+                lines.append(self._driver.lines.popleft())
         return lines
 
-    def call_back(self) -> None:
+    def _call_back(self) -> None:
         """Hand new events to the callbacks; one that raises is told of and left out from then on."""
-        while not self.driver.events.empty():
-            event = self.driver.events.get()
-            for callback in list(self.callbacks):
+        while not self._driver.events.empty():
+            event = self._driver.events.get()
+            for callback in list(self._callbacks):
                 try:
                     callback(event)
                 except Exception as error:
-                    self.callbacks = [other for other in self.callbacks if other is not callback]
-                    self.driver.lines.append(LogLine(None, f"callback {callback!r} raised {error!r}; left out"))
-
-
-@contextlib.contextmanager
-def shown(driver: Driver, display: Display, watch: Watch) -> Iterator[None]:
-    """Show the search while it runs, and its last state however it ends."""
-    display.start(driver.snapshot)
-    try:
-        yield
-    finally:
-        watch.call_back()
-        display.finish(driver.snapshot, watch.take_lines())
+                    self._callbacks.remove(callback)
+                    self._driver.lines.append(LogLine(None, f"callback {callback!r} raised {error!r}; left out"))

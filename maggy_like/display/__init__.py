@@ -57,6 +57,8 @@ def _fitting() -> str:
     if getattr(shell, "kernel", None) is not None:
         return "notebook"
     # The live region is drawn with characters that a terminal of another encoding cannot show.
+    if sys.stdout is None:
+        return "silent"
     utf8 = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
     return "terminal" if sys.stdout.isatty() and utf8 and os.environ.get("TERM") != "dumb" else "plain"
 

@@ -15,7 +15,10 @@ class EngineRun(ABC):
     Attributes:
         indexes: Their places in the gang.
         epoch: Their incarnation.
+        is_hopeless: Whether they ended for a cause that another launch would meet again.
     """
+
+    is_hopeless = False
 
     def __init__(self, indexes: Sequence[int], epoch: int) -> None:
         self.indexes = tuple(indexes)

@@ -8,6 +8,7 @@ with the next epoch.
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import time
@@ -85,7 +86,14 @@ class SparkRun(EngineRun):
             member = gang_member(self._task, self.indexes, self.epoch)
             places.mapInArrow(member, "worker bigint", barrier=True, profile=self._profile).collect()
         except Exception as error:  # the job failed or was cancelled; the driver decides what follows
-            self._ended = f"the Spark job ended: {first_lines(str(error))}"
+            cause = cause_of(str(error))
+            if cause.startswith(("ModuleNotFoundError", "ImportError")):
+                self.is_hopeless = True
+                cause += (
+                    "; the Spark workers run another Python. Make the session with maggy_like.spark_session(), "
+                    f"or set PYSPARK_PYTHON={sys.executable} before it starts"
+                )
+            self._ended = f"the Spark job ended: {cause}"
 
 
 class SparkEngine(Engine):
@@ -208,12 +216,12 @@ def is_classic(session: SparkSession) -> bool:
 
 
 def active_session() -> SparkSession | None:
-    """The session that is active in this process, if pyspark is in use at all."""
+    """The session of this process, if pyspark is in use at all."""
     if "pyspark" not in sys.modules:
         return None
-    from pyspark.sql import SparkSession
+    from maggy_like.spark.session import active_session
 
-    return SparkSession.getActiveSession()
+    return active_session()
 
 
 def require_session() -> SparkSession:
@@ -237,6 +245,9 @@ def local_address_towards(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
-def first_lines(text: str, count: int = 3) -> str:
-    """The first lines of a long error."""
-    return " ".join(line.strip() for line in text.strip().splitlines()[:count])
+def cause_of(text: str) -> str:
+    """The line of a long Spark error that says why: a Python traceback's last, else the first lines."""
+    traceback = re.search(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", text)
+    if traceback is not None:
+        return traceback[1]
+    return " ".join(line.strip() for line in text.strip().splitlines()[:3])

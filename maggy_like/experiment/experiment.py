@@ -251,6 +251,7 @@ class Experiment:
         elif stop and not worker.stopping:
             self._out.append(Send(worker.id, Stop(trial.id, trial.attempt)))
         worker.stopping = stop
+        self._dispatch()  # a result in a rung may make a promotion due
 
     def _finished(self, worker: Worker, trial: Trial, event: TrialFinished) -> None:
         message, failure, was_stopping = event.message, worker.failure, worker.stopping
@@ -326,7 +327,8 @@ class Experiment:
     # -- time and ends ------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        for worker in list(self.workers.values()):
+        # Idle ones first: what one silent worker loses must not go to another that is silent too.
+        for worker in sorted(self.workers.values(), key=lambda worker: worker.state is not WorkerState.IDLE):
             if not worker.is_live:
                 continue
             if self._now - worker.seen > self._heartbeat_timeout:

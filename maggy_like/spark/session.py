@@ -15,7 +15,7 @@ from pyspark.sql.utils import is_remote
 from maggy_like.errors import EngineError
 from maggy_like.spark.java import ensure_java
 
-__all__ = ["spark_session"]
+__all__ = ["active_session", "spark_session"]
 
 _DEFAULTS = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
@@ -62,7 +62,7 @@ def spark_session(
         >>> spark.range(3).count()  # doctest: +SKIP
         3
     """
-    session = _active_session() or _new_session(master, app_name, dict(conf or {}))
+    session = active_session() or _new_session(master, app_name, dict(conf or {}))
     masters = _masters(session)
     if master is not None and master not in masters:
         raise EngineError(
@@ -72,7 +72,8 @@ def spark_session(
     return session
 
 
-def _active_session() -> SparkSession | None:
+def active_session() -> SparkSession | None:
+    """The session of this process, from whichever thread; None if there is none."""
     try:
         return SparkSession.active()
     except PySparkRuntimeError:

@@ -7,45 +7,56 @@ from typing import Any
 
 
 class CheckpointStore:
-    """Saves and loads the states of trials under one folder of any fsspec file system.
+    """Saves and loads the states of one attempt under one folder of any fsspec file system.
+
+    Three files at most: the newest, and the two newest that the driver was told of (its word on
+    the last may be lost together with the worker).
 
     Args:
         url: The folder, or None to keep states in memory (a function that runs alone).
+        told: The state that the attempt goes on from, if any.
     """
 
-    _KEPT = 2  # the driver may know only of the one before the newest when a worker is lost
-
-    def __init__(self, url: str | None) -> None:
+    def __init__(self, url: str | None, told: str | None = None) -> None:
         self._url = url.rstrip("/") if url is not None else None
-        self._memory: dict[str, bytes] = {}
-        self._saved: list[str] = []
+        self._memory = b""
+        self._count = 0
+        self._untold: str | None = None
+        self._told = [told] if told is not None else []
 
-    def save(self, trial: int, attempt: int, step: int, state: Any) -> str:
+    def save(self, trial: int, attempt: int, state: Any) -> str:
         """Save a state, whole or not at all.
 
         Returns:
             The URL that :meth:`load` takes.
         """
         data = pickle.dumps(state, protocol=5)
+        self._count += 1
         if self._url is None:
-            self._memory = {"memory": data}
-            return "memory"
-        url = f"{self._url}/{trial:05d}/{attempt}-{step}.pkl"
+            self._memory = data
+            return f"memory:{self._count}"
+        url = f"{self._url}/{trial:05d}/{attempt}-{self._count}.pkl"
         fs, path = _open_file_system(url)
         fs.makedirs(fs._parent(path), exist_ok=True)
         fs.pipe_file(f"{path}.part", data)
         fs.mv(f"{path}.part", path)
-        if url not in self._saved:
-            self._saved.append(url)
-        while len(self._saved) > self._KEPT:
-            _, old = _open_file_system(self._saved.pop(0))
-            fs.rm_file(old)
+        if self._untold is not None:
+            _remove(self._untold)
+        self._untold = url
         return url
+
+    def told(self) -> None:
+        """Take in that the driver knows of the newest state."""
+        if self._untold is not None:
+            self._told.append(self._untold)
+            self._untold = None
+        while len(self._told) > 2:
+            _remove(self._told.pop(0))
 
     def load(self, url: str) -> Any:
         """Read a state back."""
         if self._url is None:
-            return pickle.loads(self._memory[url])
+            return pickle.loads(self._memory)
         fs, path = _open_file_system(url)
         return pickle.loads(fs.cat_file(path))
 
@@ -64,6 +75,11 @@ def mark_store(store: str, token: str) -> None:
     fs, path = _open_file_system(f"{store.rstrip('/')}/.run")
     fs.makedirs(fs._parent(path), exist_ok=True)
     fs.pipe_file(path, token.encode())
+
+
+def _remove(url: str) -> None:
+    fs, path = _open_file_system(url)
+    fs.rm_file(path)
 
 
 def _open_file_system(url: str) -> tuple[Any, str]:

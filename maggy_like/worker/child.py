@@ -64,17 +64,19 @@ def serve(
         channel.send(encode(Broken(f"train_fn cannot be loaded on the worker: {reason}")))
         return
     parameters = inspect.signature(train_fn).parameters.values()
-    store = CheckpointStore(task.store)
     service = _Service(channel, task.interval, on_orphaned)
     channel.send(encode(Ready()))
     done = 0
     while (trials is None or done < trials) and (assign := service.assignments.get()) is not None:
         sender = Sender(assign, channel.send)
+        reporter = Reporter.for_trial(assign, CheckpointStore(task.store, assign.checkpoint), sender)
         service.sender = sender
-        finished = run_attempt(train_fn, parameters, Reporter.for_trial(assign, store, sender), assign)
+        finished = run_attempt(train_fn, parameters, reporter, assign, interruptible=task.isolation == "none")
         service.sender = None
         before_end()
         sender.flush()
+        if finished.outcome == "returned":
+            reporter.tell_checkpoint()
         channel.send(encode(finished))
         done += 1
     if done == trials:  # the agent says when to exit: tearing a process down keeps a core busy for milliseconds
@@ -90,9 +92,18 @@ def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
 
 
 def run_attempt(
-    train_fn: Callable[..., Any], parameters: Iterable[inspect.Parameter], reporter: Reporter, assign: Assign
+    train_fn: Callable[..., Any],
+    parameters: Iterable[inspect.Parameter],
+    reporter: Reporter,
+    assign: Assign,
+    *,
+    interruptible: bool,
 ) -> Finished:
-    """Run the training function once and say how it ended."""
+    """Run the training function once and say how it ended.
+
+    Args:
+        interruptible: Whether a KeyboardInterrupt is the caller's own, to be passed on to it.
+    """
     trial, attempt = assign.trial, assign.attempt
     try:
         returned = train_fn(**arguments_for(parameters, assign.config, reporter))
@@ -103,9 +114,9 @@ def run_attempt(
         return Finished(trial, attempt, "returned")
     except SystemExit as error:
         return Finished(trial, attempt, "raised", kind="exit", message=f"train_fn called sys.exit({error.code!r})")
-    except KeyboardInterrupt:  # the caller's own, when the trial runs in the caller's process
-        raise
     except BaseException as error:
+        if interruptible and isinstance(error, KeyboardInterrupt):
+            raise
         message = "".join(traceback.format_exception_only(error)).strip()
         return Finished(trial, attempt, "raised", kind="exception", message=message, traceback=format_traceback(error))
     return Finished(trial, attempt, "returned", value, metrics)

@@ -52,6 +52,7 @@ def main(control_fd: int, parent: int) -> None:
     die_with_parent(parent, signal.SIGTERM)
     task = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=WorkerTask)
     sys.path[:] = [*task.sys_path, *(entry for entry in sys.path if entry not in task.sys_path)]
+    sys.argv[:] = task.argv
     for module in task.preload:
         with contextlib.suppress(Exception):  # whether it is needed, the child will tell
             importlib.import_module(module)

@@ -61,6 +61,8 @@ class Reporter:
         self._objective: str | None = None
         self._milestones: tuple[int, ...] = ()
         self._checkpoint: str | None = None
+        self._untold: str | None = None
+        self._restored = False
 
     @classmethod
     def for_trial(cls, assign: Assign, store: CheckpointStore, sender: Sender) -> Reporter:
@@ -96,6 +98,8 @@ class Reporter:
             raise TrialStopped
         last = self._step
         if step is None:
+            if last is None and self._restored:
+                raise ReportError("after restore() the step is not known; name it: report(..., step=step)")
             step = (last or 0) + 1
         elif type(step) is not int:
             step = as_step(step)
@@ -116,30 +120,40 @@ class Reporter:
             sender.buffer.append((step, metrics))
             if self._milestones and step >= self._milestones[0]:
                 self._milestones = tuple(later for later in self._milestones if later > step)
-                if sender.wait_for_verdict(self._objective):
+                if sender.wait_for_verdict():
                     raise TrialStopped
+            if self._untold is not None:
+                self.tell_checkpoint()
 
     def log(self, *parts: object) -> None:
         """Print a line; it stands in the display and in the trial's log file."""
         print(*parts, flush=True)
 
-    def checkpoint(self, state: Any, *, step: int | None = None) -> None:
-        """Save ``state`` (anything that pickles), whole or not at all; the two newest are kept.
+    def checkpoint(self, state: Any) -> None:
+        """Save ``state`` (anything that pickles), whole or not at all; only the newest are kept.
+
+        The trial goes on from it once the next report has come, or the function has returned:
+        a state whose step was never measured would leave a hole in the curve.
 
         Args:
             state: What :meth:`restore` shall give back: weights, optimizer state, the step.
-            step: The step it belongs to; the next one to be reported if not given.
         """
-        step = (self._step or 0) + 1 if step is None else as_step(step)
-        url = self._store.save(self.trial, self.attempt, step, state)
-        self._checkpoint = url
-        if self._sender is not None:
-            self._sender.flush()
-            self._sender.send(Checkpointed(self.trial, self.attempt, step, url))
+        self._checkpoint = self._untold = self._store.save(self.trial, self.attempt, state)
 
     def restore(self) -> Any:
         """The newest saved state of this trial, or None if there is none."""
-        return None if self._checkpoint is None else self._store.load(self._checkpoint)
+        if self._checkpoint is None:
+            return None
+        self._restored = True
+        return self._store.load(self._checkpoint)
+
+    def tell_checkpoint(self) -> None:
+        """Tell the driver of the newest saved state, if it does not know. Called by the runtime."""
+        if self._untold is not None and self._sender is not None:
+            self._sender.flush()
+            self._sender.send(Checkpointed(self.trial, self.attempt, self._step or 0, self._untold))
+            self._store.told()
+            self._untold = None
 
 
 class Sender:
@@ -180,7 +194,7 @@ class Sender:
                 if last:
                     break
 
-    def wait_for_verdict(self, objective: str | None) -> bool:
+    def wait_for_verdict(self) -> bool:
         """Send all, with the last report awaiting; True if the trial must stop."""
         self.flush(awaiting=True)
         return self.verdicts.get()

@@ -20,6 +20,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
         train_fn: The training function, pickled by cloudpickle.
         preload: Modules that the fork server imports once, before any trial.
         sys_path: The driver's module search path.
+        argv: The driver's command line, which a trial sees as its own.
         store: URL of the folder that holds the checkpoints.
         logs: Folder for the trials' log files.
         isolation: ``process`` (a fresh child per trial), ``worker`` (one child for all), ``none``
@@ -35,6 +36,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
     train_fn: bytes
     preload: tuple[str, ...]
     sys_path: tuple[str, ...]
+    argv: tuple[str, ...]
     store: str
     logs: str
     isolation: Isolation = "process"

@@ -436,5 +436,45 @@ class Gang(RuleBasedStateMachine):
         self.a_completed_search_left_nothing()
 
 
-Gang.TestCase.settings = settings(max_examples=60, stateful_step_count=40, derandomize=True, deadline=None)
+Gang.TestCase.settings = settings(max_examples=150, stateful_step_count=40, derandomize=True, deadline=None)
 TestGang = pytest.mark.timeout(60)(Gang.TestCase)
+
+
+# -- what it found ----------------------------------------------------------------------------------
+
+
+def scripted(name: str, *, n_trials: int, workers: int) -> Gang:
+    """The machine in the hands of a test: with an optimizer that answers at once, and patient limits."""
+    gang = Gang()
+    gang.begin(name, "max", n_trials, points=0, max_attempts=3, trial_timeout=None, workers=workers, prompt=True)
+    return gang
+
+
+def test_a_trial_is_not_handed_from_one_silent_worker_to_another() -> None:
+    gang = scripted("random", n_trials=1, workers=3)
+    gang.wait(20.0, silent=True)
+    (trial,) = gang.ledger.trials
+    assert (trial.state, trial.losses) == (TrialState.PENDING, 1)
+    gang.teardown()
+
+
+def test_a_parked_worker_is_called_by_the_result_that_makes_a_promotion_due() -> None:
+    gang = scripted("promotion", n_trials=2, workers=2)
+    gang.finish(0, "returned", 0.2)
+    gang.a_worker_is_idle_only_if_nothing_is_due()
+    gang.report(0, 1, 0.1)
+    assert gang.holding[WorkerId(0, 0)] == Assign(0, 2, gang.ledger.trials[0].config, 2, (), "loss")
+    gang.teardown()
+
+
+def test_a_verdict_that_came_too_late_does_not_stop_the_next_attempt_of_a_resumed_run() -> None:
+    gang = scripted("patience", n_trials=2, workers=1)
+    gang.report(0, 2, 0.2)
+    assert gang.stopping == {WorkerId(0, 0)}
+    gang.finish(0, "returned", 0.2)
+    gang.finish(0, "returned", 0.1)
+    promoted = gang.ledger.trials[0]
+    assert (promoted.state, promoted.attempt) == (TrialState.RUNNING, 2)
+    gang.restart()
+    assert gang.experiment.study.trials[0].state is TrialState.PENDING
+    gang.teardown()

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from maggy_like.messages import Assign, Reported, ToDriver, decode_to_driver
+from maggy_like.messages import Assign, Checkpointed, Reported, ToDriver, decode_to_driver
 from maggy_like.worker.checkpoints import CheckpointStore, is_visible, mark_store
 from maggy_like.worker.reporter import BudgetUsed, Reporter, ReportError, Sender, TrialStopped
 
@@ -121,15 +122,40 @@ def test_alone_it_counts_and_keeps_checkpoints_in_memory() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["file", "memory"])
-def test_a_store_keeps_the_two_newest(tmp_path: Path, scheme: str) -> None:
+def test_a_store_keeps_the_newest_and_two_that_the_driver_knows(tmp_path: Path, scheme: str) -> None:
     url = (tmp_path / "store").as_uri() if scheme == "file" else f"memory://{tmp_path.name}"
     store = CheckpointStore(url)
-    urls = [store.save(3, 1, step, {"weights": torch.full((2,), float(step))}) for step in (1, 2, 3)]
-    assert len(set(urls)) == 3
-    for step in (2, 3):
+    urls = []
+    for step in (1, 2, 3, 4, 5):
+        urls.append(store.save(3, 1, {"weights": torch.full((2,), float(step))}))
+        if step in (1, 2, 3):
+            store.told()
+    kept = {2, 3, 5}  # 4 was never told of, and is not the newest
+    for step in kept:
         assert torch.equal(store.load(urls[step - 1])["weights"], torch.full((2,), float(step)))
-    with pytest.raises(FileNotFoundError):
-        store.load(urls[0])
+    for step in {1, 4}:
+        with pytest.raises(FileNotFoundError):
+            store.load(urls[step - 1])
+
+
+def test_a_checkpoint_is_told_with_the_report_that_follows() -> None:
+    line = Line()
+    line.reporter.checkpoint("before step 1")
+    assert line.frames == []
+    line.reporter.report(1.0)
+    told = Checkpointed(0, 1, 1, "memory:1")
+    assert line.messages == [Reported(0, 1, "value", {"value": ([1], [1.0])}), told]
+
+
+def test_after_restore_the_step_must_be_named() -> None:
+    line = Line(checkpoint="memory:1")
+    line.reporter._store._memory = pickle.dumps(3)
+    assert line.reporter.restore() == 3
+    with pytest.raises(ReportError, match="after restore.*step=step"):
+        line.reporter.report(1.0)
+    line.reporter.report(1.0, step=4)
+    line.reporter.report(1.0)
+    assert [step for step, _ in line.sender.buffer] == [4, 5]
 
 
 def test_the_mark_tells_whether_a_store_is_shared(tmp_path: Path) -> None:
