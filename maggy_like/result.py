@@ -104,6 +104,10 @@ class Result:
             lines.append(f"{best}: {config_text(self.best_trial.config)}")
         else:
             lines.append("no trial has a value")
+        if failures := self.failures:
+            first = failures[0]
+            cause = first.failure.message if first.failure is not None else ""
+            lines.append(f"{len(failures)} failed, the first (trial {first.id}) with: {cause}")
         lines.append(f"files: {self.directory}")
         return "\n".join(lines)
 

@@ -93,6 +93,9 @@ class Attempts:
 
     def _show_failure(self, trial: Trial, failure: Failure) -> None:
         details = failure.traceback.rstrip()
+        if details in self._warned:  # a mistake in the function fails every trial in the same way
+            details = ""
+        self._warned.add(details)
         self._out.append(Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id))
 
     def _warn(self, key: str, text: str, trial: Trial) -> None:

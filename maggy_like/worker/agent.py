@@ -319,7 +319,10 @@ class Agent:
         if self._told_stop:
             return Finished(assign.trial, assign.attempt, "stopped")
         kind, how = child.cause_of_death
-        tail = self._output.tail if self._output is not None else ""
+        tail = ""
+        if self._output is not None:
+            self._output.read_all()
+            tail = self._output.tail
         return Finished(
             assign.trial,
             assign.attempt,

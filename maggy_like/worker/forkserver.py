@@ -24,7 +24,7 @@ import msgspec
 
 from maggy_like.worker.channel import Channel
 from maggy_like.worker.child import serve
-from maggy_like.worker.lifeline import die_with_parent, kill_group
+from maggy_like.worker.lifeline import adopt_orphans, children, die_with_parent, kill_tree
 from maggy_like.worker.task import WorkerTask
 
 
@@ -77,12 +77,20 @@ class ForkServer:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        adopt_orphans()
         try:
             while self._serve_once():
                 pass
         finally:
-            for pid in self._children:
-                kill_group(pid)
+            self._kill_all()
+
+    def _kill_all(self) -> None:
+        """Kill every child, and what each leaves to us as it dies."""
+        while left := {*self._children, *children()}:
+            for pid in left:
+                kill_tree(pid)
+            with contextlib.suppress(ChildProcessError):
+                self._children.discard(os.waitpid(-1, 0)[0])
 
     def _serve_once(self) -> bool:
         readable, _, _ = select.select([self._control.fileno(), self._wake], [], [])
@@ -101,7 +109,7 @@ class ForkServer:
         if kind == FORK:
             self._fork(*descriptors)
         elif pid in self._children:
-            kill_group(pid)
+            kill_tree(pid)
         return True
 
     def _fork(self, channel_fd: int, output_fd: int) -> None:
@@ -115,16 +123,24 @@ class ForkServer:
         self._tell(Forked(pid))
 
     def _reap(self) -> None:
-        while self._children:
+        while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            self._children.discard(pid)
-            kill_group(pid)  # what the trial started and left behind
-            self._tell(Exited(pid, os.waitstatus_to_exitcode(status)))
+            if pid in self._children:
+                self._children.discard(pid)
+                self._kill_left_behind(pid)
+                self._tell(Exited(pid, os.waitstatus_to_exitcode(status)))
+
+    def _kill_left_behind(self, pid: int) -> None:
+        """Kill what a trial started and did not end, in its own process group or not."""
+        kill_tree(pid)
+        for orphan in children():
+            if orphan not in self._children:
+                kill_tree(orphan)
 
     def _tell(self, message: Forked | Exited) -> None:
         with contextlib.suppress(OSError):  # the agent is gone: the next read says so

@@ -73,6 +73,26 @@ def test_ctrl_c_gives_the_result_so_far_and_leaves_nothing(tmp_path: Path, wait:
     assert not psutil.wait_procs(children, timeout=5)[1]
 
 
+def test_ctrl_c_as_the_search_ends_keeps_its_result(tmp_path: Path) -> None:
+    """The closing phase is no place to lose a finished search."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "from maggy_like import Float, lagom\n"
+        "from maggy_like.gang import Gang\n"
+        "leave = Gang.leave\n"
+        "def interrupted_leave(self, timeout):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    leave(self, timeout)\n"
+        "Gang.leave = interrupted_leave\n"
+        "result = lagom(lambda x: x, {'x': Float(0, 1)}, optimizer='random', n_trials=2, engine='local',\n"
+        "               directory=sys.argv[1], progress=False)\n"
+        "print('ending', result.ending)\n"
+    )
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "ending completed\n", done.stderr
+
+
 def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
     process = start(tmp_path, PATIENT)
     children = family(process)

@@ -120,6 +120,7 @@ def test_a_faulty_trial_costs_itself_alone(search: Any) -> None:
     assert "about to segfault" in by_fault["segfault"].failure.traceback
     assert all(by_fault[how].state is TrialState.COMPLETED for how in harmless)
     assert len(result.failures) == 4
+    assert "4 failed, the first (trial 0) with: ValueError: the reason" in repr(result)
     assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "1000"]]
 
 
@@ -220,6 +221,37 @@ def test_a_killed_child_and_a_killed_agent_lose_nothing(search: Any, tmp_path: P
     assert result.counts == {TrialState.COMPLETED: 4}
     assert sum(trial.losses for trial in result.trials) == 1
     assert sum(len(trial.curve) for trial in result.trials) >= 4
+
+
+def test_a_trial_cut_between_checkpoint_and_report_runs_that_step_again(search: Any, tmp_path: Path) -> None:
+    space = {"marks": str(tmp_path), "x": Float(0, 1)}
+    result = search(fns.die_once_before_the_last_report, space, optimizer="random", n_trials=1, max_budget=3)
+    (trial,) = result.trials
+    assert trial.state is TrialState.COMPLETED
+    assert trial.losses == 1
+    assert list(trial.curve.steps) == [1, 2, 3]
+
+
+def test_a_display_that_fails_does_not_end_the_search(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        encoding = "utf-8"
+
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+        def flush(self) -> None: ...
+
+        def isatty(self) -> bool:
+            return False
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    assert search(fns.climb, optimizer="random", n_trials=3, progress="plain").counts == {TrialState.COMPLETED: 3}
+
+
+def test_a_trial_sees_the_driver_s_command_line(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["train.py", "--lr", "0.5"])
+    result = search(fns.read_command_line, optimizer="random", n_trials=1)
+    assert result.best_value == 0.5
 
 
 def test_two_searches_at_once_in_one_process(search: Any) -> None:

@@ -51,7 +51,8 @@ def misbehave(how: str, reporter: Reporter) -> float | None:
     if how == "leave a thread":
         threading.Thread(target=threading.Event().wait).start()
     if how == "leave a grandchild":
-        subprocess.Popen(["sleep", "1000"], start_new_session=False)
+        subprocess.Popen(["sleep", "1000"])
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
     if how == "swallow":
         swallow_everything(reporter)
     return 1.0
@@ -82,3 +83,18 @@ def climb_on_past_gate(gate: str, x: float, reporter: Reporter) -> dict[str, flo
     """``climb_on``, once the gate is open."""
     open(gate, "rb").close()
     return climb_on(x, reporter)
+
+
+def die_once_before_the_last_report(marks: str, x: float, reporter: Reporter) -> None:
+    """Save the last step, and die before it is reported; the second time, live."""
+    for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):
+        reporter.checkpoint(step)
+        if step == reporter.budget and not os.path.exists(f"{marks}/died"):
+            open(f"{marks}/died", "wb").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        reporter.report(score=x * step, step=step)
+
+
+def read_command_line(x: float) -> float:
+    """The number behind ``--lr`` of the driver's command line."""
+    return float(sys.argv[sys.argv.index("--lr") + 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import train_functions as fns
 from gate import Gate
 
 from maggy_like import Float, SparkEngine, lagom
+from maggy_like.engines.spark import cause_of
 from maggy_like.errors import EngineError
 from optimizers.events import AttemptEnded, AttemptStarted, Event
 from optimizers.trial import TrialState
@@ -108,6 +110,26 @@ def test_a_killed_task_brings_the_gang_back_with_the_next_epoch(spark_local: Spa
     assert killed
     assert result.counts == {TrialState.COMPLETED: 4}
     assert 1 <= sum(trial.losses for trial in result.trials) <= 2
+
+
+def test_the_session_is_found_from_any_thread(spark_local: SparkSession) -> None:
+    engines: list[SparkEngine] = []
+    thread = threading.Thread(target=lambda: engines.append(SparkEngine()))
+    thread.start()
+    thread.join()
+    assert engines[0].slots() == 2
+
+
+def test_a_long_spark_error_is_cut_to_its_cause() -> None:
+    text = """An error occurred while calling o1.collectToPython.
+: org.apache.spark.SparkException: Job aborted: org.apache.spark.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    import msgspec
+ModuleNotFoundError: No module named 'msgspec'
+
+\tat org.apache.spark.X(Y.scala:1)"""
+    assert cause_of(text) == "ModuleNotFoundError: No module named 'msgspec'"
+    assert cause_of("a\nb\nc\nd") == "a b c"
 
 
 def test_an_engine_may_be_given_its_session(spark_local: SparkSession, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_after_restore_the_step_must_be_named() -> None:
     line = Line(checkpoint="memory:1")
     line.reporter._store._memory = pickle.dumps(3)
     assert line.reporter.restore() == 3
-    with pytest.raises(ReportError, match="after restore.*step=step"):
+    with pytest.raises(ReportError, match=r"after restore.*step=step"):
         line.reporter.report(1.0)
     line.reporter.report(1.0, step=4)
     line.reporter.report(1.0)
