@@ -12,7 +12,7 @@ import train_functions as fns
 from gate import Gate
 
 from maggy_like import Choice, Constant, Float, Result, lagom
-from maggy_like.errors import OptimizerError
+from maggy_like.errors import ConfigError, OptimizerError
 from optimizers.events import AttemptEnded, AttemptStarted, Event
 from optimizers.trial import TrialState
 
@@ -252,6 +252,23 @@ def test_a_trial_sees_the_driver_s_command_line(search: Any, monkeypatch: pytest
     monkeypatch.setattr("sys.argv", ["train.py", "--lr", "0.5"])
     result = search(fns.read_command_line, optimizer="random", n_trials=1)
     assert result.best_value == 0.5
+
+
+def test_promotion_needs_a_store_that_the_workers_see(search: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not see the store of this run.*pass store=URL"):
+        search(fns.climb_on, optimizer="asha", n_trials=9, store="memory://of-the-driver-alone")
+    result = search(fns.climb_on, optimizer="asha", n_trials=9, store=(tmp_path / "shared").as_uri())
+    assert result.ending == "completed"
+    assert list((tmp_path / "shared").glob("*/*.pkl"))
+
+
+def test_a_step_that_runs_backwards_fails_the_trial_and_says_so(search: Any) -> None:
+    def train(x: float, reporter: Any) -> None:
+        reporter.report(x, step=3)
+        reporter.report(x, step=2)
+
+    result = search(train, optimizer="random", n_trials=1)
+    assert "step=2 does not come after step=3" in result.failures[0].failure.message
 
 
 def test_two_searches_at_once_in_one_process(search: Any) -> None:
