@@ -34,10 +34,8 @@ while (frame := socket.recv()) != b"end":
 
 
 def short_trial(x: float) -> dict[str, float]:
-    """20 ms of nothing, with torch loaded."""
+    """20 ms of nothing."""
     start = time.monotonic()
-    import torch  # noqa: F401
-
     time.sleep(0.02)
     return {"value": x, "start": start, "end": time.monotonic()}
 

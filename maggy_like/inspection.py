@@ -19,8 +19,8 @@ from maggy_like.worker.invoke import INJECTED
 from optimizers.names import did_you_mean
 from optimizers.space import SearchSpace
 
-LATE_IMPORTS = {"torch": "torch._dynamo"}
-"""What a package imports only when it is first used: a second per trial for torch's optimizers."""
+TORCH_LATE = "torch._dynamo"
+"""What torch imports only when its first optimizer is made: a second per fresh process."""
 
 
 def check_parameters(train_fn: Callable[..., Any], space: SearchSpace) -> None:
@@ -135,8 +135,10 @@ def uses_checkpoints(train_fn: Callable[..., Any]) -> bool:
 def modules_of(train_fn: Callable[..., Any]) -> tuple[str, ...]:
     """Installed modules that the function uses, worth importing before any trial."""
     names: dict[str, None] = {}
+    words: set[str] = set()
     for function in _own_functions(train_fn):
         for code in _codes(function):
+            words.update(code.co_names, code.co_varnames)
             for instruction in dis.get_instructions(code):
                 if instruction.opname == "IMPORT_NAME":
                     names[str(instruction.argval)] = None
@@ -147,9 +149,9 @@ def modules_of(train_fn: Callable[..., Any]) -> tuple[str, ...]:
             module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
             if isinstance(module, str):
                 names[module] = None
-    for package, late in LATE_IMPORTS.items():
-        if any(name.partition(".")[0] == package for name in names):
-            names[late] = None
+    uses_torch = any(name.partition(".")[0] == "torch" for name in names)
+    if uses_torch and any("optim" in word for word in (*names, *words)):
+        names[TORCH_LATE] = None
     return tuple(name for name in names if _is_installed(name))
 
 
