@@ -108,7 +108,8 @@ def main() -> None:
     arguments = parser(__doc__).parse_args()
     n_short = 100 if arguments.quick else 500
     figures = {"zmq.round_trip_ms.median": round_trip(2000)}
-    spark = spark_session(f"local[{WORKERS}]", app_name="benchmarks.dispatch")
+    quick_start = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}  # no dispatch goes through the JVM
+    spark = spark_session(f"local[{WORKERS}]", app_name="benchmarks.dispatch", conf=quick_start)
     try:
         for engine in ("local", "spark"):
             waits = search(engine, "process", 100)

@@ -24,6 +24,7 @@ def main() -> None:
     space = {"lr": Float(1e-4, 1.0, log=True), "momentum": Float(0.0, 0.99)}
     study = Study(space, ASHA(), direction="min", max_budget=27, n_trials=marks[-1])
     reached: dict[int, tuple[float, int]] = {}
+    events = 0
     wanted = {half for mark in marks for half in (mark // 2, mark)}
 
     def train(config: dict[str, float], step: int) -> tuple[float, float]:
@@ -31,16 +32,19 @@ def main() -> None:
         return distance + 1.0 / step, 0.5 + config["momentum"]
 
     def mark(_: float, handled: int) -> None:
+        nonlocal events
+        events = handled
         if (done := len(study.trials)) in wanted and done not in reached:
             reached[done] = (time.perf_counter(), handled)
 
     start = time.perf_counter()
     simulate(study, train, workers=1000, on_event=mark)
     seconds = time.perf_counter() - start
-    figures = {}
+    figures: dict[str, float] = {}
     for n in marks:
         (begun, before), (ended, after) = reached[n // 2], reached[n]
         figures[f"event_us.{n}"] = (ended - begun) / (after - before) * 1e6
+    figures["events"] = events
     figures["seconds"] = seconds
     publish(figures, arguments.json)
 

@@ -95,7 +95,7 @@ def test_rungs_are_whole_fractions_down_to_the_minimum(max_budget: int, min_budg
 
 
 @SEEDED
-@given(st.integers(2, 4), st.lists(LOSSES | st.integers(0, 20) | st.none(), max_size=80))
+@given(st.integers(2, 4), st.lists(LOSSES | st.integers(0, 20) | st.none(), min_size=20, max_size=60))
 def test_a_rung_agrees_with_a_sorted_list(eta: int, moves: list[float | int | None]) -> None:
     rung, naive = Rung(eta), NaiveRung(eta)
     for move in moves:

@@ -133,12 +133,13 @@ def test_the_optimizer_is_told_losses_and_what_is_pending(direction: Direction, 
     study = Study(SPACE, optimizer, direction=direction, max_budget=4)
     first, second, third = started(study), started(study), started(study)
     study.tell(second, 0.5)
+    study.report(first, 1, 0.9)
     study.fail(first)
     study.tell(third, math.nan)
     started(study)
     observed = [
         Observation(1, config, 4, loss),
-        Observation(0, config, 0, math.inf),
+        Observation(0, config, 1, math.inf),
         Observation(2, config, 4, math.inf),
     ]
     assert optimizer.seen == [
