@@ -55,9 +55,12 @@ if __name__ == "__main__":
                 gate.open()
 
     space = {"gate": os.path.abspath(gate.path), "x": Float(0, 1)}
-    spark = spark_session(master, conf=conf)
+    connect = "spark.remote" in conf
+    spark = spark_session(None if connect else master, conf=conf)
+    more = {"workers": 2} if connect else {}
     try:
-        result = lagom(train, space, n_trials=9, max_budget=9, directory=folder, progress="plain", callbacks=[on_event])
+        result = lagom(train, space, n_trials=9, max_budget=9, directory=folder, progress="plain",
+                       callbacks=[on_event], **more)
     finally:
         spark.stop()
     print("counts", sorted((state.value, count) for state, count in result.counts.items()))
@@ -158,6 +161,15 @@ def test_standalone_gives_each_worker_its_own_gpu(
 def test_local_cluster_master(run_script: Any, tmp_path: Path) -> None:
     conf = {"spark.executor.memory": "1g"}
     done = run_script(ON_A_MASTER, "local-cluster[2,1,1024]", tmp_path / "runs", conf, env=TESTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "counts [('completed', 1), ('paused', 8)]" in done.stdout
+    assert "workers 2" in done.stdout
+
+
+def test_spark_connect(run_script: Any, tmp_path: Path) -> None:
+    """A session without a JVM of its own: the same barrier stage, with the workers named."""
+    conf = {"spark.remote": "local[2]"}
+    done = run_script(ON_A_MASTER, "connect", tmp_path / "runs", conf, env=TESTS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "counts [('completed', 1), ('paused', 8)]" in done.stdout
     assert "workers 2" in done.stdout
