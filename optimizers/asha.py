@@ -75,7 +75,7 @@ class Rung:
         return len(self._promoted)
 
     def record(self, trial: int, loss: float) -> bool:
-        """Enter a result; True if it is among the best ``floor(n / eta)`` now and finite."""
+        """Enter a result; True if it is among the best ``floor(n / eta)`` now (one that is not finite never is)."""
         key = (loss if math.isfinite(loss) else math.inf, self._size, trial)
         self._keys[trial] = key
         self._recorded.add(trial)
@@ -86,7 +86,7 @@ class Rung:
             self._lower_worst()
         while len(self._top) < self._size // self._eta:
             self._raise_best()
-        return trial in self._in_top and math.isfinite(loss)
+        return trial in self._in_top
 
     def pause(self, trial: int) -> None:
         """Take in that a recorded trial has come to rest and could be promoted."""
@@ -137,12 +137,14 @@ class PromotionScheduler(Scheduler):
         self.rungs = [Rung(eta) for _ in levels]
         self._levels = levels
         self._level: dict[int, int] = {}  # rung up to which the present or next attempt runs
+        self._last: dict[int, float] = {}  # newest loss by trial
 
     def grant(self, trial: int) -> Grant:
         return Grant(self._levels[self._level.get(trial, 0)])
 
     def report(self, trial: int, step: int, loss: float) -> Decision:
         level = self._level.get(trial, 0)
+        self._last[trial] = loss
         if step >= self._levels[level] and trial not in self.rungs[level]:
             self.rungs[level].record(trial, loss)
         return Decision.CONTINUE
@@ -157,6 +159,8 @@ class PromotionScheduler(Scheduler):
 
     def pause(self, trial: int) -> None:
         level = self._level.get(trial, 0)
+        if trial not in self.rungs[level]:  # it had reported past this rung's step before it was promoted to it
+            self.rungs[level].record(trial, self._last.get(trial, math.inf))
         self.rungs[level].pause(trial)
         self._level[trial] = level + 1  # what it gets when it is promoted
 

@@ -45,7 +45,7 @@ def serve(
     task: WorkerTask,
     *,
     trials: int | None,
-    before_end: Callable[[], None],
+    before_end: Callable[[Callable[[], None]], None],
     on_orphaned: Callable[[], None],
 ) -> None:
     """Run assigned trials until told to leave.
@@ -54,7 +54,8 @@ def serve(
         channel: To the agent.
         task: What the run is.
         trials: How many trials to run before leaving; None for no bound.
-        before_end: Called after each trial, before its end is told (to flush output).
+        before_end: Called after each trial, before its end is told (to run exit hooks and flush output), with
+            a function that tells the end at once and leaves, for hooks that hang.
         on_orphaned: Called by the service thread when the agent is gone.
     """
     try:
@@ -73,11 +74,19 @@ def serve(
         service.sender = sender
         finished = run_attempt(train_fn, parameters, reporter, assign, interruptible=task.isolation == "none")
         service.sender = None
-        before_end()
-        sender.flush()
-        if finished.outcome == "returned":
-            reporter.tell_checkpoint()
-        channel.send(encode(finished))
+
+        def tell_end(sender: Sender = sender, reporter: Reporter = reporter, finished: Finished = finished) -> None:
+            sender.flush()
+            if finished.outcome == "returned":
+                reporter.tell_checkpoint()
+            channel.send(encode(finished))
+
+        def tell_and_leave(tell_end: Callable[[], None] = tell_end) -> None:
+            tell_end()
+            on_orphaned()
+
+        before_end(tell_and_leave)
+        tell_end()
         done += 1
     if done == trials:  # the agent says when to exit: tearing a process down keeps a core busy for milliseconds
         service.assignments.get()

@@ -184,7 +184,7 @@ class InlineNursery:
         if self._spawned.wait(30) and self._theirs is not None:
             channel = Channel(self._theirs)
             try:
-                serve(channel, self._task, trials=None, before_end=flush, on_orphaned=lambda: None)
+                serve(channel, self._task, trials=None, before_end=lambda _: flush(), on_orphaned=lambda: None)
             finally:
                 channel.close()
 

@@ -18,6 +18,9 @@ import signal
 import socket
 import struct
 import sys
+import threading
+from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import msgspec
@@ -163,7 +166,7 @@ class ForkServer:
                 Channel(socket.socket(fileno=channel_fd)),
                 self._task,
                 trials=None if reused else 1,
-                before_end=flush_output if reused else end_process,
+                before_end=(lambda _: flush_output()) if reused else partial(end_process, self._task.grace),
                 on_orphaned=lambda: os._exit(1),
             )
             status = 0
@@ -189,9 +192,19 @@ def redirect_output(fd: int) -> None:
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
 
 
-def end_process() -> None:
-    """What a process does before its exit: a trial's loggers may still have things to write."""
-    atexit._run_exitfuncs()
+def end_process(grace: float, give_up: Callable[[], None]) -> None:
+    """What a process does before its exit: a trial's loggers may still have things to write.
+
+    Args:
+        grace: Seconds that exit hooks may take.
+        give_up: Called when they take longer; does not return.
+    """
+    if atexit._ncallbacks():
+        timer = threading.Timer(grace, give_up)
+        timer.daemon = True
+        timer.start()
+        atexit._run_exitfuncs()
+        timer.cancel()
     flush_output()
 
 

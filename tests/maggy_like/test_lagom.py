@@ -11,7 +11,7 @@ import pytest
 import train_functions as fns
 from gate import Gate
 
-from maggy_like import Choice, Constant, Float, Result, lagom
+from maggy_like import Choice, Constant, Float, LocalEngine, Result, lagom
 from maggy_like.errors import ConfigError, OptimizerError
 from optimizers.events import AttemptEnded, AttemptStarted, Event
 from optimizers.trial import TrialState
@@ -90,6 +90,21 @@ def test_one_process_per_worker_can_be_reused(search: Any) -> None:
 def test_all_that_a_trial_prints_stands_in_its_log(search: Any) -> None:
     result = search(fns.talk, optimizer="random", n_trials=1)
     assert set(result.log(0).splitlines()) == {"from print", "from stderr", "from C", "from a grandchild"}
+
+
+def test_exit_hooks_run_and_one_that_hangs_costs_no_value(search: Any) -> None:
+    result = search(fns.leave_exit_hooks, {"how": ["end", "hang"], "x": [1.0]}, optimizer="grid")
+    assert result.counts == {TrialState.COMPLETED: 2}
+    ended = next(trial for trial in result.trials if trial.config["how"] == "end")
+    assert result.log(ended.id) == "from an exit hook\n"
+
+
+def test_a_gpu_s_next_trial_starts_only_when_the_last_process_is_gone(search: Any, tmp_path: Path) -> None:
+    engine = LocalEngine(gpus=["3", "7"])
+    space = {"folder": str(tmp_path), "x": Float(0, 1)}
+    result = search(fns.look_for_predecessor, space, optimizer="random", metric="score", n_trials=10, engine=engine)
+    assert {trial.metrics["alive"] for trial in result.trials} == {0.0}
+    assert {trial.metrics["gpu"] for trial in result.trials} <= {3.0, 7.0}
 
 
 FAULTS = {

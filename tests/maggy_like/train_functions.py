@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from maggy_like import Reporter
 
@@ -98,3 +100,19 @@ def die_once_before_the_last_report(marks: str, x: float, reporter: Reporter) ->
 def read_command_line(x: float) -> float:
     """The number behind ``--lr`` of the driver's command line."""
     return float(sys.argv[sys.argv.index("--lr") + 1])
+
+
+def leave_exit_hooks(how: str, x: float) -> float:
+    """Register a hook that prints, and perhaps one that hangs."""
+    atexit.register(print, "from an exit hook")
+    if how == "hang":
+        atexit.register(threading.Event().wait)
+    return x
+
+
+def look_for_predecessor(folder: str, x: float) -> dict[str, float]:
+    """Whether the process of this GPU's last trial is still there."""
+    mark = Path(folder) / f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}"
+    alive = mark.exists() and Path(f"/proc/{mark.read_text()}").exists()
+    mark.write_text(str(os.getpid()))
+    return {"score": x, "alive": float(alive), "gpu": float(os.environ["CUDA_VISIBLE_DEVICES"])}

@@ -71,16 +71,6 @@ def test_a_grid_ends_by_itself_and_tries_each_point_once() -> None:
     assert len({tuple(trial.config.items()) for trial in study.trials}) == 12
 
 
-def test_the_seed_alone_decides_what_is_tried() -> None:
-    def configs(seed: int) -> list[Config]:
-        study = Study(SPACE, RandomSearch(), seed=seed, n_trials=5)
-        search(study, lambda trial: trial.config["x"])
-        return [trial.config for trial in study.trials]
-
-    assert configs(1) == configs(1)
-    assert configs(1) != configs(2)
-
-
 @pytest.mark.parametrize("direction", ["max", "min"])
 @pytest.mark.parametrize("seed", range(5))
 def test_promotion_is_drained_to_the_end(direction: Direction, seed: int) -> None:
@@ -190,23 +180,6 @@ def test_a_value_returned_early_stands_for_the_whole_grant() -> None:
     assert trial.value == 0.7
 
 
-def test_the_last_report_stands_for_a_value_that_was_not_returned() -> None:
-    study = Study(SPACE, RandomSearch(), max_budget=9)
-    trial = started(study)
-    study.report(trial, 9, 0.3)
-    study.tell(trial)
-    assert (trial.state, trial.value, len(trial.curve)) == (TrialState.COMPLETED, 0.3, 1)
-
-
-def test_nothing_reported_and_nothing_returned_is_a_failure() -> None:
-    study = Study(SPACE, RandomSearch())
-    trial = started(study)
-    study.tell(trial)
-    assert trial.state is TrialState.FAILED
-    assert trial.failure is not None
-    assert trial.failure.kind == "no_value"
-
-
 def test_the_first_word_on_a_step_stands() -> None:
     study = Study(SPACE, RandomSearch(), max_budget=9)
     trial = started(study)
@@ -279,14 +252,6 @@ def test_a_value_that_is_not_finite_is_never_the_best(direction: Direction, valu
     other = started(study)
     study.tell(other, 0.5)
     assert [*bests, study.best] == [diverged, None, other]
-
-
-def test_equal_trials_rank_in_order_of_creation() -> None:
-    study = Study(SPACE, RandomSearch())
-    first, second = started(study), started(study)
-    study.tell(second, 0.5)
-    study.tell(first, 0.5)
-    assert study.best is first
 
 
 def test_the_best_is_right_after_any_number_of_reports() -> None:
