@@ -297,21 +297,9 @@ class Experiment:
         self._attempts.record(AttemptStarted(trial.id, attempt, worker.id.index, grant.budget, self._now))
         worker.take(trial.id, self._now)
         self._busy += 1
-        checkpoint = trial.checkpoint.url if trial.checkpoint is not None else None
-        self._out.append(
-            Send(
-                worker.id,
-                Assign(
-                    trial.id,
-                    attempt,
-                    trial.config,
-                    grant.budget,
-                    grant.milestones,
-                    self.objective,
-                    checkpoint,
-                ),
-            )
-        )
+        saved = trial.checkpoint.url if trial.checkpoint is not None else None
+        order = Assign(trial.id, attempt, trial.config, grant.budget, grant.milestones, self.objective, saved)
+        self._out.append(Send(worker.id, order))
 
     def _ask_ahead(self) -> None:
         if self.ending is None and (question := self._proposals.ask()) is not None:

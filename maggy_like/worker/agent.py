@@ -150,20 +150,10 @@ class Agent:
             self._poller.unregister(descriptor)
 
     def _say_hello(self) -> None:
-        context = self._context
-        visible = is_visible(self._task.store, self._task.token)
-        self._client.send(
-            Hello(
-                PROTOCOL_VERSION,
-                self._task.token,
-                context.index,
-                context.epoch,
-                context.host,
-                os.getpid(),
-                list(context.accelerators),
-                visible,
-            )
-        )
+        task, place = self._task, self._context
+        visible, gpus = is_visible(task.store, task.token), list(place.accelerators)
+        hello = Hello(PROTOCOL_VERSION, task.token, place.index, place.epoch, place.host, os.getpid(), gpus, visible)
+        self._client.send(hello)
 
     # -- what the driver says -----------------------------------------------------------------
 

@@ -20,11 +20,11 @@ pytestmark = [pytest.mark.notebook, pytest.mark.timeout(240)]
 
 LONG_SEARCH = """
 def train(lr, reporter):
-    import time
+    import threading
     for step in range(1, reporter.budget + 1):
         print(f"line {step} of lr={lr:.3f}")
         reporter.report(score=lr * step, step=step)
-        time.sleep(0.05)
+        threading.Event().wait(0.05)
 
 from maggy_like import Float, lagom
 result = lagom(train, {"lr": Float(0, 1)}, optimizer="random", n_trials=1000, max_budget=1000, workers=2,

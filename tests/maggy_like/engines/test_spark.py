@@ -158,18 +158,15 @@ def test_standalone_gives_each_worker_its_own_gpu(
     assert "processes 9" in done.stdout
 
 
-def test_local_cluster_master(run_script: Any, tmp_path: Path) -> None:
-    conf = {"spark.executor.memory": "1g"}
-    done = run_script(ON_A_MASTER, "local-cluster[2,1,1024]", tmp_path / "runs", conf, env=TESTS)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "counts [('completed', 1), ('paused', 8)]" in done.stdout
-    assert "workers 2" in done.stdout
-
-
-def test_spark_connect(run_script: Any, tmp_path: Path) -> None:
-    """A session without a JVM of its own: the same barrier stage, with the workers named."""
-    conf = {"spark.remote": "local[2]"}
-    done = run_script(ON_A_MASTER, "connect", tmp_path / "runs", conf, env=TESTS)
+@pytest.mark.parametrize(
+    ("master", "conf"),
+    [
+        ("local-cluster[2,1,1024]", {"spark.executor.memory": "1g"}),
+        ("connect", {"spark.remote": "local[2]"}),  # no JVM of its own: the workers must be named
+    ],
+)
+def test_other_masters(run_script: Any, tmp_path: Path, master: str, conf: dict[str, str]) -> None:
+    done = run_script(ON_A_MASTER, master, tmp_path / "runs", conf, env=TESTS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "counts [('completed', 1), ('paused', 8)]" in done.stdout
     assert "workers 2" in done.stdout
