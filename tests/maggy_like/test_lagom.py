@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from gate import Gate
 
 from maggy_like import Choice, Constant, Float, LocalEngine, Result, lagom
 from maggy_like.errors import ConfigError, OptimizerError
+from maggy_like.worker.task import WorkerTask
 from optimizers.events import AttemptEnded, AttemptStarted, Event
 from optimizers.trial import TrialState
 
@@ -92,6 +94,13 @@ def test_all_that_a_trial_prints_stands_in_its_log(search: Any) -> None:
     assert set(result.log(0).splitlines()) == {"from print", "from stderr", "from C", "from a grandchild"}
 
 
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told to end is killed after 0.3 seconds, not 5."""
+    monkeypatch.setattr("maggy_like.api.WorkerTask", partial(WorkerTask, grace=0.3))
+
+
+@pytest.mark.usefixtures("short_grace")
 def test_exit_hooks_run_and_one_that_hangs_costs_no_value(search: Any) -> None:
     result = search(fns.leave_exit_hooks, {"how": ["end", "hang"], "x": [1.0]}, optimizer="grid")
     assert result.counts == {TrialState.COMPLETED: 2}
@@ -144,6 +153,7 @@ def test_a_trial_that_swallows_exceptions_is_stopped_all_the_same(search: Any) -
     assert result.counts == {TrialState.COMPLETED: 1}  # the end of the budget is no Exception
 
 
+@pytest.mark.usefixtures("short_grace")
 def test_a_hanging_trial_is_killed_at_its_time_limit(search: Any) -> None:
     result = search(fns.hang, optimizer="random", n_trials=1, workers=1, trial_timeout=0.2)
     (trial,) = result.trials
