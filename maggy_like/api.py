@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from maggy_like.config import Settings, check_settings
-from maggy_like.display import make_display
+from maggy_like.display import Display, make_display
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine
@@ -146,7 +146,9 @@ def lagom(
             raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
     payload = pickle_train_fn(train_fn)
     preload = modules_of(train_fn)
-    return _search(settings, choose_engine(engine), payload, preload, callbacks, progress)
+    provider = choose_engine(engine)
+    display = make_display(False if provider.name == "inline" else progress)
+    return _search(settings, provider, payload, preload, callbacks, display)
 
 
 def choose_engine(engine: str | Engine) -> Engine:
@@ -177,7 +179,7 @@ def _search(
     payload: bytes,
     preload: tuple[str, ...],
     callbacks: Sequence[Callback],
-    progress: bool | str,
+    display: Display,
 ) -> Result:
     size = _gang_size(settings, engine)
     started = time.monotonic()
@@ -224,7 +226,7 @@ def _search(
                 task,
                 size,
                 logs=str(settings.directory / "workers"),
-                display=make_display(False if engine.name == "inline" else progress),
+                display=display,
                 callbacks=callbacks,
                 timeout=settings.timeout,
             )

@@ -217,7 +217,8 @@ class Agent:
         if child.output is not None:
             self._output = output = TrialOutput(child.output, self._task.logs, assign.trial)
             self._watch(child.output, lambda: self._read_output(child, output))
-        child.channel.send(encode(assign))
+        with contextlib.suppress(OSError):  # it was killed just now; its exit tells
+            child.channel.send(encode(assign))
         if self._task.isolation == "process":
             self._spawn_at = time.monotonic() + SPARE_DELAY
 
@@ -313,14 +314,8 @@ class Agent:
         if self._output is not None:
             self._output.read_all()
             tail = self._output.tail
-        return Finished(
-            assign.trial,
-            assign.attempt,
-            "died",
-            kind=kind,
-            message=f"the trial's process {how}",
-            traceback=tail,
-        )
+        how = f"the trial's process {how}"
+        return Finished(assign.trial, assign.attempt, "died", kind=kind, message=how, traceback=tail)
 
     def _kill_current(self) -> None:
         self._kill_at = None

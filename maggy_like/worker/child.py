@@ -11,6 +11,7 @@ import select
 import threading
 import traceback
 from collections.abc import Callable, Iterable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -55,7 +56,7 @@ def serve(
         task: What the run is.
         trials: How many trials to run before leaving; None for no bound.
         before_end: Called after each trial, before its end is told (to run exit hooks and flush output), with
-            a function that tells the end at once and leaves, for hooks that hang.
+            a function that tells the end, for hooks that hang.
         on_orphaned: Called by the service thread when the agent is gone.
     """
     try:
@@ -74,22 +75,20 @@ def serve(
         service.sender = sender
         finished = run_attempt(train_fn, parameters, reporter, assign, interruptible=task.isolation == "none")
         service.sender = None
-
-        def tell_end(sender: Sender = sender, reporter: Reporter = reporter, finished: Finished = finished) -> None:
-            sender.flush()
-            if finished.outcome == "returned":
-                reporter.tell_checkpoint()
-            channel.send(encode(finished))
-
-        def tell_and_leave(tell_end: Callable[[], None] = tell_end) -> None:
-            tell_end()
-            on_orphaned()
-
-        before_end(tell_and_leave)
-        tell_end()
+        tell = partial(tell_end, channel, sender, reporter, finished)
+        before_end(tell)
+        tell()
         done += 1
     if done == trials:  # the agent says when to exit: tearing a process down keeps a core busy for milliseconds
         service.assignments.get()
+
+
+def tell_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Finished) -> None:
+    """Send what an attempt still holds, then its end."""
+    sender.flush()
+    if finished.outcome == "returned":
+        reporter.tell_checkpoint()
+    channel.send(encode(finished))
 
 
 def load_train_fn(task: WorkerTask) -> Callable[..., Any]:

@@ -192,13 +192,18 @@ def redirect_output(fd: int) -> None:
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
 
 
-def end_process(grace: float, give_up: Callable[[], None]) -> None:
+def end_process(grace: float, tell_end: Callable[[], None]) -> None:
     """What a process does before its exit: a trial's loggers may still have things to write.
 
     Args:
         grace: Seconds that exit hooks may take.
-        give_up: Called when they take longer; does not return.
+        tell_end: Called when they take longer, before the process leaves without them.
     """
+
+    def give_up() -> None:
+        tell_end()
+        os._exit(1)
+
     if atexit._ncallbacks():
         timer = threading.Timer(grace, give_up)
         timer.daemon = True

@@ -82,6 +82,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a name that is no folder": ({"name": "../up"}, r"name='../up' cannot name a folder"),
     "resume without a name": ({"resume": True}, "needs the name of the run"),
     "resume of what is not there": ({"resume": True, "name": "nothing"}, "no run named 'nothing'"),
+    "a display that is none": ({"progress": "termnal"}, r"no display is called 'termnal'; did you mean 'terminal'"),
     "a directory that cannot be": ({"directory": "/proc/none"}, r"directory='/proc/none' cannot be written"),
     "a point outside the space": ({"points_to_evaluate": [{"lr": 1.0, "units": 20}]}, "lr"),
     "a callback that is none": ({"callbacks": [3]}, "callbacks must be functions of one event, got 3"),
