@@ -18,13 +18,13 @@ from optimizers.base import (
     Problem,
     Scheduler,
 )
-from optimizers.bayesian import BayesianSearch
 from optimizers.domains import Choice, Constant, Domain, Float, Integer, Ordinal
 from optimizers.errors import MaggyError, OptimizerError, SearchSpaceError, UserError
 from optimizers.grid import Grid
 from optimizers.quasi_random import Sobol
 from optimizers.random_search import RandomSearch
 from optimizers.registry import make_optimizer, register
+from optimizers.skopt_search import SkoptSearch
 from optimizers.space import SearchSpace
 from optimizers.stopping import MedianRule, Patience, Threshold
 from optimizers.study import Study
@@ -32,7 +32,6 @@ from optimizers.trial import Config, Trial, TrialState
 
 __all__ = [
     "ASHA",
-    "BayesianSearch",
     "Choice",
     "Config",
     "Constant",
@@ -57,6 +56,7 @@ __all__ = [
     "Scheduler",
     "SearchSpace",
     "SearchSpaceError",
+    "SkoptSearch",
     "Sobol",
     "Study",
     "Threshold",

@@ -62,28 +62,33 @@ class Problem:
         seed: Source of all randomness.
         max_budget: Steps of a full training.
         n_trials: Upper bound on the number of configurations, or None.
+        earlier: What earlier searches observed, a tuple for each of them: knowledge to start from.
+            Their losses may be on another scale; their configurations are valid in ``space``.
     """
 
     space: SearchSpace
     seed: int = 0
     max_budget: int = 1
     n_trials: int | None = None
+    earlier: tuple[tuple[Observation, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An attempt that ended with a verdict: completed, stopped, paused or failed.
+    """A result: an attempt ended (completed, stopped, paused or failed), or a running one passed a milestone.
 
     Attributes:
         trial: The trial's number; a promoted trial is observed once per rung.
         step: The step of the last measurement.
         loss: The objective as a loss; ``inf`` for a failed trial or a value that is not finite.
+        ended: Whether the attempt has ended; if not, the trial runs on and stays pending.
     """
 
     trial: int
     config: Config
     step: int
     loss: float
+    ended: bool = True
 
 
 @dataclass(slots=True)
@@ -92,7 +97,7 @@ class History:
 
     Attributes:
         problem: The search.
-        observations: Ended attempts, in order of their ends; only ever appended to, so an
+        observations: Results in the order in which they came; only ever appended to, so an
             optimizer may keep a cursor into it.
         pending: Configurations by trial number that are waiting or running.
     """
@@ -108,7 +113,8 @@ class History:
     def apply(self, update: Update) -> None:
         """Take in one change."""
         if isinstance(update, Observation):
-            self.pending.pop(update.trial, None)
+            if update.ended:
+                self.pending.pop(update.trial, None)
             self.observations.append(update)
         else:
             self.pending[update.trial] = update.config

@@ -8,12 +8,12 @@ from typing import Any
 
 from optimizers.asha import ASHA
 from optimizers.base import Optimizer
-from optimizers.bayesian import BayesianSearch
 from optimizers.errors import OptimizerError
 from optimizers.grid import Grid
 from optimizers.names import did_you_mean
 from optimizers.quasi_random import Sobol
 from optimizers.random_search import RandomSearch
+from optimizers.skopt_search import SkoptSearch
 
 Factory = Callable[..., Optimizer]
 
@@ -22,7 +22,7 @@ _BUILT_IN: dict[str, Factory] = {
     "grid": Grid,
     "sobol": Sobol,
     "asha": ASHA,
-    "bayesian": BayesianSearch,
+    "skopt": SkoptSearch,
 }
 _registered: dict[str, Factory] = {}
 

@@ -175,10 +175,14 @@ class Study:
             trial.curves.setdefault(name, Curve()).extend(steps, values)
         curve = trial.curve
         decision = Decision.CONTINUE
+        milestones = self.grant(trial).milestones
         for index in range(fresh, len(curve)):
-            verdict = self.scheduler.report(trial.id, curve.steps[index], self.loss(curve.values[index]))
+            step, loss = curve.steps[index], self.loss(curve.values[index])
+            verdict = self.scheduler.report(trial.id, step, loss)
             if verdict is Decision.STOP:
                 decision = verdict
+            elif step in milestones:
+                self._updates.append(Observation(trial.id, trial.config, step, loss, ended=False))
         if len(curve) > fresh:
             trial.value = curve.values[-1]
             if not trial.rested:

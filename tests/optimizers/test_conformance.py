@@ -18,7 +18,7 @@ from optimizers.testing import SPACES, check_optimizer
 from optimizers.trial import Config
 
 # Fewer results before the model, so that the suite's short searches reach it.
-OPTIONS: dict[str, dict[str, Any]] = {"bayesian": {"n_initial": 4}}
+OPTIONS: dict[str, dict[str, Any]] = {"skopt": {"n_initial": 4}}
 
 
 class Evolution(Optimizer):

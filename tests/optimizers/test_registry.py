@@ -35,7 +35,7 @@ def test_names_classes_factories_and_instances() -> None:
     assert isinstance(make_optimizer(RandomSearch), RandomSearch)
     assert make_optimizer(made) is made
     assert isinstance(make_optimizer(lambda: Fixed(1.0)), Fixed)
-    assert {"random", "grid", "sobol", "asha", "bayesian"} == set(names())
+    assert {"random", "grid", "sobol", "asha", "skopt"} <= set(names())
     assert all(isinstance(make_optimizer(name), Optimizer) for name in names())
 
 
@@ -55,8 +55,8 @@ def test_own_names_may_be_given_anew_but_built_in_ones_not() -> None:
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        ("asah", {}, "unknown optimizer 'asah' .did you mean 'asha'.*random, grid, sobol, asha, bayesian"),
-        ("Bayesian", {}, "did you mean 'bayesian'"),
+        ("asah", {}, "unknown optimizer 'asah' .did you mean 'asha'.*random, grid, sobol, asha"),
+        ("Sobol", {}, "did you mean 'sobol'"),
         ("asha", {"etta": 3}, "'asha' has no option 'etta' .did you mean 'eta'.*it takes eta, min_budget"),
         ("random", {"seed": 3}, "no option 'seed'; it takes no options"),
         (Fixed, {"name": "y"}, "'Fixed': missing a required argument: 'value'; it takes value, name"),

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizers.base import History, Observation, Pending, Problem
-from optimizers.bayesian import BayesianSearch, _most_telling
 from optimizers.domains import Choice, Float, Integer, Ordinal
 from optimizers.errors import OptimizerError
 from optimizers.grid import Grid
 from optimizers.quasi_random import Sobol
 from optimizers.random_search import RandomSearch
+from optimizers.skopt_search import SkoptSearch, _most_telling
 from optimizers.space import SearchSpace
 from optimizers.study import Study
 from optimizers.trial import Config, Trial
@@ -126,24 +126,24 @@ def test_one_sobol_serves_two_seeds_and_a_space_of_constants() -> None:
     assert sobol.ask(3, fresh(SearchSpace(a=1))) == {"a": 1}
 
 
-# -- bayesian ---------------------------------------------------------------------------------------
+# -- skopt ---------------------------------------------------------------------------------------
 
 
-def test_bayesian_starts_with_sobol_points_until_enough_losses_are_finite() -> None:
+def test_skopt_starts_with_sobol_points_until_enough_losses_are_finite() -> None:
     history = ended(LINE, [({"x": 0.1 * i}, math.inf if i % 2 else 1.0 * i) for i in range(8)])
-    assert BayesianSearch(5).ask(8, history) == Sobol().ask(8, history)
-    assert BayesianSearch(4).ask(8, history) != Sobol().ask(8, history)
+    assert SkoptSearch(5).ask(8, history) == Sobol().ask(8, history)
+    assert SkoptSearch(4).ask(8, history) != Sobol().ask(8, history)
 
 
 @pytest.mark.parametrize("acquisition", ["EI", "LCB", "PI"])
-def test_bayesian_finds_the_bottom_of_a_bowl(acquisition: Any) -> None:
-    x = BayesianSearch(acquisition=acquisition).ask(12, ended(LINE, bowl(12)))["x"]
+def test_skopt_finds_the_bottom_of_a_bowl(acquisition: Any) -> None:
+    x = SkoptSearch(acquisition=acquisition).ask(12, ended(LINE, bowl(12)))["x"]
     assert x == pytest.approx(0.8, abs=0.06)
 
 
-def test_bayesian_pairs_each_result_with_its_own_configuration() -> None:
+def test_skopt_pairs_each_result_with_its_own_configuration() -> None:
     """Under asynchrony, ends come in another order than asks: here the last asked always ends first."""
-    study = Study(LINE, BayesianSearch(6), direction="max", seed=1, n_trials=22)
+    study = Study(LINE, SkoptSearch(6), direction="max", seed=1, n_trials=22)
     running: list[Trial] = []
     while len(study.trials) < 22:
         while len(running) < 4 and (trial := study.ask()):
@@ -156,33 +156,33 @@ def test_bayesian_pairs_each_result_with_its_own_configuration() -> None:
     assert sorted(late)[len(late) // 2] < 0.2  # a model of shuffled pairs would not dwell there
 
 
-def test_bayesian_looks_elsewhere_while_a_configuration_runs() -> None:
+def test_skopt_looks_elsewhere_while_a_configuration_runs() -> None:
     history = ended(LINE, bowl(12))
-    first = BayesianSearch().ask(12, history)
+    first = SkoptSearch().ask(12, history)
     history.apply(Pending(12, first))
-    assert abs(BayesianSearch().ask(13, history)["x"] - first["x"]) > 1e-3
+    assert abs(SkoptSearch().ask(13, history)["x"] - first["x"]) > 1e-3
 
 
-def test_bayesian_takes_each_trial_at_its_highest_step() -> None:
+def test_skopt_takes_each_trial_at_its_highest_step() -> None:
     plain = ended(LINE, bowl(12))
     promoted = fresh(LINE)
     for trial, (config, loss) in enumerate(bowl(12)):
         promoted.apply(Observation(trial, config, 0, 1.0 - loss))  # what the first rung said misleads
         promoted.apply(Pending(trial, config))
         promoted.apply(Observation(trial, config, 1, loss))
-    assert BayesianSearch().ask(30, promoted) == BayesianSearch().ask(30, plain)
+    assert SkoptSearch().ask(30, promoted) == SkoptSearch().ask(30, plain)
 
 
-def test_bayesian_does_not_care_how_far_a_training_diverged() -> None:
+def test_skopt_does_not_care_how_far_a_training_diverged() -> None:
     first, *others = [
-        BayesianSearch().ask(15, ended(LINE, [*bowl(12), ({"x": 0.05}, far), ({"x": 0.15}, math.nan)]))
+        SkoptSearch().ask(15, ended(LINE, [*bowl(12), ({"x": 0.05}, far), ({"x": 0.15}, math.nan)]))
         for far in (1e2, 1e30, 1e308)
     ]
     assert first["x"] == pytest.approx(0.8, abs=0.05)
     assert others == [first, first]
 
 
-def test_bayesian_models_every_kind_of_domain() -> None:
+def test_skopt_models_every_kind_of_domain() -> None:
     space = SearchSpace(
         lr=Float(1e-4, 1, log=True),
         units=Integer(1, 512, log=True),
@@ -198,34 +198,34 @@ def test_bayesian_models_every_kind_of_domain() -> None:
 
     history = fresh(space)
     drawn = [RandomSearch().ask(index, history) for index in range(30)]
-    proposal = BayesianSearch().ask(30, ended(space, [(config, loss(config)) for config in drawn]))
+    proposal = SkoptSearch().ask(30, ended(space, [(config, loss(config)) for config in drawn]))
     assert space.validate(proposal) == proposal
     assert loss(proposal) <= sorted(map(loss, drawn))[3]
 
 
-def test_bayesian_finds_the_last_configuration_that_does_not_run() -> None:
+def test_skopt_finds_the_last_configuration_that_does_not_run() -> None:
     space = SearchSpace(a=Integer(1, 400), b=["x"])
     history = fresh(space)
     for trial in range(400):
         if trial != 122:
             history.apply(Pending(trial, {"a": trial + 1, "b": "x"}))
-    assert BayesianSearch().ask(400, history) == {"a": 123, "b": "x"}
+    assert SkoptSearch().ask(400, history) == {"a": 123, "b": "x"}
 
 
-def test_bayesian_prefers_the_untried_and_then_repeats() -> None:
+def test_skopt_prefers_the_untried_and_then_repeats() -> None:
     space = SearchSpace(a=[1, 2, 3])
     history = ended(space, [({"a": 1}, 0.0), ({"a": 2}, 1.0)])
-    assert BayesianSearch(1).ask(2, history) == {"a": 3}
+    assert SkoptSearch(1).ask(2, history) == {"a": 3}
     history.apply(Pending(2, {"a": 3}))
-    assert BayesianSearch(1).ask(3, history)["a"] in (1, 2)
+    assert SkoptSearch(1).ask(3, history)["a"] in (1, 2)
     history.apply(Pending(3, {"a": 1}))
     history.apply(Pending(4, {"a": 2}))
-    assert BayesianSearch(1).ask(5, history)["a"] in (1, 2, 3)
+    assert SkoptSearch(1).ask(5, history)["a"] in (1, 2, 3)
 
 
-def test_bayesian_needs_no_model_where_there_is_nothing_to_choose() -> None:
+def test_skopt_needs_no_model_where_there_is_nothing_to_choose() -> None:
     space = SearchSpace(a=["only"])
-    assert BayesianSearch(1).ask(1, ended(space, [({"a": "only"}, 0.0)])) == {"a": "only"}
+    assert SkoptSearch(1).ask(1, ended(space, [({"a": "only"}, 0.0)])) == {"a": "only"}
 
 
 def test_a_large_model_keeps_the_best_and_the_newest() -> None:
@@ -243,12 +243,12 @@ def test_a_large_model_keeps_the_best_and_the_newest() -> None:
         ({"acquisition": "ei"}, "did you mean 'EI'"),
     ],
 )
-def test_bayesian_options(options: dict[str, Any], message: str) -> None:
+def test_skopt_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptimizerError, match=message):
-        BayesianSearch(**options)
+        SkoptSearch(**options)
 
 
-def test_bayesian_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skopt_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(OptimizerError, match=r"pip install 'maggy_like\[bayesian\]'"):
-        Study(LINE, BayesianSearch())
+    with pytest.raises(OptimizerError, match=r"pip install 'maggy_like\[skopt\]'"):
+        Study(LINE, SkoptSearch())

@@ -1,4 +1,4 @@
-"""Bayesian optimization with a Gaussian process, on scikit-optimize."""
+"""Bayesian optimization with the Gaussian process of scikit-optimize."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from optimizers.base import History, Observation, Optimizer, Problem
 from optimizers.domain import Domain, cell, middle
 from optimizers.domains import Choice, Integer
 from optimizers.errors import OptimizerError
-from optimizers.grid import Grid
 from optimizers.names import did_you_mean
+from optimizers.novelty import key, untried
 from optimizers.quasi_random import Sobol
 from optimizers.space import SearchSpace
 from optimizers.trial import Config
@@ -26,10 +26,9 @@ Acquisition = Literal["EI", "LCB", "PI"]
 _MODEL_SIZE = 150  # the cost of a fit grows with the cube of its points
 _CANDIDATES = 2000  # random points at which the acquisition is compared before it is polished
 _HUGE = 1e100  # squares of losses must stay finite
-_DRAWS = 50  # by chance, before the few configurations left are looked up one after another
 
 
-class BayesianSearch(Optimizer):
+class SkoptSearch(Optimizer):
     """Models the loss with a Gaussian process and proposes where an improvement is likely.
 
     Configurations that still run enter the model with a made-up loss, the *constant liar* of
@@ -54,7 +53,7 @@ class BayesianSearch(Optimizer):
         OptimizerError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, optimizer=BayesianSearch(n_initial=8), n_trials=60)
+        >>> lagom(train_fn, space, optimizer=SkoptSearch(n_initial=8), n_trials=60)
     """
 
     def __init__(self, n_initial: int = 10, acquisition: Acquisition = "EI") -> None:
@@ -74,9 +73,7 @@ class BayesianSearch(Optimizer):
             OptimizerError: It is.
         """
         if importlib.util.find_spec("skopt") is None:
-            raise OptimizerError(
-                "BayesianSearch needs scikit-optimize; install it with: pip install 'maggy_like[bayesian]'"
-            )
+            raise OptimizerError("SkoptSearch needs scikit-optimize; install it with: pip install 'maggy_like[skopt]'")
 
     def ask(self, index: int, history: History) -> Config:
         space, rng = history.problem.space, history.rng(index)
@@ -87,9 +84,9 @@ class BayesianSearch(Optimizer):
             proposal = self._initial.ask(index, history)
         else:
             proposal = self._from_model(space, list(observed.values()), pending, rng)
-        running = {_key(space, config) for config in history.pending.values()}
-        ended = {_key(space, seen.config) for seen in observed.values()}
-        return _untried(space, proposal, running, ended, rng)
+        running = {key(space, config) for config in history.pending.values()}
+        ended = {key(space, seen.config) for seen in observed.values()}
+        return untried(space, proposal, running, ended, rng)
 
     def _from_model(
         self, space: SearchSpace, observed: list[Observation], pending: list[Config], rng: np.random.Generator
@@ -183,28 +180,3 @@ def _from_axis(domain: Domain, value: float) -> float:
 def _evenly_spaced(domain: Domain) -> int | None:
     """The number of values, if they are evenly spaced in the unit interval."""
     return None if isinstance(domain, Integer) and domain.log else domain.size
-
-
-def _key(space: SearchSpace, config: Config) -> bytes:
-    return space.to_unit(config).tobytes()
-
-
-def _untried(
-    space: SearchSpace, proposal: Config, running: set[bytes], ended: set[bytes], rng: np.random.Generator
-) -> Config:
-    """``proposal`` if it was not tried; else one that was not, else one that does not run now, else any."""
-    for taken in (running | ended, running):
-        if _key(space, proposal) not in taken:
-            return proposal
-        for _ in range(_DRAWS):
-            if _key(space, drawn := space.sample(rng)) not in taken:
-                return drawn
-        if space.size is not None:
-            everything = Grid(space.size)
-            n = everything.size(space)
-            start = int(rng.random() * n)
-            for index in range(start, start + min(n, len(taken) + 1)):
-                config = everything.at(space, index % n)
-                if config is not None and _key(space, config) not in taken:
-                    return config
-    return proposal
