@@ -21,5 +21,10 @@ def publish(figures: Mapping[str, float], path: Path | None) -> None:
     width = max(map(len, figures))
     for name, value in figures.items():
         print(f"{name:<{width}}  {value:.4g}" if isinstance(value, float) else f"{name:<{width}}  {value}")
+    save(figures, path)
+
+
+def save(figures: Mapping[str, float], path: Path | None) -> None:
+    """Write the figures where asked."""
     if path is not None:
         path.write_text(json.dumps(figures, indent=2) + "\n")

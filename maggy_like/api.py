@@ -15,19 +15,21 @@ from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine
 from maggy_like.engines.inline import InlineEngine
 from maggy_like.engines.local import LocalEngine
-from maggy_like.errors import ConfigError, JournalError
+from maggy_like.errors import ConfigError
 from maggy_like.experiment import Experiment
 from maggy_like.inspection import check_parameters, modules_of, pickle_train_fn
-from maggy_like.journal import Journal, RunHeader, read_journal
+from maggy_like.proposer.base import DirectProposer
+from maggy_like.proposer.process import ProcessProposer
 from maggy_like.result import Result
+from maggy_like.resume import open_journal
 from maggy_like.rpc.security import RunKeys
 from maggy_like.rpc.server import Server
 from maggy_like.run import Callback, run_search
 from maggy_like.worker.checkpoints import mark_store
 from maggy_like.worker.task import WorkerTask
-from optimizers.asha import ASHA
 from optimizers.base import Optimizer
 from optimizers.names import did_you_mean
+from optimizers.objectives import Direction
 from optimizers.space import SearchSpace
 from optimizers.study import Study
 
@@ -39,8 +41,8 @@ def lagom(
     searchspace: SearchSpace | Mapping[str, Any],
     *,
     optimizer: str | Optimizer | type[Optimizer] = "asha",
-    metric: str | None = None,
-    direction: Literal["max", "min"] = "max",
+    metric: str | Sequence[str] | None = None,
+    direction: Direction | Sequence[Direction] = "max",
     n_trials: int | None = None,
     timeout: float | None = None,
     max_budget: int = 27,
@@ -58,6 +60,7 @@ def lagom(
     max_attempts: int = 3,
     trial_timeout: float | None = None,
     points_to_evaluate: Sequence[Mapping[str, Any]] = (),
+    warm_start: Sequence[Result | str | Path] = (),
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
 ) -> Result:
@@ -70,10 +73,11 @@ def lagom(
             dict of metrics with the objective in it, or None to let the last report stand.
         searchspace: Domains by name: ``Float(1e-4, 1e-1, log=True)``, ``Integer(16, 256)``,
             ``["relu", "gelu"]`` for a choice, a plain value for a constant.
-        optimizer: ``"asha"``, ``"random"``, ``"grid"``, ``"sobol"``, ``"bayesian"``, or an
+        optimizer: ``"asha"``, ``"random"``, ``"grid"``, ``"sobol"``, ``"bayesian"``, ``"pbt"``, or an
             :class:`~optimizers.base.Optimizer` of one's own.
-        metric: Name of the objective; may be left out when only one metric is reported.
-        direction: Whether the objective is to be large (``"max"``) or small (``"min"``).
+        metric: Name of the objective; may be left out when only one metric is reported. Or a list of several:
+            then the result has a Pareto set, ``result.pareto``, and no best trial.
+        direction: Whether the objective is to be large (``"max"``) or small (``"min"``); a list for several.
         n_trials: How many configurations to try, over all workers. By default 50, a grid's whole
             size, or no bound when ``timeout`` is given.
         timeout: Seconds after which the search ends with what it has.
@@ -98,7 +102,11 @@ def lagom(
         max_attempts: How often a trial may lose its process or worker before it counts as failed.
         trial_timeout: Seconds that one attempt may take; one that does not report then is killed
             5 seconds later.
-        points_to_evaluate: Configurations to try first.
+        points_to_evaluate: Configurations to try first. After them come the one of all priors of the
+            search space, if it has any, and the best of each run of ``warm_start``.
+        warm_start: Earlier runs to learn from: their results, or their folders. They must have had the
+            same metric and direction; trials that do not fit into the search space are left out. A
+            resumed run knows what it was started with, and needs their folders no more.
         callbacks: Functions that take each event of :mod:`optimizers.events`, as it is recorded.
         progress: Show a live display: in the notebook cell, in the terminal, or as plain lines,
             whichever fits; ``"plain"``, ``"terminal"`` or ``"notebook"`` insist on one.
@@ -140,6 +148,7 @@ def lagom(
         max_attempts=max_attempts,
         trial_timeout=trial_timeout,
         points_to_evaluate=points_to_evaluate,
+        warm_start=warm_start,
     )
     for callback in callbacks:
         if not callable(callback):
@@ -186,20 +195,24 @@ def _search(
     study = Study(
         settings.space,
         settings.optimizer,
-        direction=settings.direction,
+        direction=settings.directions,
+        objectives=settings.metrics,
         seed=settings.seed,
         max_budget=settings.max_budget,
         n_trials=settings.n_trials,
+        points=settings.points,
+        earlier=settings.earlier,
     )
+    in_process = study.optimizer.adaptive and engine.isolation != "none"
+    proposer = ProcessProposer(study) if in_process else DirectProposer(study)
     experiment = Experiment(
         study,
-        objective=settings.metric,
-        points=settings.points,
+        objective=settings.metrics[0] if settings.metrics else None,
         workers=size,
         max_attempts=settings.max_attempts,
         trial_timeout=settings.trial_timeout,
     )
-    journal = _open_journal(settings, experiment)
+    journal = open_journal(settings, experiment)
     keys = RunKeys()
     try:
         mark_store(settings.store, keys.token)
@@ -217,9 +230,8 @@ def _search(
                 logs=str(settings.directory / "logs"),
                 isolation=engine.isolation or settings.isolation,
             )
-            driver = Driver(experiment, server, journal, _first_snapshot(settings), size)
-            if settings.hint:
-                driver.lines.append(LogLine(None, settings.hint))
+            driver = Driver(experiment, proposer, server, journal, _first_snapshot(settings), size)
+            driver.lines.extend(LogLine(None, hint) for hint in settings.hints)
             run_search(
                 driver,
                 engine,
@@ -243,10 +255,13 @@ def _search(
         trials=study.trials,
         best_trial=study.best,
         objective=experiment.objective or "value",
-        direction=settings.direction,
+        direction=settings.directions[0],
         ending=experiment.ending or "stopped",
         seconds=time.monotonic() - started,
         directory=settings.directory,
+        space=study.problem.space,
+        others=settings.others,
+        pareto=study.pareto,
     )
 
 
@@ -263,74 +278,16 @@ def _gang_size(settings: Settings, engine: Engine) -> int:
     return settings.workers
 
 
-def _open_journal(settings: Settings, experiment: Experiment) -> Journal:
-    """A new run's journal, or an old one replayed into the experiment."""
-    path = settings.directory / "journal.jsonl"
-    if path.exists() and not settings.resume:
-        raise ConfigError(
-            f"there is a run named {settings.name!r} in {settings.directory.parent} already; "
-            "pass resume=True to go on with it, or another name"
-        )
-    if settings.resume and not path.exists():
-        raise JournalError(f"there is no run named {settings.name!r} in {settings.directory.parent} to resume")
-    try:
-        settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise ConfigError(
-            f"directory={str(settings.directory.parent)!r} cannot be written ({error}); pass another"
-        ) from error
-    header = _header(settings)
-    journal = Journal(path)
-    try:
-        if settings.resume:
-            known, events, size = read_journal(path)
-            _check_same(known, header)
-            journal.repair(size)
-            experiment.replay(events)
-        else:
-            journal.begin(header)
-    except BaseException:
-        journal.close()
-        raise
-    return journal
-
-
-def _header(settings: Settings) -> RunHeader:
-    optimizer = settings.optimizer
-    options = f"(eta={optimizer.eta}, mode={optimizer.mode})" if isinstance(optimizer, ASHA) else ""
-    return RunHeader(
-        version=1,
-        name=settings.name,
-        created=time.time(),
-        space=settings.space.to_json(),
-        optimizer=f"{settings.optimizer_name}{options}",
-        direction=settings.direction,
-        metric=settings.metric,
-        seed=settings.seed,
-        max_budget=settings.max_budget,
-    )
-
-
-def _check_same(known: RunHeader, now: RunHeader) -> None:
-    """Raise if a run is to be resumed as another search."""
-    for field in ("space", "optimizer", "direction", "metric", "seed", "max_budget"):
-        before, given = getattr(known, field), getattr(now, field)
-        if before != given:
-            raise ConfigError(
-                f"the run {known.name!r} was started with {field}={before!r}, not {given!r}; "
-                "resume it with the same, or choose another name"
-            )
-
-
 def _first_snapshot(settings: Settings) -> Snapshot:
     return Snapshot(
         name=settings.name,
         directory=str(settings.directory),
         optimizer=settings.optimizer_name,
-        direction=settings.direction,
+        direction=settings.directions[0],
         phase="starting",
         elapsed=0.0,
-        objective=settings.metric,
+        objective=settings.metrics[0] if settings.metrics else None,
+        others=settings.others,
         n_trials=settings.n_trials,
         timeout=settings.timeout,
     )

@@ -7,21 +7,28 @@ import operator
 import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
+import cloudpickle
+
 from maggy_like.errors import ConfigError, OptimizerError
-from maggy_like.inspection import uses_checkpoints
+from maggy_like.inspection import name_of, uses_checkpoints
+from maggy_like.journal import Earlier
+from maggy_like.result import Result
+from maggy_like.warm_start import gather, recorded
 from maggy_like.worker.task import Isolation
-from optimizers.asha import ASHA, rung_levels
+from optimizers.asha import ASHA
 from optimizers.base import Optimizer, Problem
 from optimizers.grid import Grid
 from optimizers.names import did_you_mean
+from optimizers.objectives import Direction
 from optimizers.registry import make_optimizer
 from optimizers.space import SearchSpace
-from optimizers.study import Direction
+from optimizers.starts import starting_points
 from optimizers.trial import Config
 
 DEFAULT_TRIALS = 50
@@ -35,14 +42,18 @@ class Settings:
     """One search, checked.
 
     Attributes:
-        hint: Something the user should know before it starts, or an empty text.
+        metrics: Names of the objectives; empty if the only one's is not given.
+        directions: One for each objective.
+        earlier: What earlier runs observed.
+        points: Configurations to try first.
+        hints: Lines that the user should know before it starts.
     """
 
     space: SearchSpace
     optimizer: Optimizer
     optimizer_name: str
-    metric: str | None
-    direction: Direction
+    metrics: tuple[str, ...]
+    directions: tuple[Direction, ...]
     n_trials: int | None
     timeout: float | None
     max_budget: int
@@ -55,8 +66,14 @@ class Settings:
     isolation: Isolation
     max_attempts: int
     trial_timeout: float | None
+    earlier: Earlier
     points: tuple[Config, ...]
-    hint: str
+    hints: tuple[str, ...]
+
+    @property
+    def others(self) -> tuple[tuple[Direction, str], ...]:
+        """Direction and name of all objectives but the first."""
+        return tuple(zip(self.directions[1:], self.metrics[1:], strict=True))
 
 
 def check_settings(
@@ -65,8 +82,8 @@ def check_settings(
     space: SearchSpace,
     optimizer: Any,
     options: Mapping[str, Any],
-    metric: str | None,
-    direction: str,
+    metric: str | Sequence[str] | None,
+    direction: str | Sequence[str],
     n_trials: int | None,
     timeout: float | None,
     max_budget: int,
@@ -80,31 +97,46 @@ def check_settings(
     max_attempts: int,
     trial_timeout: float | None,
     points_to_evaluate: Sequence[Mapping[str, Any]],
+    warm_start: Sequence[Result | str | Path],
 ) -> Settings:
     """Check each argument of ``lagom`` and fill in what was not given.
 
     Raises:
         UserError: An argument is wrong; the message names it and the mend.
+        JournalError: The journal of an earlier run is damaged.
     """
     n_trials = None if n_trials is None else whole("n_trials", n_trials, least=1)
     timeout = None if timeout is None else seconds("timeout", timeout)
     max_budget = whole("max_budget", max_budget, least=1)
     seed = whole("seed", seed, least=0)
     made = build_optimizer(optimizer, options, train_fn)
-    if n_trials is None:
-        n_trials = made.size(space) if isinstance(made, Grid) else None if timeout else DEFAULT_TRIALS
-    problem = Problem(space, seed, max_budget, n_trials)
-    made.validate(problem)
+    if made.needs_checkpoints and not uses_checkpoints(train_fn):
+        raise OptimizerError(
+            f"optimizer={optimizer!r} runs trials on from saved states, and {name_of(train_fn)} saves or restores "
+            "none; call reporter.restore() and reporter.checkpoint(state) in it, or use optimizer='asha'"
+        )
+    check_constraints(space)
+    metrics, directions = check_objectives(metric, direction)
     if resume and name is None:
         raise ConfigError("resume=True needs the name of the run; pass name='...'")
     name = check_name(name) if name is not None else default_name(train_fn)
     folder = Path(directory).expanduser().resolve() / name
+    if resume:
+        earlier, told = recorded(folder / "journal.jsonl", warm_start), ""
+    else:
+        earlier, told = gather(warm_start, space, metrics, directions)
+    points = starting_points(Problem(space, earlier=earlier), points_to_evaluate)
+    if n_trials is None:
+        all_of_it = made.size(space) + len(points) if isinstance(made, Grid) else None
+        n_trials = all_of_it or (None if timeout else DEFAULT_TRIALS)
+    problem = Problem(space, seed, max_budget, n_trials, earlier, n_objectives=len(directions))
+    made.check(problem)
     return Settings(
         space=space,
         optimizer=made,
         optimizer_name=optimizer if isinstance(optimizer, str) else type(made).__name__,
-        metric=metric,
-        direction=cast(Direction, one_of("direction", direction, ("max", "min"))),
+        metrics=metrics,
+        directions=directions,
         n_trials=n_trials,
         timeout=timeout,
         max_budget=max_budget,
@@ -117,15 +149,51 @@ def check_settings(
         isolation=cast(Isolation, one_of("isolation", isolation, get_args(Isolation)[:2])),
         max_attempts=whole("max_attempts", max_attempts, least=1),
         trial_timeout=None if trial_timeout is None else seconds("trial_timeout", trial_timeout),
-        points=tuple(space.validate(dict(point)) for point in points_to_evaluate),
-        hint=reach_hint(made, problem),
+        earlier=earlier,
+        points=points,
+        hints=tuple(filter(None, (reach_hint(made, problem), told))),
     )
+
+
+def check_objectives(
+    metric: str | Sequence[str] | None, direction: str | Sequence[str]
+) -> tuple[tuple[str, ...], tuple[Direction, ...]]:
+    """The objectives' names (none if the only one's is not known yet) and directions."""
+    several = not (metric is None or isinstance(metric, str))
+    metrics = () if metric is None else (metric,) if isinstance(metric, str) else tuple(metric)
+    if (several and not metrics) or any(not isinstance(name, str) or not name for name in metrics):
+        raise ConfigError(f"metric must be a name or a list of names, got {metric!r}")
+    if twice := [name for name, count in Counter(metrics).items() if count > 1]:
+        raise ConfigError(f"metric={list(metrics)!r} names {twice[0]!r} twice; name each objective once")
+    directions = (direction,) if isinstance(direction, str) else direction
+    if not isinstance(directions, Sequence) or isinstance(direction, str) == several:
+        raise ConfigError(
+            f"direction={direction!r} does not fit metric={metric!r}; give one name and one direction, or a list of "
+            "names and a list of as many directions"
+        )
+    if len(directions) != max(1, len(metrics)):
+        raise ConfigError(
+            f"metric={list(metrics)!r} has {len(metrics)} names and direction={list(directions)!r} has "
+            f"{len(directions)}; give a direction for each"
+        )
+    return metrics, tuple(cast(Direction, one_of("direction", given, ("max", "min"))) for given in directions)
+
+
+def check_constraints(space: SearchSpace) -> None:
+    """See to it that the space can be sent to the optimizer's process, constraints and all."""
+    try:
+        cloudpickle.dumps(space)
+    except Exception as error:
+        raise ConfigError(
+            f"a constraint of the search space cannot be sent to the optimizer's process ({error}); "
+            "let it use the configuration and plain values alone"
+        ) from error
 
 
 def build_optimizer(optimizer: Any, options: Mapping[str, Any], train_fn: Callable[..., Any]) -> Optimizer:
     """The optimizer that was asked for; ASHA by name takes the form that suits ``train_fn``."""
     given = {key: value for key, value in options.items() if value is not None}
-    if optimizer == "asha" and "mode" not in given:
+    if optimizer in ("asha", "mobster", "hyperband", "bohb") and "mode" not in given:
         given["mode"] = "promotion" if uses_checkpoints(train_fn) else "stopping"
     try:
         return make_optimizer(optimizer, **given)
@@ -137,7 +205,7 @@ def reach_hint(optimizer: Optimizer, problem: Problem) -> str:
     """A warning where so few trials are asked for that ASHA cannot reach the top rung."""
     if not isinstance(optimizer, ASHA) or problem.n_trials is None:
         return ""
-    levels = rung_levels(problem.max_budget, optimizer.min_budget, optimizer.eta)
+    levels = optimizer.levels(problem.max_budget)
     needed = optimizer.eta ** (len(levels) - 1)
     if problem.n_trials >= needed:
         return ""

@@ -26,6 +26,7 @@ from maggy_like.experiment.inputs import (
 )
 from maggy_like.journal import Journal
 from maggy_like.messages import Beat, Broken, Checkpointed, Finished, Goodbye, Hello, Logged, Ready, Reported
+from maggy_like.proposer.base import Proposer
 from maggy_like.rpc.server import Received, Server
 from optimizers.events import AttemptEnded, CheckpointSaved, Event, Measured
 
@@ -40,6 +41,7 @@ class Driver:
 
     Args:
         experiment: The state machine; this thread alone touches it once it runs.
+        proposer: Asks the optimizer.
         server: The wire.
         journal: Where events go before anything that depends on them is sent.
         base: What stays the same in every snapshot.
@@ -54,7 +56,15 @@ class Driver:
         replacements: Lost workers that the engine must replace.
     """
 
-    def __init__(self, experiment: Experiment, server: Server, journal: Journal, base: Snapshot, workers: int) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        proposer: Proposer,
+        server: Server,
+        journal: Journal,
+        base: Snapshot,
+        workers: int,
+    ) -> None:
         self.done = threading.Event()
         self.error: BaseException | None = None
         self.progress = 0
@@ -64,6 +74,7 @@ class Driver:
         self.snapshot = base
         self._base = base
         self._experiment = experiment
+        self._proposer = proposer
         self._server = server
         self._journal = journal
         self._posted: deque[Input] = deque()
@@ -104,6 +115,7 @@ class Driver:
         A proposal that is being computed is not waited for longer than a second.
         """
         self._threads[0].join()
+        self._proposer.interrupt()
         self._threads[1].join(1.0)
 
     def elapsed(self) -> float:
@@ -220,6 +232,8 @@ class Driver:
             objective=experiment.objective,
             n_trials=self._base.n_trials,
             counts=dict(study.counts),
+            others=self._base.others,
+            pareto=len(study.pareto) if self._base.others else None,
             best_trial=best.id if best is not None else None,
             best_value=best.ranked if best is not None else None,
             best_config=best.config if best is not None else None,
@@ -230,14 +244,13 @@ class Driver:
     # -- the optimizer's thread ---------------------------------------------------------------
 
     def _propose(self) -> None:
-        """Compute proposals beside the server's loop; the history is this thread's alone."""
-        study = self._experiment.study
+        """Get proposals beside the server's loop; the history is this thread's alone."""
+        self._proposer.start(lambda line: self.lines.append(LogLine(None, line)))
         while (ask := self._asks.get()) is not None:
             try:
-                for update in ask.updates:
-                    study.history.apply(update)
-                config = study.optimizer.ask(ask.index, study.history)
-                answer = SuggestionReady(ask.index, None if config is None else study.checked(config))
+                proposal = self._experiment.study.checked(self._proposer.ask(ask.index, ask.updates))
+                answer = SuggestionReady(ask.index, proposal)
             except Exception as error:
                 answer = SuggestionReady(ask.index, None, error)
             self.post(answer)
+        self._proposer.close()

@@ -114,6 +114,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
         milestones: Steps at which the trial must wait for a :class:`Decided`.
         objective: The metric that is optimised, or None while nobody knows.
         checkpoint: URL of the state to go on from, if there is one.
+        discard: URLs of this trial's older states, which nobody needs any more.
     """
 
     trial: int
@@ -123,6 +124,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     milestones: tuple[int, ...] = ()
     objective: str | None = None
     checkpoint: str | None = None
+    discard: tuple[str, ...] = ()
 
 
 class Decided(msgspec.Struct, frozen=True, tag="decided"):

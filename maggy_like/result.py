@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maggy_like.display.text import config_text, duration, number
+from maggy_like.export import to_optuna
+from maggy_like.importance import importance
+from maggy_like.pareto import pareto_lines, plot_pareto
+from optimizers.space import SearchSpace
 from optimizers.trial import Config, Trial, TrialState
 
 if TYPE_CHECKING:
+    import optuna
     import pandas
+    from optuna.storages import BaseStorage
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,12 +26,17 @@ class Result:
 
     Attributes:
         trials: All trials, by number; failed ones with their traceback in ``failure``.
-        best_trial: The trial whose newest value is the best, or None when none has a value.
-        objective: Name of the optimised metric.
+        best_trial: The trial whose newest value is the best, or None when none has a value, or where there are
+            several objectives: then see ``pareto``.
+        objective: Name of the optimised metric; of the first, where there are several.
         direction: ``max`` or ``min``.
         ending: ``completed``, ``timeout``, ``interrupted`` or ``stopped``.
         seconds: Wall time.
         directory: Where the run's journal, logs and checkpoints are.
+        space: The search space.
+        others: The other objectives where there are several: direction and name of each.
+        pareto: Of several objectives, the trials that no other dominates: none is better in one objective and
+            not worse in any. Their ``values`` are in the order of the objectives.
 
     Example:
         >>> result = lagom(train_fn, space)
@@ -39,6 +50,9 @@ class Result:
     ending: str
     seconds: float
     directory: Path
+    space: SearchSpace
+    others: tuple[tuple[str, str], ...] = ()
+    pareto: list[Trial] = field(default_factory=list)
 
     @property
     def best_config(self) -> Config | None:
@@ -66,18 +80,22 @@ class Result:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a trial: number, state, value, step, attempts, seconds, failure, and the parameters."""
+        """A row a trial: number, state, value, step, attempts, seconds, failure, parent, and the parameters.
+
+        Where there are several objectives, each has a column of its own instead of ``value``: ``value_accuracy``, ...
+        """
         import pandas
 
         rows = [
             {
                 "trial": trial.id,
                 "state": trial.state.value,
-                "value": trial.value,
+                **self._values(trial),
                 "step": trial.step,
                 "attempts": trial.attempt,
                 "seconds": trial.seconds,
                 "failure": trial.failure.message if trial.failure is not None else None,
+                "parent": trial.parent,
                 **trial.config,
             }
             for trial in self.trials
@@ -96,10 +114,71 @@ class Result:
         ]
         return pandas.DataFrame(rows, columns=["trial", "step", "metric", "value"])
 
+    def plot_pareto(self, path: str | Path) -> None:
+        """Draw the first two of several objectives: all trials, and the Pareto set among them.
+
+        Args:
+            path: The picture's file; its suffix says of which kind (``.png``, ``.svg``, ``.pdf``).
+
+        Raises:
+            UserError: There is one objective only, or matplotlib is missing.
+
+        Example:
+            >>> result.plot_pareto("pareto.png")
+        """
+        plot_pareto(self, path)
+
+    def to_optuna(self, storage: str | BaseStorage | None = None, study_name: str | None = None) -> optuna.Study:
+        """The run as a study of Optuna, for its plots and its dashboard, or to go on with it there.
+
+        Trials keep their numbers, configurations, reports (as intermediate values) and metrics (as user
+        attributes, beside ``attempts``, ``step`` and ``failure``). Stopped and paused trials are pruned
+        ones; a completed one without a number for a value has failed; those that did not end wait, and
+        Optuna runs them first if it goes on. Durations are right, dates are those of the export.
+
+        Args:
+            storage: Where the study is kept, as Optuna spells it; in memory by default.
+            study_name: Its name; by default that of the run.
+
+        Raises:
+            UserError: Optuna is missing, or the storage has a study of that name.
+
+        Example:
+            >>> optuna.visualization.plot_slice(result.to_optuna())
+            >>> result.to_optuna(storage="sqlite:///studies.db")
+        """
+        return to_optuna(self, storage, study_name)
+
+    def importance(self) -> dict[str, float]:
+        """How much each parameter had to do with being among the best quarter of the trials.
+
+        Shares of PED-ANOVA (Watanabe, Bansal and Hutter, "PED-ANOVA: Efficiently Quantifying
+        Hyperparameter Importance in Arbitrary Subspaces", 2023), which compares the values that the best
+        trials have with those that were tried at all. So a search that tried good values more often
+        does not deceive it, and a conditional parameter counts where it is active.
+
+        Trials are compared at one step, the highest that a quarter of them reached. Those that were
+        stopped or paused before, or failed, rank behind; those that did not end, or were lost with
+        their worker, are left out.
+
+        Returns:
+            A share for each parameter, the largest first; they sum to 1. Constants have 0.
+
+        Raises:
+            UserError: Optuna is missing, fewer than 20 trials ended, or they do not differ.
+
+        Example:
+            >>> result.importance()
+            {'lr': 0.81, 'units': 0.16, 'act': 0.03}
+        """
+        return importance(self)
+
     def __repr__(self) -> str:
         counted = ", ".join(f"{count} {state.value}" for state, count in self.counts.items())
         lines = [f"{self.ending} after {duration(self.seconds)}: {len(self.trials)} trials ({counted})"]
-        if self.best_trial is not None:
+        if self.others:
+            lines += pareto_lines(self)
+        elif self.best_trial is not None:
             best = f"best {self.objective} {number(self.best_value)} (trial {self.best_trial.id})"
             lines.append(f"{best}: {config_text(self.best_trial.config)}")
         else:
@@ -112,10 +191,21 @@ class Result:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The summary and the five best trials, for notebooks."""
+        """The summary and the five best trials, or the Pareto set, for notebooks."""
         import html
 
         table = self.to_pandas()
+        if self.others:
+            table = table[table["trial"].isin([trial.id for trial in self.pareto])]
         if len(table):
-            table = table.sort_values("value", ascending=self.direction == "min").head(5)
-        return f"<pre>{html.escape(str(self))}</pre>{table.to_html(index=False)}"
+            by = f"value_{self.objective}" if self.others else "value"
+            table = table.sort_values(by, ascending=self.direction == "min")
+        return f"<pre>{html.escape(str(self))}</pre>{(table if self.others else table.head(5)).to_html(index=False)}"
+
+    def _values(self, trial: Trial) -> dict[str, float | None]:
+        """The objectives of a trial, by the columns of :meth:`to_pandas`."""
+        if not self.others:
+            return {"value": trial.value}
+        names = (self.objective, *(name for _, name in self.others))
+        values = trial.values or (None,) * len(names)
+        return {f"value_{name}": value for name, value in zip(names, values, strict=True)}

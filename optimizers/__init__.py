@@ -6,8 +6,11 @@ them imports them at its first ask.
 
 from __future__ import annotations
 
+from optimizers.adapters import TPE, OptunaSampler
 from optimizers.asha import ASHA
 from optimizers.base import (
+    WAIT,
+    Answer,
     Decision,
     FullBudget,
     Grant,
@@ -16,11 +19,14 @@ from optimizers.base import (
     Optimizer,
     Pending,
     Problem,
+    Proposal,
     Scheduler,
 )
+from optimizers.bayesian import BayesianSearch
 from optimizers.domains import Choice, Constant, Domain, Float, Integer, Ordinal
 from optimizers.errors import MaggyError, OptimizerError, SearchSpaceError, UserError
 from optimizers.grid import Grid
+from optimizers.population import PBT
 from optimizers.quasi_random import Sobol
 from optimizers.random_search import RandomSearch
 from optimizers.registry import make_optimizer, register
@@ -32,6 +38,11 @@ from optimizers.trial import Config, Trial, TrialState
 
 __all__ = [
     "ASHA",
+    "PBT",
+    "TPE",
+    "WAIT",
+    "Answer",
+    "BayesianSearch",
     "Choice",
     "Config",
     "Constant",
@@ -48,10 +59,12 @@ __all__ = [
     "Observation",
     "Optimizer",
     "OptimizerError",
+    "OptunaSampler",
     "Ordinal",
     "Patience",
     "Pending",
     "Problem",
+    "Proposal",
     "RandomSearch",
     "Scheduler",
     "SearchSpace",

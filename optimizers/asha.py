@@ -23,10 +23,10 @@ import heapq
 import math
 from typing import Literal
 
-from optimizers.base import Decision, Grant, History, Optimizer, Problem, Scheduler
+from optimizers.base import Answer, Decision, Grant, History, Optimizer, Problem, Scheduler
+from optimizers.brackets import BracketScheduler, bracket_shares
 from optimizers.errors import OptimizerError
 from optimizers.random_search import RandomSearch
-from optimizers.trial import Config
 
 Mode = Literal["promotion", "stopping"]
 
@@ -208,11 +208,13 @@ class ASHA(Optimizer):
 
     Args:
         eta: Only the best ``1 / eta`` of a rung go on; an integer of at least 2.
-        min_budget: Steps of the lowest rung, or a little more (see :func:`rung_levels`).
+        min_budget: Steps of the lowest rung, or a little more (see :func:`rung_levels`); None for three rungs.
         mode: ``promotion`` pauses every trial at its rung and runs the best on later, from their
             checkpoints (without checkpoints they start over, which costs up to ``eta / (eta - 1)``
             of the steps). ``stopping`` decides once, when a trial reaches a rung.
         sampler: Proposes the configurations; random search if not given.
+        brackets: Brackets of Hyperband to run side by side (see :mod:`optimizers.brackets`), each with a rung
+            less; None for all.
 
     Example:
         >>> lagom(train_fn, space, optimizer=ASHA(eta=4, mode="stopping"), max_budget=64)
@@ -222,34 +224,46 @@ class ASHA(Optimizer):
         self,
         *,
         eta: int = 3,
-        min_budget: int = 1,
+        min_budget: int | None = 1,
         mode: Mode = "promotion",
         sampler: Optimizer | None = None,
+        brackets: int | None = 1,
     ) -> None:
         if isinstance(eta, bool) or not isinstance(eta, int) or eta < 2:
             raise OptimizerError(f"eta must be an integer of at least 2, got {eta!r}; 3 is usual")
-        if isinstance(min_budget, bool) or not isinstance(min_budget, int) or min_budget < 1:
-            raise OptimizerError(f"min_budget must be an integer of at least 1, got {min_budget!r}")
+        for name, value in (("min_budget", min_budget), ("brackets", brackets)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise OptimizerError(f"{name} must be an integer of at least 1, got {value!r}")
         if mode not in ("promotion", "stopping"):
             raise OptimizerError(f"mode must be 'promotion' or 'stopping', got {mode!r}")
         self.eta = eta
         self.min_budget = min_budget
         self.mode = mode
+        self.brackets = brackets
         self.sampler = sampler if sampler is not None else RandomSearch()
         self.adaptive = self.sampler.adaptive
 
     def validate(self, problem: Problem) -> None:
-        if self.min_budget > problem.max_budget:
+        if self.min_budget is not None and self.min_budget > problem.max_budget:
             raise OptimizerError(
                 f"min_budget={self.min_budget} lies above max_budget={problem.max_budget}; "
                 "lower the one or raise the other"
             )
         self.sampler.validate(problem)
 
-    def ask(self, index: int, history: History) -> Config | None:
+    def ask(self, index: int, history: History) -> Answer:
         return self.sampler.ask(index, history)
 
-    def scheduler(self, problem: Problem) -> PromotionScheduler | StoppingScheduler:
-        levels = rung_levels(problem.max_budget, self.min_budget, self.eta)
+    def levels(self, max_budget: int) -> tuple[int, ...]:
+        """The steps of the rungs in a search of ``max_budget`` steps."""
+        lowest = max(max_budget // self.eta**2, 1) if self.min_budget is None else self.min_budget
+        return rung_levels(max_budget, lowest, self.eta)
+
+    def scheduler(self, problem: Problem) -> PromotionScheduler | StoppingScheduler | BracketScheduler:
+        levels = self.levels(problem.max_budget)
         form = PromotionScheduler if self.mode == "promotion" else StoppingScheduler
-        return form(levels, self.eta)
+        count = len(levels) if self.brackets is None else min(self.brackets, len(levels))
+        if count == 1:
+            return form(levels, self.eta)
+        inner = [form(levels[lowest:], self.eta) for lowest in range(count)]
+        return BracketScheduler(inner, bracket_shares(len(levels), self.eta, count), problem.seed)

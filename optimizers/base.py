@@ -16,15 +16,14 @@ A worked example, an optimizer of one's own::
         def ask(self, index, history):
             space, rng = history.problem.space, history.rng(index)
             ended = sorted(history.observations, key=lambda seen: seen.loss)
-            for _ in range(20):  # until it is none of those that run now
+            for _ in range(20):  # until it is allowed, and none of those that run now
                 if len(ended) < 10:
-                    child = space.sample(rng)
-                else:
-                    parent = space.to_unit(ended[rng.integers(3)].config)
-                    child = space.from_unit(np.clip(parent + rng.normal(0.0, 0.1, len(parent)), 0.0, 1.0))
-                if child not in history.pending.values():
                     break
-            return child
+                parent = space.to_unit(ended[rng.integers(3)].config)
+                child = space.from_unit(np.clip(parent + rng.normal(0.0, 0.1, len(parent)), 0.0, 1.0))
+                if space.allows(child) and child not in history.pending.values():
+                    return child
+            return space.sample(rng)
 
     lagom(train_fn, space, optimizer=Evolution())
 
@@ -36,10 +35,11 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from optimizers.errors import OptimizerError
 from optimizers.trial import Config
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ class Problem:
         max_budget: Steps of a full training.
         n_trials: Upper bound on the number of configurations, or None.
         earlier: What earlier searches observed, a tuple for each of them: knowledge to start from.
-            Their losses may be on another scale; their configurations are valid in ``space``.
+            Their losses may be on another scale; their configurations are valid in ``space``. One
+            observation for each trial and step, all of them ended. Whatever the optimizer, the best
+            configuration of each search is tried first.
+        n_objectives: How many objectives there are.
     """
 
     space: SearchSpace
@@ -71,6 +74,38 @@ class Problem:
     max_budget: int = 1
     n_trials: int | None = None
     earlier: tuple[tuple[Observation, ...], ...] = ()
+    n_objectives: int = 1
+
+
+class Wait(enum.Enum):
+    """The type of :data:`WAIT`."""
+
+    WAIT = "wait"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+WAIT: Final = Wait.WAIT
+"""An optimizer's answer while it has nothing to propose: it is asked again, for the same index, once anything has
+changed. A search in which nothing runs and nothing is due any more ends, since nothing will change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A configuration whose training goes on from where another trial's was.
+
+    Attributes:
+        parent: Number of the trial from whose state at rest the new one starts (see :attr:`Trial.rest`);
+            None to start from nothing, as a plain configuration does.
+    """
+
+    config: Config
+    parent: int | None = None
+
+
+Answer = Config | Proposal | Wait | None
+"""What an optimizer may answer; None says that there is none left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +117,8 @@ class Observation:
         step: The step of the last measurement.
         loss: The objective as a loss; ``inf`` for a failed trial or a value that is not finite.
         ended: Whether the attempt has ended; if not, the trial runs on and stays pending.
+        paused: Whether the trial rests now and may run on later.
+        losses: All objectives as losses, the first of them ``loss``; empty in a search of one.
     """
 
     trial: int
@@ -89,6 +126,8 @@ class Observation:
     step: int
     loss: float
     ended: bool = True
+    paused: bool = False
+    losses: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
@@ -99,7 +138,8 @@ class History:
         problem: The search.
         observations: Results in the order in which they came; only ever appended to, so an
             optimizer may keep a cursor into it.
-        pending: Configurations by trial number that are waiting or running.
+        pending: Configurations by trial number that are waiting or running, proposals for which no worker
+            was free yet among them.
     """
 
     problem: Problem
@@ -154,6 +194,9 @@ class Scheduler(ABC):
     may_promote: bool = False
     """Whether a trial that used its budget up may be granted more later."""
 
+    def create(self, trial: int, parent: int | None) -> None:
+        """Take in a new trial, which starts from the state at rest of the trial ``parent`` if there is one."""
+
     @abstractmethod
     def grant(self, trial: int) -> Grant:
         """The steps that the present attempt of ``trial`` has, or that its next one gets. Changes nothing."""
@@ -179,6 +222,9 @@ class Scheduler(ABC):
     def promote(self, trial: int) -> None:
         """Take in that the trial of :meth:`next_promotion` runs on."""
 
+    def observe(self, observation: Observation) -> None:
+        """Take in a result as the optimizer will see it, after whatever else is told of it."""
+
 
 class FullBudget(Scheduler):
     """Every trial runs to the end."""
@@ -194,11 +240,20 @@ class Optimizer(ABC):
     """Proposes configurations. Holds options alone; what it knows comes with each call."""
 
     adaptive: bool = True
-    """Whether proposals depend on results. If not, they are computed far ahead of need."""
+    """Whether proposals depend on results. If not, they are computed far ahead of need; if so, in a process of
+    their own, to which the optimizer travels by pickle."""
+
+    multi_objective: bool = False
+    """Whether several objectives can be served (see :attr:`Observation.losses`)."""
+
+    needs_checkpoints: bool = False
+    """Whether a training function that saves and restores no checkpoints cannot be served."""
 
     @abstractmethod
-    def ask(self, index: int, history: History) -> Config | None:
+    def ask(self, index: int, history: History) -> Answer:
         """Propose the ``index``-th configuration (from 0), or None when there is none left.
+
+        A :class:`Proposal` names a trial to go on from as well; :data:`WAIT` asks to be asked again.
 
         Must depend on nothing but ``index`` and ``history``: the same two give the same answer, in
         this process or in one that resumes the search. Draw from ``history.rng(index)``.
@@ -207,6 +262,15 @@ class Optimizer(ABC):
     def scheduler(self, problem: Problem) -> Scheduler:
         """A fresh scheduler for one search; by default every trial runs to the end."""
         return FullBudget(problem.max_budget)
+
+    def check(self, problem: Problem) -> None:
+        """Raise :class:`~optimizers.errors.OptimizerError` if a search cannot be served, in whatever way."""
+        if problem.n_objectives > 1 and not self.multi_objective:
+            raise OptimizerError(
+                f"{type(self).__name__} serves one objective, and there are {problem.n_objectives}; use "
+                "optimizer='random', 'sobol' or 'grid', or optimise one number that weighs them"
+            )
+        self.validate(problem)
 
     def validate(self, problem: Problem) -> None:
         """Raise :class:`~optimizers.errors.OptimizerError` if this search cannot be served."""

@@ -13,6 +13,7 @@ from dataclasses import MISSING, fields
 from typing import Any, cast
 
 from optimizers.errors import SearchSpaceError
+from optimizers.priors import NO_PRIOR, WIDTHS, Bell, Confidence, NoPrior, Prior, read_confidence
 from optimizers.scalars import Scalar, When
 
 
@@ -104,6 +105,41 @@ class Domain(ABC):
         """The arguments that differ from their defaults, as plain lists, dicts and scalars."""
         pairs = [(item, getattr(self, item.name)) for item in fields(cast(Any, self))]
         return {item.name: _as_lists(value) for item, value in pairs if value is not item.default}
+
+
+class Dimension(Domain):
+    """A domain that is searched: any but a constant.
+
+    ``prior`` is the value believed best, and ``confidence`` how firmly. Draws lie around it more often
+    (see :meth:`~optimizers.space.SearchSpace.sample`), and models that can give it weight.
+    """
+
+    __slots__ = ()
+
+    prior: Scalar | NoPrior
+    confidence: Confidence
+
+    @property
+    def belief(self) -> Prior | None:
+        """Where the best value is believed to lie on the unit interval; None without a prior."""
+        return None if self.prior is NO_PRIOR else self._belief(self.to_unit(self.prior))
+
+    def _belief(self, position: float) -> Prior:
+        """Values have an order: those near the prior are likelier than those far from it."""
+        return Bell(position, WIDTHS[self.confidence])
+
+    def _read_prior(self) -> None:
+        """Check ``prior`` and ``confidence``, and spell them as the domain does.
+
+        Raises:
+            SearchSpaceError: The prior is not in the domain, or the confidence is none.
+        """
+        object.__setattr__(self, "confidence", read_confidence(self.confidence, self.prior))
+        if self.prior is not NO_PRIOR:
+            try:
+                object.__setattr__(self, "prior", self.normalize(self.prior))
+            except SearchSpaceError as error:
+                raise SearchSpaceError(f"prior must be a value of the domain: {error}") from None
 
 
 def required(kind: type[Domain]) -> list[str]:

@@ -10,16 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, cast
 
-from optimizers.domain import Domain, cell, middle, required
+from optimizers.domain import Dimension, Domain, cell, middle, required
 from optimizers.errors import SearchSpaceError
 from optimizers.names import did_you_mean
 from optimizers.numeric import Float, Integer
+from optimizers.priors import NO_PRIOR, WEIGHTS, Confidence, Favourite, NoPrior, Prior
 from optimizers.scalars import Scalar, When, plain, read_scalar, read_values, read_when, same
 
 __all__ = ["Choice", "Constant", "Domain", "Float", "Integer", "Ordinal", "domain_from_json"]
 
 
-class _Listed(Domain):
+class _Listed(Dimension):
     """A domain whose values are listed one by one."""
 
     __slots__ = ()
@@ -29,6 +30,7 @@ class _Listed(Domain):
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", read_values(self.values, type(self).__name__))
         object.__setattr__(self, "when", read_when(self.when))
+        self._read_prior()
 
     @property
     def size(self) -> int:
@@ -59,6 +61,8 @@ class Choice(_Listed):
     Args:
         values: The values: bool, int, float, str or None.
         when: Condition under which the parameter is active.
+        prior: The value believed best, if any.
+        confidence: How firmly: ``low``, ``medium`` or ``high``.
 
     Raises:
         SearchSpaceError: There are no values, two are the same, or one is not a scalar.
@@ -67,10 +71,15 @@ class Choice(_Listed):
     values: Sequence[Scalar]
     _: KW_ONLY
     when: When | None = field(default=None, hash=False)
+    prior: Scalar | NoPrior = NO_PRIOR
+    confidence: Confidence = "medium"
 
     def grid(self, n: int) -> list[Scalar]:
         """All values, however many: none lies between two others and could be left out."""
         return list(self.values)
+
+    def _belief(self, position: float) -> Prior:
+        return Favourite(cell(position, self.size), self.size, WEIGHTS[self.confidence])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -80,6 +89,8 @@ class Ordinal(_Listed):
     Args:
         values: The values in their order: bool, int, float, str or None.
         when: Condition under which the parameter is active.
+        prior: The value believed best, if any.
+        confidence: How firmly: ``low``, ``medium`` or ``high``.
 
     Raises:
         SearchSpaceError: There are no values, two are the same, or one is not a scalar.
@@ -92,6 +103,8 @@ class Ordinal(_Listed):
     values: Sequence[Scalar]
     _: KW_ONLY
     when: When | None = field(default=None, hash=False)
+    prior: Scalar | NoPrior = NO_PRIOR
+    confidence: Confidence = "medium"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -17,18 +17,20 @@ Columns = tuple[list[int], list[float]]
 """Steps and values of one metric, in order of step."""
 
 
-class TrialCreated(msgspec.Struct, frozen=True, tag="created"):
+class TrialCreated(msgspec.Struct, frozen=True, omit_defaults=True, tag="created"):
     """A configuration entered the study.
 
     Attributes:
         trial: The trial's number.
         config: Its parameter values.
         ask: Which call of the optimizer proposed it; None for a point given by the user.
+        parent: The trial from whose state at rest it starts, if any.
     """
 
     trial: int
     config: Config
     ask: int | None = None
+    parent: int | None = None
 
 
 class AttemptStarted(msgspec.Struct, frozen=True, tag="started"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from optimizers.base import History, Optimizer
+from optimizers.constraints import Sieve
 from optimizers.errors import OptimizerError
 from optimizers.space import SearchSpace
 from optimizers.trial import Config
@@ -17,7 +19,8 @@ class Grid(Optimizer):
     """Goes through all combinations once, the last parameter fastest, then ends.
 
     Only parameters that conditions tie together are enumerated ahead; the rest is found from the
-    index alone, so a huge grid costs nothing.
+    index alone, so a huge grid costs nothing. With a constraint (:meth:`SearchSpace.where`), combinations
+    that it does not allow are left out, which are found one after another.
 
     Args:
         resolution: How many values a range or an :class:`~optimizers.domains.Ordinal` contributes
@@ -32,34 +35,32 @@ class Grid(Optimizer):
     """
 
     adaptive = False
+    multi_objective = True
 
     def __init__(self, resolution: int = 5) -> None:
         if isinstance(resolution, bool) or not isinstance(resolution, int) or resolution < 1:
             raise OptimizerError(f"resolution must be an integer of at least 1, got {resolution!r}")
         self.resolution = resolution
-        self._known: tuple[SearchSpace, list[Axis]] | None = None
+        self._known: tuple[SearchSpace, list[Axis], Sieve] | None = None
 
     def size(self, space: SearchSpace) -> int:
         """The number of configurations in the grid of ``space``."""
-        return math.prod(map(len, self._axes(space)))
+        _, axes, sieve = self._plan(space)
+        return len(sieve) if space.has_constraint else math.prod(map(len, axes))
 
     def at(self, space: SearchSpace, index: int) -> Config | None:
         """The ``index``-th configuration in the grid of ``space``; None past the last."""
-        if index >= self.size(space):
-            return None
-        config: Config = {}
-        for axis in reversed(self._axes(space)):
-            index, position = divmod(index, len(axis))
-            config |= axis[position]
-        return {name: config[name] for name in space if name in config}
+        _, axes, sieve = self._plan(space)
+        return sieve.at(index) if space.has_constraint else _combination(space, axes, index)
 
     def ask(self, index: int, history: History) -> Config | None:
         return self.at(history.problem.space, index)
 
-    def _axes(self, space: SearchSpace) -> list[Axis]:
+    def _plan(self, space: SearchSpace) -> tuple[SearchSpace, list[Axis], Sieve]:
         if self._known is None or self._known[0] is not space:
-            self._known = (space, [self._axis(space, names) for names in _tied(space)])
-        return self._known[1]
+            axes = [self._axis(space, names) for names in _tied(space)]
+            self._known = (space, axes, Sieve(space, partial(_combination, space, axes)))
+        return self._known
 
     def _axis(self, space: SearchSpace, names: list[str]) -> Axis:
         axis: Axis = [{}]
@@ -73,6 +74,17 @@ class Grid(Optimizer):
                     longer.append(config)
             axis = longer
         return axis
+
+
+def _combination(space: SearchSpace, axes: list[Axis], index: int) -> Config | None:
+    """The ``index``-th combination of partial configurations; None past the last."""
+    if index >= math.prod(map(len, axes)):
+        return None
+    config: Config = {}
+    for axis in reversed(axes):
+        index, position = divmod(index, len(axis))
+        config |= axis[position]
+    return {name: config[name] for name in space if name in config}
 
 
 def _tied(space: SearchSpace) -> list[list[str]]:

@@ -6,8 +6,9 @@ import math
 from dataclasses import KW_ONLY, dataclass, field
 from typing import cast
 
-from optimizers.domain import Domain, cell, middle
+from optimizers.domain import Dimension, cell, middle
 from optimizers.errors import SearchSpaceError
+from optimizers.priors import NO_PRIOR, Confidence, NoPrior
 from optimizers.scalars import When, plain, read_number, read_when
 
 _LARGEST_INTEGER = 2**40  # far beyond, a cell of a log scale is narrower than floats can tell
@@ -15,7 +16,7 @@ _ON_GRID = 1e-9  # of a step: how far a number may lie from the grid it belongs 
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Float(Domain):
+class Float(Dimension):
     """Real numbers from ``low`` to ``high``, both included.
 
     Args:
@@ -24,12 +25,14 @@ class Float(Domain):
         log: Spread evenly over orders of magnitude, as fits learning rates.
         step: Take only ``low, low + step, ...`` up to ``high``.
         when: Condition under which the parameter is active.
+        prior: The value believed best, if any.
+        confidence: How firmly: ``low``, ``medium`` or ``high``.
 
     Raises:
         SearchSpaceError: The arguments make no domain.
 
     Example:
-        >>> Float(1e-4, 1e-1, log=True).from_unit(0.0)
+        >>> Float(1e-4, 1e-1, log=True, prior=1e-3, confidence="high").from_unit(0.0)
         0.0001
     """
 
@@ -39,6 +42,8 @@ class Float(Domain):
     log: bool = False
     step: float | None = None
     when: When | None = field(default=None, hash=False)
+    prior: float | NoPrior = NO_PRIOR
+    confidence: Confidence = "medium"
 
     def __post_init__(self) -> None:
         for name in _bounds(self):
@@ -46,6 +51,7 @@ class Float(Domain):
         if not math.isfinite(self.high - self.low):
             raise SearchSpaceError(f"{self!r} is wider than a float can tell; use narrower bounds")
         object.__setattr__(self, "when", read_when(self.when))
+        self._read_prior()
 
     @property
     def size(self) -> int | None:
@@ -90,7 +96,7 @@ class Float(Domain):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Integer(Domain):
+class Integer(Dimension):
     """Whole numbers from ``low`` to ``high``, both included.
 
     With ``log``, the cell of a value ``v`` spans ``v - 0.5`` to ``v + 0.5`` on a log scale, so small
@@ -102,6 +108,8 @@ class Integer(Domain):
         log: Spread evenly over orders of magnitude, as fits numbers of units.
         step: Take only ``low, low + step, ...`` up to ``high``.
         when: Condition under which the parameter is active.
+        prior: The value believed best, if any.
+        confidence: How firmly: ``low``, ``medium`` or ``high``.
 
     Raises:
         SearchSpaceError: The arguments make no domain.
@@ -117,6 +125,8 @@ class Integer(Domain):
     log: bool = False
     step: int | None = None
     when: When | None = field(default=None, hash=False)
+    prior: int | NoPrior = NO_PRIOR
+    confidence: Confidence = "medium"
 
     def __post_init__(self) -> None:
         for name in _bounds(self):
@@ -127,6 +137,7 @@ class Integer(Domain):
         if max(abs(self.low), abs(self.high)) > _LARGEST_INTEGER:
             raise SearchSpaceError(f"{self!r} goes past 2**40; use Float and round the value in train_fn")
         object.__setattr__(self, "when", read_when(self.when))
+        self._read_prior()
 
     @property
     def size(self) -> int:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import cast
 
 from optimizers.base import History, Optimizer
+from optimizers.constraints import Sieve
+from optimizers.space import SearchSpace
 from optimizers.trial import Config
-
-if TYPE_CHECKING:
-    from scipy.stats import qmc
 
 
 class Sobol(Optimizer):
     """Takes the points of a scrambled Sobol' sequence one after another.
 
-    Covers the space more evenly than random search does, best with a power of 2 of trials.
+    Covers the space more evenly than random search does, best with a power of 2 of trials. Points that a
+    constraint does not allow are skipped; priors do not bend the sequence.
 
     Sources: Sobol', "On the distribution of points in a cube and the approximate evaluation of
     integrals", 1967; Owen, "Scrambling Sobol' and Niederreiter-Xing points", 1998.
@@ -24,23 +24,37 @@ class Sobol(Optimizer):
     """
 
     adaptive = False
+    multi_objective = True
 
     def __init__(self) -> None:
-        self._known: tuple[tuple[int, int], qmc.Sobol] | None = None
+        self._known: _Sequence | None = None
 
     def ask(self, index: int, history: History) -> Config:
-        problem = history.problem
-        sequence = self._sequence(len(problem.space.dimensions), problem.seed)
-        if sequence.num_generated > index:
-            sequence.reset()
-        if sequence.num_generated < index:
-            sequence.fast_forward(index - sequence.num_generated)
-        return problem.space.from_unit(sequence.random(1)[0])
+        space, seed = history.problem.space, history.problem.seed
+        if self._known is None or self._known.space is not space or self._known.seed != seed:
+            self._known = _Sequence(space, seed)
+        return self._known.allowed(index)
 
-    def _sequence(self, d: int, seed: int) -> qmc.Sobol:
-        """The sequence, kept between calls: a step forward is cheap, the start is not."""
-        if self._known is None or self._known[0] != (d, seed):
-            from scipy.stats import qmc  # takes a second that only this optimizer should cost
 
-            self._known = ((d, seed), qmc.Sobol(d, rng=seed))
-        return self._known[1]
+class _Sequence:
+    """The sequence of a space and a seed, kept between calls: a step forward is cheap, the start is not."""
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        from scipy.stats import qmc  # takes a second that only this optimizer should cost
+
+        self.space = space
+        self.seed = seed
+        self._points = qmc.Sobol(len(space.dimensions), rng=seed)
+        self._sieve = Sieve(space, self._at)
+
+    def allowed(self, index: int) -> Config:
+        """The configuration of the ``index``-th point that the space allows."""
+        # The sequence has no end, so a sieve always finds one.
+        return cast(Config, self._sieve.at(index)) if self.space.has_constraint else self._at(index)
+
+    def _at(self, index: int) -> Config:
+        if self._points.num_generated > index:
+            self._points.reset()
+        if self._points.num_generated < index:
+            self._points.fast_forward(index - self._points.num_generated)
+        return self.space.from_unit(self._points.random(1)[0])

@@ -7,7 +7,7 @@ from optimizers.trial import Config
 
 
 class RandomSearch(Optimizer):
-    """Draws every configuration uniformly from the unit cube of the space.
+    """Draws every configuration from the space: uniformly, and more often near priors.
 
     Source: Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 2012.
 
@@ -16,6 +16,7 @@ class RandomSearch(Optimizer):
     """
 
     adaptive = False
+    multi_objective = True
 
     def ask(self, index: int, history: History) -> Config:
         return history.problem.space.sample(history.rng(index))

@@ -6,11 +6,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from optimizers.asha import ASHA
+from optimizers.adapters import TPE
 from optimizers.base import Optimizer
+from optimizers.bayesian import BayesianSearch
 from optimizers.errors import OptimizerError
 from optimizers.grid import Grid
+from optimizers.multi_fidelity import bohb, hyperband, mobster, model_asha
 from optimizers.names import did_you_mean
+from optimizers.population import PBT
 from optimizers.quasi_random import Sobol
 from optimizers.random_search import RandomSearch
 from optimizers.skopt_search import SkoptSearch
@@ -21,8 +24,14 @@ _BUILT_IN: dict[str, Factory] = {
     "random": RandomSearch,
     "grid": Grid,
     "sobol": Sobol,
-    "asha": ASHA,
+    "bayesian": BayesianSearch,
+    "asha": model_asha,
+    "mobster": mobster,
+    "hyperband": hyperband,
+    "bohb": bohb,
+    "pbt": PBT,
     "skopt": SkoptSearch,
+    "tpe": TPE,
 }
 _registered: dict[str, Factory] = {}
 

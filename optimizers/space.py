@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import keyword
 import math
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizers.beliefs import Beliefs
+from optimizers.constraints import Constraint, holds, name_of
 from optimizers.domain import Domain
 from optimizers.domains import Constant, domain_from_json
 from optimizers.errors import SearchSpaceError
@@ -20,9 +23,11 @@ from optimizers.scalars import same
 from optimizers.spellings import read_domain
 from optimizers.trial import Config
 
+_MAX_DRAWS = 10_000  # without one that the constraints allow
+
 
 class SearchSpace:
-    """Parameters by name, in order; some may be active only under conditions.
+    """Parameters by name, in order; some may be active only under conditions, and :meth:`where` relates them.
 
     A configuration is a point of the unit cube of ``d`` dimensions, one for each parameter that is
     not a :class:`~optimizers.domains.Constant`, in the order of the space.
@@ -43,7 +48,7 @@ class SearchSpace:
         {'optimizer': 'adam'}
     """
 
-    __slots__ = ("_dimensions", "_domains", "_parents_first")
+    __slots__ = ("_beliefs", "_constraints", "_dimensions", "_domains", "_parents_first")
 
     def __init__(self, params: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         params = {} if params is None else params
@@ -63,6 +68,35 @@ class SearchSpace:
             cycle = " <- ".join(error.args[1])
             raise SearchSpaceError(f"conditions go in a circle: {cycle}; drop the when of one") from None
         self._dimensions = tuple(n for n, domain in self._domains.items() if not isinstance(domain, Constant))
+        self._beliefs = Beliefs(self._domains, self._dimensions)
+        self._constraints: tuple[Constraint, ...] = ()
+
+    def where(self, constraint: Constraint) -> SearchSpace:
+        """This space, without the configurations that ``constraint`` does not allow.
+
+        Optimizers propose what is allowed alone. Several constraints hold together. Functions have no JSON
+        form, so :meth:`to_json` is that of the space without them.
+
+        Args:
+            constraint: A function of a configuration (a dict of the active parameters) that returns True
+                if it is allowed. It must depend on nothing else.
+
+        Raises:
+            SearchSpaceError: It is no function, raises, answers with something else than True or False,
+                or allows none of 10,000 configurations drawn by chance.
+
+        Example:
+            >>> space = SearchSpace(low=Float(0, 1), high=Float(0, 1))
+            >>> space = space.where(lambda config: config["low"] < config["high"])
+            >>> space.allows({"low": 0.7, "high": 0.2})
+            False
+        """
+        if not callable(constraint):
+            raise SearchSpaceError(f"a constraint is a function of a configuration, got {constraint!r}; use a lambda")
+        space = copy.copy(self)
+        space._constraints = (*self._constraints, constraint)
+        space.sample(np.random.default_rng(0))  # one that cannot be met is told here
+        return space
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,10 +120,42 @@ class SearchSpace:
 
     @property
     def size(self) -> int | None:
-        """Upper bound on the number of configurations (reached without conditions); None if infinite."""
+        """Upper bound on the number of configurations; None if infinite.
+
+        It is reached without conditions and constraints.
+        """
         sizes = [domain.size for domain in self._domains.values()]
         known = [size for size in sizes if size is not None]
         return math.prod(known) if len(known) == len(sizes) else None
+
+    @property
+    def has_prior(self) -> bool:
+        """Whether any parameter has a prior."""
+        return bool(self._beliefs)
+
+    @property
+    def has_constraint(self) -> bool:
+        """Whether there is anything that :meth:`allows` does not allow."""
+        return bool(self._constraints)
+
+    @property
+    def prior_config(self) -> Config | None:
+        """The configuration of all priors, with other parameters at the middle of their axes.
+
+        None if there is no prior, or if the constraints do not allow it.
+        """
+        if not self.has_prior:
+            return None
+        config = self.from_unit(self._beliefs.centre)
+        return config if self.allows(config) else None
+
+    def allows(self, config: Mapping[str, Any]) -> bool:
+        """Whether the constraints of :meth:`where` all hold for ``config``, which is otherwise valid.
+
+        Raises:
+            SearchSpaceError: A constraint raises, or answers with something else than True or False.
+        """
+        return all(holds(constraint, config) for constraint in self._constraints)
 
     def is_active(self, name: str, config: Mapping[str, Any]) -> bool:
         """Whether the parameter ``name`` is active, as the parents' values in ``config`` have it.
@@ -103,8 +169,45 @@ class SearchSpace:
         )
 
     def sample(self, rng: np.random.Generator) -> Config:
-        """A configuration drawn uniformly from the unit cube."""
-        return self.from_unit(rng.random(len(self._dimensions)))
+        """A configuration drawn from the unit cube, and drawn again until the constraints allow it.
+
+        Draws are uniform where there is no prior. Else three in four come from the priors, each parameter
+        on its own, and the fourth is uniform all the same.
+
+        Raises:
+            SearchSpaceError: None of 10,000 draws is allowed.
+        """
+        for _ in range(_MAX_DRAWS):
+            config = self.from_unit(self._beliefs.draw(rng))
+            if self.allows(config):
+                return config
+        names = ", ".join(map(name_of, self._constraints))
+        raise SearchSpaceError(
+            f"none of {_MAX_DRAWS:,} draws is allowed by the constraint {names}, so their share is below "
+            f"{1 / _MAX_DRAWS:.2%}; loosen it, or narrow the domains to where it holds"
+        )
+
+    def log_prior(self, units: Any) -> NDArray[np.float64]:
+        """How much likelier points are believed to be the best than under no prior.
+
+        The density from which :meth:`sample` draws (constraints left aside). It lies nowhere below
+        ``log(0.25)``, since a quarter of the draws is uniform. For acquisition functions that weigh their
+        values with it: Hvarfner et al., "piBO: Augmenting Acquisition Functions with User Beliefs for
+        Bayesian Optimization", ICLR 2022.
+
+        Args:
+            units: Points of the unit cube, of shape (n, d).
+
+        Returns:
+            Natural logarithms, of shape (n,): all 0 without priors.
+
+        Raises:
+            SearchSpaceError: The shape does not fit.
+        """
+        points = np.asarray(units, dtype=float)
+        if points.ndim != 2 or points.shape[1] != len(self._dimensions):
+            raise SearchSpaceError(f"points need the shape (n, {len(self._dimensions)}), got {points.shape}")
+        return self._beliefs.log_density(points)
 
     def from_unit(self, u: Any) -> Config:
         """The configuration at a point of the unit cube; parameters that are not active are left out.
@@ -141,7 +244,7 @@ class SearchSpace:
 
         Raises:
             SearchSpaceError: A name is unknown, an active parameter is missing or an inactive one
-                given, or a value is not in its domain.
+                given, a value is not in its domain, or a constraint does not hold.
         """
         for name in config:
             self._domain(name)
@@ -158,10 +261,14 @@ class SearchSpace:
                     checked[name] = self._domains[name].normalize(config[name])
                 except SearchSpaceError as error:
                     raise SearchSpaceError(f"parameter {name!r}: {error}") from None
-        return {name: checked[name] for name in self._domains if name in checked}
+        checked = {name: checked[name] for name in self._domains if name in checked}
+        for constraint in self._constraints:
+            if not holds(constraint, checked):
+                raise SearchSpaceError(f"{checked!r} is not allowed by the constraint {name_of(constraint)}")
+        return checked
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict that :meth:`from_json` reads back."""
+        """A plain dict that :meth:`from_json` reads back, without constraints."""
         return {name: domain.to_json() for name, domain in self._domains.items()}
 
     @classmethod
@@ -184,10 +291,15 @@ class SearchSpace:
 
     def __eq__(self, other: object) -> bool:
         # The order counts: it is the order of the cube's axes.
-        return isinstance(other, SearchSpace) and list(self._domains.items()) == list(other._domains.items())
+        return (
+            isinstance(other, SearchSpace)
+            and list(self._domains.items()) == list(other._domains.items())
+            and self._constraints == other._constraints
+        )
 
     def __repr__(self) -> str:
-        return f"SearchSpace({', '.join(f'{name}={domain!r}' for name, domain in self._domains.items())})"
+        params = ", ".join(f"{name}={domain!r}" for name, domain in self._domains.items())
+        return f"SearchSpace({params})" + "".join(f".where({name_of(constraint)})" for constraint in self._constraints)
 
     def _domain(self, name: str) -> Domain:
         if name not in self._domains:

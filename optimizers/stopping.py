@@ -13,10 +13,9 @@ from bisect import bisect_right, insort
 from dataclasses import dataclass
 from typing import Literal
 
-from optimizers.base import Decision, Grant, History, Optimizer, Problem, Scheduler
+from optimizers.base import Answer, Decision, Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.errors import OptimizerError
 from optimizers.random_search import RandomSearch
-from optimizers.trial import Config
 
 
 class Watcher(Scheduler):
@@ -37,6 +36,9 @@ class Watcher(Scheduler):
         stops = self.stops(trial, step, loss if math.isfinite(loss) else math.inf)
         return Decision.STOP if stops else decision
 
+    def create(self, trial: int, parent: int | None) -> None:
+        self._inner.create(trial, parent)
+
     def grant(self, trial: int) -> Grant:
         return self._inner.grant(trial)
 
@@ -55,6 +57,9 @@ class Watcher(Scheduler):
     def promote(self, trial: int) -> None:
         self._inner.promote(trial)
 
+    def observe(self, observation: Observation) -> None:
+        self._inner.observe(observation)
+
 
 class StoppingRule(Optimizer):
     """Proposes what ``optimizer`` proposes, and stops its trials early."""
@@ -65,12 +70,13 @@ class StoppingRule(Optimizer):
             raise OptimizerError(f"a stopping rule wraps an optimizer, got {optimizer!r}; use make_optimizer")
         self.optimizer = optimizer
         self.adaptive = optimizer.adaptive
+        self.needs_checkpoints = optimizer.needs_checkpoints
 
     @abstractmethod
     def watch(self, inner: Scheduler) -> Watcher:
         """The rule, over the scheduler of the wrapped optimizer."""
 
-    def ask(self, index: int, history: History) -> Config | None:
+    def ask(self, index: int, history: History) -> Answer:
         return self.optimizer.ask(index, history)
 
     def validate(self, problem: Problem) -> None:

@@ -16,10 +16,24 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from optimizers.base import Decision, Grant, History, Observation, Optimizer, Pending, Problem, Update
+from optimizers.base import (
+    WAIT,
+    Answer,
+    Decision,
+    Grant,
+    History,
+    Observation,
+    Optimizer,
+    Pending,
+    Problem,
+    Proposal,
+    Update,
+    Wait,
+)
 from optimizers.errors import OptimizerError, UserError
 from optimizers.events import (
     AttemptEnded,
@@ -29,10 +43,11 @@ from optimizers.events import (
     Measured,
     TrialCreated,
 )
+from optimizers.multi_objective import ParetoFront
+from optimizers.objectives import Direction, Objectives
 from optimizers.space import SearchSpace
-from optimizers.trial import Checkpoint, Config, Curve, Failure, Trial, TrialState
-
-Direction = Literal["max", "min"]
+from optimizers.starts import starting_points
+from optimizers.trial import Checkpoint, Curve, Failure, Trial, TrialState
 
 DRIVER_LOST = "driver_lost"
 """Kind of failure of an attempt that ran when the driver went down; it does not count as a loss."""
@@ -44,13 +59,20 @@ class Study:
     Args:
         space: The search space, or any mapping that :class:`SearchSpace` reads.
         optimizer: Proposes configurations and brings its scheduler.
-        direction: ``max`` or ``min`` of the objective.
+        direction: ``max`` or ``min`` of the objective; one for each where there are several.
+        objectives: Names of several objectives, as they are reported.
         seed: Source of all randomness.
         max_budget: Steps of a full training.
         n_trials: Upper bound on the number of configurations.
+        points: Configurations to try before the optimizer's.
+        earlier: Observations of earlier searches (see :attr:`Problem.earlier`).
+
+    Attributes:
+        points: What is tried before the optimizer's (see :func:`~optimizers.starts.starting_points`).
 
     Raises:
         OptimizerError: The optimizer cannot serve this problem.
+        SearchSpaceError: The space or a point is not valid.
     """
 
     def __init__(
@@ -58,38 +80,50 @@ class Study:
         space: SearchSpace | Mapping[str, Any],
         optimizer: Optimizer,
         *,
-        direction: Direction = "max",
+        direction: Direction | Sequence[Direction] = "max",
+        objectives: Sequence[str] = (),
         seed: int = 0,
         max_budget: int = 1,
         n_trials: int | None = None,
+        points: Sequence[Mapping[str, Any]] = (),
+        earlier: Sequence[Sequence[Observation]] = (),
     ) -> None:
-        if direction not in ("max", "min"):
-            raise UserError(f"direction must be 'max' or 'min', got {direction!r}")
+        self.objectives = Objectives(direction, objectives)
+        self.direction = self.objectives.directions[0]
         space = space if isinstance(space, SearchSpace) else SearchSpace(space)
-        self.problem = Problem(space, seed, max_budget, n_trials)
-        optimizer.validate(self.problem)
+        self.problem = Problem(
+            space, seed, max_budget, n_trials, tuple(map(tuple, earlier)), n_objectives=len(self.objectives)
+        )
+        optimizer.check(self.problem)
+        self.points = starting_points(self.problem, points)
         self.optimizer = optimizer
-        self.direction = direction
         self.scheduler = optimizer.scheduler(self.problem)
         self.trials: list[Trial] = []
         self.counts: Counter[TrialState] = Counter()
         self.n_asks = 0
         self.history = History(self.problem)
         self._updates: list[Update] = []
+        self._front = ParetoFront()
         self._ranking: list[tuple[float, int]] = []  # (loss, trial); may hold stale entries
 
     # -- what is known ------------------------------------------------------------------------
 
     def loss(self, value: float | None) -> float:
         """The objective as the algorithms see it: smaller is better, ``inf`` for no finite value."""
-        if value is None or not math.isfinite(value):
-            return math.inf
-        return -value if self.direction == "max" else value
+        return self.objectives.loss(value)
+
+    @property
+    def pareto(self) -> list[Trial]:
+        """Of several objectives: the ended trials that no other dominates; failed ones do not count."""
+        return [self.trials[number] for number in self._front]
 
     @property
     def best(self) -> Trial | None:
-        """The trial that is ranked best (see :attr:`Trial.ranked`); failed trials do not count."""
-        while self._ranking:
+        """The trial that is ranked best (see :attr:`Trial.ranked`); failed trials do not count.
+
+        None in a search of several objectives, which has a :attr:`pareto` set.
+        """
+        while self._ranking and len(self.objectives) == 1:
             loss, number = self._ranking[0]
             trial = self.trials[number]
             if trial.state is not TrialState.FAILED and self.loss(trial.ranked) == loss:
@@ -105,6 +139,11 @@ class Study:
         """The paused trial that should run on now, if one is due."""
         number = self.scheduler.next_promotion()
         return None if number is None else self.trials[number]
+
+    @property
+    def has_updates(self) -> bool:
+        """Whether there is anything that the optimizer's history has not yet been told."""
+        return bool(self._updates)
 
     def take_updates(self) -> tuple[Update, ...]:
         """What the optimizer's history has not yet been told, in order."""
@@ -141,6 +180,9 @@ class Study:
         if final is None:
             failure = Failure("no_value", "train_fn returned None and reported nothing; return a number or report one")
             return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
+        if missing := self.objectives.missing(trial, metrics):
+            failure = Failure("no_value", missing)
+            return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
         events: list[Event] = []
         if trial.step < trial.budget:
             objective = trial.objective or "value"
@@ -150,8 +192,12 @@ class Study:
         return events
 
     def _created(self, event: TrialCreated) -> None:
-        self.trials.append(Trial(event.trial, event.config))
+        trial = Trial(event.trial, event.config, parent=event.parent)
+        if event.parent is not None and (rest := self.trials[event.parent].rest) is not None:
+            trial.checkpoint, trial.start = rest, rest.step
+        self.trials.append(trial)
         self.counts[TrialState.PENDING] += 1
+        self.scheduler.create(event.trial, event.parent)
         if event.ask is not None:
             self.n_asks = event.ask + 1
         self._updates.append(Pending(event.trial, event.config))
@@ -182,7 +228,7 @@ class Study:
             if verdict is Decision.STOP:
                 decision = verdict
             elif step in milestones:
-                self._updates.append(Observation(trial.id, trial.config, step, loss, ended=False))
+                self._observe(Observation(trial.id, trial.config, step, loss, ended=False))
         if len(curve) > fresh:
             trial.value = curve.values[-1]
             if not trial.rested:
@@ -210,8 +256,19 @@ class Study:
                 self.scheduler.fail(trial.id)
             case TrialState.PAUSED:
                 self.scheduler.pause(trial.id)
+        paused = event.state is TrialState.PAUSED
+        if paused or trial.rest is None:
+            trial.rest = trial.checkpoint
         loss = math.inf if event.state is TrialState.FAILED else self.loss(trial.value)
-        self._updates.append(Observation(trial.id, trial.config, trial.step, loss))
+        trial.values = self.objectives.values(trial)
+        losses = self.objectives.losses(trial)
+        if losses:
+            self._front.enter(trial.id, losses)
+        self._observe(Observation(trial.id, trial.config, trial.step, loss, paused=paused, losses=losses))
+
+    def _observe(self, observation: Observation) -> None:
+        self._updates.append(observation)
+        self.scheduler.observe(observation)
 
     def _rank(self, trial: Trial) -> None:
         trial.ranked = trial.value
@@ -247,9 +304,13 @@ class Study:
             self.apply(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, 0.0))
         return decision
 
-    def tell(self, trial: Trial, value: float | None = None) -> None:
-        """End a running trial with its final value, or with its last report."""
-        for event in self.conclude(trial, value, {}, 0.0):
+    def tell(self, trial: Trial, value: float | Sequence[float] | None = None) -> None:
+        """End a running trial with its final value (or values, of several objectives), or with its last report."""
+        metrics: dict[str, float] = {}
+        if isinstance(value, Sequence):
+            metrics = dict(zip(self.objectives.names, value, strict=True))
+            value = value[0]
+        for event in self.conclude(trial, value, metrics, 0.0):
             self.apply(event)
 
     def fail(self, trial: Trial, message: str = "failed") -> None:
@@ -260,22 +321,31 @@ class Study:
     def _new_trial(self) -> Trial | None:
         if self.problem.n_trials is not None and len(self.trials) >= self.problem.n_trials:
             return None
+        if (n := len(self.trials) - self.n_asks) < len(self.points):
+            self.apply(TrialCreated(len(self.trials), self.points[n]))
+            return self.trials[-1]
         for update in self.take_updates():
             self.history.apply(update)
-        config = self.optimizer.ask(self.n_asks, self.history)
-        if config is None:
+        proposal = self.checked(self.optimizer.ask(self.n_asks, self.history))
+        if not isinstance(proposal, Proposal):
             return None
-        self.apply(TrialCreated(len(self.trials), self.checked(config), self.n_asks))
+        self.apply(TrialCreated(len(self.trials), proposal.config, self.n_asks, proposal.parent))
         return self.trials[-1]
 
-    def checked(self, config: Config) -> Config:
-        """``config`` as the search space has it.
+    def checked(self, answer: Answer) -> Proposal | Wait | None:
+        """An optimizer's answer, with a proposed configuration as the search space has it.
 
         Raises:
-            OptimizerError: The optimizer proposed something outside the space.
+            OptimizerError: The optimizer proposed something outside the space, or a parent that is none.
         """
+        if answer is None or answer is WAIT:
+            return answer
+        proposal = answer if isinstance(answer, Proposal) else Proposal(answer)
+        name = type(self.optimizer).__name__
+        if proposal.parent is not None and proposal.parent not in range(len(self.trials)):
+            known = f"there are {len(self.trials)} trials"
+            raise OptimizerError(f"{name} proposed a trial with the parent {proposal.parent!r}, but {known}")
         try:
-            return self.problem.space.validate(config)
+            return replace(proposal, config=self.problem.space.validate(proposal.config))
         except UserError as error:
-            name = type(self.optimizer).__name__
-            raise OptimizerError(f"{name} proposed {config!r}, which is not in the space: {error}") from error
+            raise OptimizerError(f"{name} proposed {proposal.config!r}, which is not in the space: {error}") from error

@@ -9,8 +9,7 @@ In a test::
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -18,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from optimizers.base import (
+    WAIT,
+    Answer,
     Decision,
     Grant,
     History,
@@ -25,6 +26,7 @@ from optimizers.base import (
     Optimizer,
     Pending,
     Problem,
+    Proposal,
     Scheduler,
     Update,
 )
@@ -32,7 +34,13 @@ from optimizers.domains import Choice, Constant, Float, Integer, Ordinal
 from optimizers.errors import OptimizerError
 from optimizers.grid import Grid
 from optimizers.space import SearchSpace
+from optimizers.testing_search import check_search, require, survives
 from optimizers.trial import Config
+
+
+def _ordered(config: Config) -> bool:
+    return bool(config["low"] < config["high"])
+
 
 SPACES: Mapping[str, SearchSpace] = {
     "mixed": SearchSpace(
@@ -52,13 +60,15 @@ SPACES: Mapping[str, SearchSpace] = {
     ),
     "single": SearchSpace(act=Choice(["relu"])),
     "tiny": SearchSpace(layers=Integer(1, 6), norm=Choice([True, False])),
+    "constrained": SearchSpace(low=Integer(1, 6, prior=2), high=Integer(1, 6)).where(_ordered),
 }
-"""Spaces that find what optimizers get wrong: log scales, conditions, fewer points than trials."""
+"""Spaces that find what optimizers get wrong: log scales, conditions, constraints, fewer points than trials."""
 
 _ASKS = 16
 _PENDING = 8  # the most that wait or run at a time
 _TRIALS = 27  # of a scheduler
 _STEPS = 27  # of a full training
+_SEARCH = 8  # trials of a whole search
 _FAR = 10**9  # an index past the end of any list of proposals
 
 Loss = Callable[[int, float], float]
@@ -96,6 +106,10 @@ def check_optimizer(
             if position == 0 or kind == "smooth losses":
                 where = f"space {name!r}, {kind}"
                 _check_replay(factory, problem, _play(factory(), problem, loss, where), where)
+        if position == 0 and factory().multi_objective:
+            several, where = replace(problem, n_objectives=2), f"space {name!r}, two objectives"
+            factory().check(several)
+            _check_replay(factory, several, _play(factory(), several, _LOSSES["smooth losses"], where), where)
         if space.size is None:
             _check_seeds(factory, problem, f"space {name!r}")
     for max_budget in (1, _STEPS):
@@ -105,21 +119,7 @@ def check_optimizer(
         except OptimizerError:
             continue  # an optimizer may ask for a longer training
         _check_scheduler(factory(), problem, f"max_budget={max_budget}")
-
-
-def _require(holds: bool, where: str, clause: str, detail: object = "") -> None:
-    if not holds:
-        raise AssertionError(f"broken: {clause} ({where}): {detail}")
-
-
-@contextmanager
-def _survives(where: str, what: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, AssertionError):
-            raise
-        raise AssertionError(f"broken: {what} raises nothing ({where}): {error!r}") from error
+    check_search(factory, replace(problem, n_trials=_SEARCH))
 
 
 # -- proposals --------------------------------------------------------------------------------------
@@ -127,10 +127,10 @@ def _survives(where: str, what: str) -> Iterator[None]:
 
 @dataclass
 class _Play:
-    """A search as it went: all updates, and for each ask how many of them came before and the answer."""
+    """A search as it went: all updates, and for each ask how many of them came before, its index and its answer."""
 
     updates: list[Update] = field(default_factory=list)
-    asks: list[tuple[int, Config | None]] = field(default_factory=list)
+    asks: list[tuple[int, int, Answer]] = field(default_factory=list)
 
 
 def _play(optimizer: Optimizer, problem: Problem, loss: Loss, where: str) -> _Play:
@@ -142,39 +142,45 @@ def _play(optimizer: Optimizer, problem: Problem, loss: Loss, where: str) -> _Pl
         play.updates.append(update)
         history.apply(update)
 
-    for index in range(_ASKS):
+    index = 0
+    while index < _ASKS:
         before = repr(history)
-        with _survives(where, f"ask({index})"):
-            config = optimizer.ask(index, history)
-            again = optimizer.ask(index, history) if index % 5 == 0 else config
-        _require(repr(history) == before, where, "ask changes nothing in the history", f"ask({index})")
-        _require(repr(again) == repr(config), where, "the same ask gives the same answer", (config, again))
-        if config is None:
-            _require(bool(index), where, "there is at least one configuration")
+        with survives(where, f"ask({index})"):
+            answer = optimizer.ask(index, history)
+            again = optimizer.ask(index, history) if index % 5 == 0 else answer
+        require(repr(history) == before, where, "ask changes nothing in the history", f"ask({index})")
+        require(repr(again) == repr(answer), where, "the same ask gives the same answer", (answer, again))
+        exhausted = bool(play.asks) and play.asks[-1][2] is None
+        play.asks.append((len(play.updates), index, answer))
+        if answer is None or answer is WAIT:
+            require(bool(index), where, "there is at least one configuration")
         else:
-            exhausted = bool(play.asks) and play.asks[-1][1] is None
-            _require(not exhausted, where, "None means that there is none left", f"ask({index}) gave {config!r}")
+            require(not exhausted, where, "None means that there is none left", f"ask({index}) gave {answer!r}")
+            config = answer.config if isinstance(answer, Proposal) else answer
             _check_config(problem.space, config, where)
             if optimizer.adaptive:
                 _check_fresh(history, config, where)
-        play.asks.append((len(play.updates), config))
-        if config is not None:
             tell(Pending(index, config))
+        if answer is WAIT and not history.pending:
+            break  # nothing will change any more
+        index += answer is not WAIT
         # Fill up, let most end at once, fill up again: models see many pending and few results, and more.
-        for _ in range(_PENDING - 2 if len(history.pending) == _PENDING else 0):
+        for _ in range(_PENDING - 2 if len(history.pending) == _PENDING else int(answer is WAIT)):
             trial = int(rng.choice(sorted(history.pending)))
             point = problem.space.to_unit(history.pending[trial])
             distance = float(np.sum((point - 0.3) ** 2))
-            tell(Observation(trial, history.pending[trial], problem.max_budget, loss(n_ended, distance)))
+            made = loss(n_ended, distance)
+            losses = (made, -made) if problem.n_objectives == 2 else ()
+            tell(Observation(trial, history.pending[trial], problem.max_budget, made, losses=losses))
             n_ended += 1
     return play
 
 
 def _check_config(space: SearchSpace, config: Any, where: str) -> None:
-    with _survives(where, "validating a proposal"):
+    with survives(where, "validating a proposal"):
         space.validate(config)
     for name, value in config.items():
-        _require(
+        require(
             value is None or type(value) in (bool, int, float, str),
             where,
             "values are plain Python scalars",
@@ -186,7 +192,7 @@ def _check_fresh(history: History, config: Config, where: str) -> None:
     space = history.problem.space
     running = {space.to_unit(other).tobytes() for other in history.pending.values()}
     if Grid(_PENDING + 1).size(space) > len(running):
-        _require(
+        require(
             space.to_unit(config).tobytes() not in running,
             where,
             "an adaptive optimizer repeats no pending configuration while the space has others",
@@ -196,14 +202,14 @@ def _check_fresh(history: History, config: Config, where: str) -> None:
 
 def _check_replay(factory: Callable[[], Optimizer], problem: Problem, play: _Play, where: str) -> None:
     """A fresh optimizer that never saw the earlier asks answers the same: as after a resumed search."""
-    for index in (_PENDING, _ASKS - 1):
-        n_updates, expected = play.asks[index]
+    for place in (len(play.asks) // 2, -1):
+        n_updates, index, expected = play.asks[place]
         history = History(problem)
         for update in play.updates[:n_updates]:
             history.apply(update)
-        with _survives(where, f"ask({index}) of a fresh optimizer"):
+        with survives(where, f"ask({index}) of a fresh optimizer"):
             got = factory().ask(index, history)
-        _require(
+        require(
             repr(got) == repr(expected),
             where,
             "an answer depends on the seed, the index and the history alone",
@@ -219,7 +225,7 @@ def _check_seeds(factory: Callable[[], Optimizer], problem: Problem, where: str)
     if repr(first) == repr(other):
         # A fixed list, such as a grid, needs no randomness; but it has an end.
         listed = factory().ask(_FAR, History(problem)) is None
-        _require(listed, where, "another seed gives other proposals", first)
+        require(listed, where, "another seed gives other proposals", first)
 
 
 # -- schedulers -------------------------------------------------------------------------------------
@@ -227,7 +233,7 @@ def _check_seeds(factory: Callable[[], Optimizer], problem: Problem, where: str)
 
 def _check_scheduler(optimizer: Optimizer, problem: Problem, where: str) -> None:
     first, again = (_Drive(optimizer.scheduler(problem), problem, where).run() for _ in range(2))
-    _require(first == again, where, "a fresh scheduler told the same decides the same")
+    require(first == again, where, "a fresh scheduler told the same decides the same")
 
 
 class _Drive:
@@ -249,11 +255,12 @@ class _Drive:
     def run(self) -> list[object]:
         """Everything the scheduler answered, in order."""
         created = 0
-        with _survives(self.where, "a scheduler"):
+        with survives(self.where, "a scheduler"):
             while True:
                 if len(self.running) < 4 and (promotion := self._promotion()) is not None:
                     self._promote(promotion)
                 elif len(self.running) < 4 and created < _TRIALS:
+                    self.scheduler.create(created, None)
                     self._start(created)
                     created += 1
                 elif self.running:
@@ -265,7 +272,7 @@ class _Drive:
         return self.log
 
     def _require(self, holds: bool, clause: str, detail: object = "") -> None:
-        _require(holds, self.where, clause, detail)
+        require(holds, self.where, clause, detail)
 
     def _promotion(self) -> int | None:
         promotion = self.scheduler.next_promotion()
@@ -295,7 +302,7 @@ class _Drive:
         step = self.steps[trial]
         if trial % 9 == 4 and step == 2:
             scheduler.fail(trial)
-            del self.running[trial]
+            self._end(trial, step, math.inf)
             return
         loss = math.nan if _diverges(trial) else float(self.qualities[trial] + 1.0 / step)
         decision = scheduler.report(trial, step, loss)
@@ -304,14 +311,20 @@ class _Drive:
         if decision is Decision.STOP:
             announced = scheduler.watches_reports or step in (*grant.milestones, grant.budget)
             self._require(announced, "a scheduler stops at milestones, or says watches_reports", f"step {step}")
-            del self.running[trial]
+            self._end(trial, step, loss)
         elif step == grant.budget:
-            del self.running[trial]
-            if not scheduler.is_final(trial):
+            paused = not scheduler.is_final(trial)
+            if paused:
                 self._require(scheduler.may_promote, "who pauses trials says may_promote", f"trial {trial}")
                 scheduler.pause(trial)
                 self.paused[trial] = grant.budget
                 self.ever_paused.add(trial)
+            self._end(trial, step, loss, paused=paused)
+
+    def _end(self, trial: int, step: int, loss: float, *, paused: bool = False) -> None:
+        del self.running[trial]
+        loss = loss if math.isfinite(loss) else math.inf
+        self.scheduler.observe(Observation(trial, {}, step, loss, paused=paused))
 
 
 def _diverges(trial: int) -> bool:

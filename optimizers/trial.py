@@ -99,10 +99,15 @@ class Trial:
         value: The objective's newest value: as returned, else as last reported.
         ranked: The value that the trial is ranked by: of its last ended attempt, or the newest one
             while it runs for the first time. So a promoted trial keeps its rank until it rests again.
+        values: All objectives, in order, as of its last ended attempt; empty in a search of one.
         rested: Whether an attempt has ended.
         metrics: What ``train_fn`` returned beside the objective.
         failure: Why it failed, or why its last attempt was lost.
         checkpoint: The newest saved state.
+        rest: The state that another trial may start from: the newest as it last paused, or as it ended if it
+            never did. Unlike ``checkpoint``, it stays in the store while the trial runs on.
+        parent: The trial from whose ``rest`` this one started, if any.
+        start: The step of that state, or 0.
         losses: Attempts lost so far.
         seconds: Time spent running, over all attempts.
     """
@@ -116,10 +121,14 @@ class Trial:
     objective: str | None = None
     value: float | None = None
     ranked: float | None = None
+    values: tuple[float, ...] = ()
     rested: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
     failure: Failure | None = None
     checkpoint: Checkpoint | None = None
+    rest: Checkpoint | None = None
+    parent: int | None = None
+    start: int = 0
     losses: int = 0
     worker: int | None = None
     started: float | None = None
@@ -132,8 +141,8 @@ class Trial:
 
     @property
     def step(self) -> int:
-        """The newest step at which the objective was measured, or 0."""
-        return self.curve.last_step
+        """The newest step at which the objective was measured, or the one that the trial started from."""
+        return self.curve.last_step or self.start
 
     @property
     def is_over(self) -> bool:

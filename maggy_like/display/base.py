@@ -48,9 +48,11 @@ class Snapshot:
         optimizer: Name of the optimizer.
         objective: Name of the optimised metric, once known.
         direction: ``max`` or ``min``.
+        others: The other objectives where there are several: direction and name of each.
         phase: One or two words: ``starting``, ``searching``, ``stopping``, ``done``, ...
         n_trials: How many configurations are wanted, or None for no bound.
         counts: Trials by state; states without trials may be missing.
+        pareto: How many trials no other dominates, where there are several objectives; else None.
         best_trial: Number of the best trial so far.
         best_value: Its value.
         best_config: Its configuration.
@@ -68,6 +70,8 @@ class Snapshot:
     objective: str | None = None
     n_trials: int | None = None
     counts: Mapping[TrialState, int] = field(default_factory=dict)
+    others: tuple[tuple[str, str], ...] = ()
+    pareto: int | None = None
     best_trial: int | None = None
     best_value: float | None = None
     best_config: Config | None = None

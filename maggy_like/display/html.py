@@ -127,7 +127,7 @@ def _progress(now: Snapshot) -> str:
 
 def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
     if now.best_trial is None:
-        return '<div class="row soft">no result yet</div>'
+        return f'<div class="row{"" if now.pareto else " soft"}">{text.best(now)}</div>'
     config = "".join(
         f'<span class="pair"><span class="soft">{escape(name)}</span> {escape(value)}</span>'
         for name, value in text.pairs(now.best_config or {})

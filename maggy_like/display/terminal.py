@@ -114,7 +114,8 @@ class TerminalDisplay:
             Text.assemble((text.clean(snapshot.name), "bold"), "  ", (text.goal(snapshot), "dim")),
             Text.assemble((text.clean(snapshot.phase), "bold"), "  ", text.clock(self._first, snapshot)),
         )
-        best = Text(text.best(snapshot), style="bold" if snapshot.best_trial is not None else "dim")
+        found = snapshot.best_trial is not None or snapshot.pareto
+        best = Text(text.best(snapshot), style="bold" if found else "dim")
         best.append(f"  {text.config_text(snapshot.best_config or {})}", style="not bold")
         room = max(1, min(text.MAX_WORKERS, self._console.height - _HEADER_LINES))
         shown, others = text.busiest(snapshot.workers, room)

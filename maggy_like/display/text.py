@@ -134,12 +134,15 @@ def fraction(snapshot: Snapshot) -> str:
 
 
 def goal(snapshot: Snapshot) -> str:
-    """What is optimised by what: ``asha, max accuracy``."""
-    return clean(f"{snapshot.optimizer}, {snapshot.direction} {snapshot.objective or 'objective'}")
+    """What is optimised by what: ``asha, max accuracy``, or ``random, max accuracy, min latency``."""
+    goals = [(snapshot.direction, snapshot.objective or "objective"), *snapshot.others]
+    return clean(", ".join([snapshot.optimizer, *(f"{direction} {name}" for direction, name in goals)]))
 
 
 def best(snapshot: Snapshot) -> str:
-    """The best so far: ``best 0.973 (trial 4)``."""
+    """The best so far: ``best 0.973 (trial 4)``, or of several objectives ``5 trials in the Pareto set``."""
+    if snapshot.pareto:
+        return f"{snapshot.pareto} trial{'' if snapshot.pareto == 1 else 's'} in the Pareto set"
     if snapshot.best_trial is None:
         return "no result yet"
     return f"best {number(snapshot.best_value)} (trial {snapshot.best_trial})"
@@ -158,6 +161,8 @@ def summary(snapshot: Snapshot) -> list[str]:
     if total:
         trials += f" ({tally(snapshot.counts)})"
     lines = [f"{clean(snapshot.name)}: {clean(snapshot.phase)} after {duration(snapshot.elapsed)}, {trials}"]
+    if snapshot.pareto:
+        lines.append(best(snapshot))
     if snapshot.best_trial is not None:
         value = f"{snapshot.objective or 'value'} {number(snapshot.best_value)}"
         config = config_text(snapshot.best_config or {})

@@ -6,6 +6,7 @@ import math
 from collections import deque
 
 from maggy_like.experiment.commands import Append, Command, Show
+from maggy_like.experiment.states import SavedStates
 from maggy_like.messages import Finished, Reported
 from optimizers.base import Decision
 from optimizers.events import AttemptEnded, Event, Measured
@@ -23,11 +24,13 @@ class Attempts:
     Attributes:
         retries: Trials whose attempt was lost, in the order in which they shall run again.
         doomed: Running trials that a rule has stopped already.
+        states: What of their saved states is still of use.
     """
 
     def __init__(self, study: Study, max_attempts: int) -> None:
         self.retries: deque[int] = deque()
         self.doomed: set[int] = set()
+        self.states = SavedStates(study)
         self._study = study
         self._max_attempts = max_attempts
         self._warned: set[str] = set()
@@ -47,6 +50,7 @@ class Attempts:
     def replay(self, event: Event) -> Decision:
         """Change the study as the journal says."""
         decision = self._study.apply(event)
+        self.states.take(event)
         if decision is Decision.STOP and isinstance(event, Measured):
             self.doomed.add(event.trial)
         elif isinstance(event, AttemptEnded):

@@ -7,7 +7,7 @@ through :class:`~maggy_like.experiment.attempts.Attempts`, which also puts the e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.experiment.attempts import Attempts
@@ -33,7 +33,7 @@ from maggy_like.experiment.workers import Worker, WorkerState
 from maggy_like.messages import Assign, Decided, Refused, Reported, Shutdown, Stop
 from optimizers.events import AttemptStarted, CheckpointSaved, Event
 from optimizers.study import DRIVER_LOST, Study
-from optimizers.trial import Config, Failure, Trial, TrialState
+from optimizers.trial import Failure, Trial, TrialState
 
 
 class Experiment:
@@ -42,7 +42,6 @@ class Experiment:
     Args:
         study: The ledger, new or replayed.
         objective: Name of the optimised metric, or None to take the one that is reported.
-        points: Configurations to try before the optimizer's.
         workers: Size of the gang: how many proposals to keep ready where results do not matter.
         max_attempts: How often a trial may be lost (its process or worker died) before it fails.
         trial_timeout: Seconds that one attempt may take.
@@ -59,7 +58,6 @@ class Experiment:
         study: Study,
         *,
         objective: str | None = None,
-        points: Sequence[Config] = (),
         workers: int = 1,
         max_attempts: int = 3,
         trial_timeout: float | None = None,
@@ -71,11 +69,11 @@ class Experiment:
         self.ending: str | None = None
         self.error: Exception | None = None
         self.stale = 0
-        self._proposals = Proposals(study, points, workers)
+        self._proposals = Proposals(study, workers)
         self._attempts = Attempts(study, max_attempts)
         self._trial_timeout = trial_timeout
         self._heartbeat_timeout = heartbeat_timeout
-        self._idle: dict[int, None] = {}  # indexes of idle workers, in order of idling
+        self._idle: dict[int, float] = {}  # since when workers are idle by index, in order of idling
         self._busy = 0
         self._out: list[Command] = []
         self._now = 0.0
@@ -198,7 +196,7 @@ class Experiment:
 
     def _set_idle(self, worker: Worker) -> None:
         worker.release(WorkerState.IDLE)
-        self._idle[worker.id.index] = None
+        self._idle[worker.id.index] = self._now
 
     def _release(self, worker: Worker) -> None:
         """Take the finished trial off a busy worker."""
@@ -286,7 +284,7 @@ class Experiment:
             return self.study.trials[self._attempts.retries.popleft()]
         if (promotion := self.study.next_promotion()) is not None:
             return promotion
-        if (created := self._proposals.take()) is not None:
+        if (created := self._proposals.take(next(iter(self._idle.values())))) is not None:
             self._attempts.record(created)
             return self.study.trials[-1]
         return None
@@ -294,22 +292,23 @@ class Experiment:
     def _assign(self, worker: Worker, trial: Trial) -> None:
         grant = self.study.grant(trial)
         attempt = trial.attempt + 1
+        discard = self._attempts.states.unneeded(trial.id)
         self._attempts.record(AttemptStarted(trial.id, attempt, worker.id.index, grant.budget, self._now))
         worker.take(trial.id, self._now)
         self._busy += 1
         saved = trial.checkpoint.url if trial.checkpoint is not None else None
-        order = Assign(trial.id, attempt, trial.config, grant.budget, grant.milestones, self.objective, saved)
+        order = Assign(trial.id, attempt, trial.config, grant.budget, grant.milestones, self.objective, saved, discard)
         self._out.append(Send(worker.id, order))
 
     def _ask_ahead(self) -> None:
-        if self.ending is None and (question := self._proposals.ask()) is not None:
+        if self.ending is None and (question := self._proposals.ask(self._now)) is not None:
             self._out.append(question)
 
     def _suggested(self, event: SuggestionReady) -> None:
         if event.error is not None:
             self._stop_all("error", event.error)
             return
-        self._proposals.answer(event)
+        self._proposals.answer(event, self._now)
         self._dispatch()
 
     # -- time and ends ------------------------------------------------------------------------

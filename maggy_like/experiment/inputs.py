@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from maggy_like.messages import Checkpointed, Finished, Reported
-from optimizers.trial import Config
+from optimizers.base import Proposal, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +96,12 @@ class SuggestionReady:
     """The optimizer answered an :class:`~maggy_like.experiment.commands.AskOptimizer`.
 
     Attributes:
-        config: The proposal, or None when the optimizer has none left.
+        answer: The optimizer's, checked: a proposal, ``WAIT``, or None when it has none left.
         error: What it raised instead.
     """
 
     index: int
-    config: Config | None
+    answer: Proposal | Wait | None
     error: Exception | None = None
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-from maggy_like.experiment.commands import AskOptimizer, Command, Send
+from maggy_like.experiment.commands import Append, AskOptimizer, Command, Send
 from maggy_like.experiment.experiment import Experiment
 from maggy_like.experiment.inputs import (
     Input,
@@ -23,8 +23,9 @@ from maggy_like.experiment.inputs import (
     WorkerReady,
 )
 from maggy_like.messages import Assign, Decided, Finished, Reported, Shutdown
+from optimizers.events import AttemptEnded, TrialCreated
 from optimizers.study import Study
-from optimizers.trial import Config
+from optimizers.trial import Config, TrialState
 
 
 class Objective(Protocol):
@@ -35,11 +36,23 @@ class Objective(Protocol):
         ...
 
 
+class StatefulObjective(Protocol):
+    """A training whose outcome rests on all steps before, under whatever configurations they were made."""
+
+    def __call__(self, config: Config, step: int, state: Any) -> tuple[float, float, Any]:
+        """The objective after ``step`` steps, the seconds that this one took, and the new state.
+
+        Must not change ``state``, which other trials may start from.
+        """
+        ...
+
+
 def simulate(
     study: Study,
-    objective: Objective,
+    objective: Objective | StatefulObjective,
     *,
     workers: int,
+    state: Any = None,
     horizon: float | None = None,
     on_event: Callable[[float, int], None] | None = None,
 ) -> float:
@@ -52,6 +65,7 @@ def simulate(
         study: A new study.
         objective: The training.
         workers: Size of the gang.
+        state: What a training begins with, for an objective that has a state.
         horizon: Virtual seconds after which to end.
         on_event: Called with the virtual time and the number of events handled so far.
 
@@ -62,19 +76,22 @@ def simulate(
         >>> study = Study({"lr": Float(1e-4, 1, log=True)}, ASHA(), max_budget=27, n_trials=100)
         >>> simulate(study, lambda config, step: (1 - 1 / step, 1.0), workers=8)
     """
-    simulation = _Simulation(study, objective, workers)
+    simulation = _Simulation(study, objective, workers, state)
     return simulation.run(horizon, on_event)
 
 
 class _Simulation:
-    def __init__(self, study: Study, objective: Objective, workers: int) -> None:
+    def __init__(self, study: Study, objective: Objective | StatefulObjective, workers: int, state: Any) -> None:
         self.study = study
-        self.objective = objective
+        self.objective: Callable[..., tuple[Any, ...]] = objective
+        self.stateful = state is not None
         self.experiment = Experiment(study, workers=workers)
         self.heap: list[tuple[float, int, Input]] = []
         self.order = 0
         self.now = 0.0
-        self.reached: dict[int, int] = {}  # steps already trained, by trial: its checkpoint
+        self.begin = (0, state)
+        self.reached: dict[int, tuple[int, Any]] = {}  # steps already trained, and the state: a trial's checkpoint
+        self.rests: dict[int, tuple[int, Any]] = {}  # the same when it last paused
         self.running: dict[int, Assign] = {}
         for index in range(workers):
             worker = WorkerId(index, 0)
@@ -107,8 +124,12 @@ class _Simulation:
                 case AskOptimizer(index=index, updates=updates):
                     for update in updates:
                         self.study.history.apply(update)
-                    config = self.study.optimizer.ask(index, self.study.history)
-                    self.push(self.now, SuggestionReady(index, config))
+                    answer = self.study.optimizer.ask(index, self.study.history)
+                    self.push(self.now, SuggestionReady(index, self.study.checked(answer)))
+                case Append(event=TrialCreated(trial=trial, parent=parent)) if parent is not None:
+                    self.reached[trial] = self.rests.get(parent, self.begin)
+                case Append(event=AttemptEnded(trial=trial, state=TrialState.PAUSED)):
+                    self.rests[trial] = self.reached[trial]
                 case Send(worker=worker, message=Assign() as assign):
                     self.running[worker.index] = assign
                     self.step(worker, assign)
@@ -119,15 +140,19 @@ class _Simulation:
 
     def step(self, worker: WorkerId, assign: Assign) -> None:
         """Train one step, and report it when its seconds have passed."""
-        step = self.reached.get(assign.trial, 0) + 1
-        value, seconds = self.objective(assign.config, step)
-        self.reached[assign.trial] = step
+        reached, state = self.reached.get(assign.trial, self.begin)
+        step = reached + 1
+        if self.stateful:
+            value, seconds, state = self.objective(assign.config, step, state)
+        else:
+            value, seconds = self.objective(assign.config, step)
+        self.reached[assign.trial] = step, state
         message = Reported(assign.trial, assign.attempt, "value", {"value": ([step], [value])}, awaiting=True)
         self.push(self.now + seconds, TrialReported(worker, message))
 
     def verdict(self, worker: WorkerId, stop: bool) -> None:
         assign = self.running[worker.index]
-        if stop or self.reached[assign.trial] >= assign.budget:
+        if stop or self.reached[assign.trial][0] >= assign.budget:
             outcome = Finished(assign.trial, assign.attempt, "stopped" if stop else "returned")
             self.push(self.now, TrialFinished(worker, outcome))
         else:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from maggy_like.errors import JournalError
+from maggy_like.journal.earlier import EarlierResult
 from optimizers.events import Event, from_json, to_json
 
 FORMAT_VERSION = 1
@@ -34,6 +35,8 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
         metric: The objective's name, if the caller gave one.
         seed: Source of all randomness.
         max_budget: Steps of a full training.
+        constrained: Whether the space has constraints, which are functions and not in its JSON.
+        earlier: What the run knew of earlier ones when it began, so that a resume needs none of them.
     """
 
     version: int
@@ -45,6 +48,18 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     metric: str | None
     seed: int
     max_budget: int
+    constrained: bool = False
+    earlier: list[list[EarlierResult]] = []
+
+    @property
+    def directions(self) -> list[str]:
+        """The direction of each objective."""
+        return self.direction.split(", ")
+
+    @property
+    def metrics(self) -> list[str]:
+        """The objectives' names; empty if the only one's was not given."""
+        return self.metric.split(", ") if self.metric else []
 
 
 class Journal:
@@ -89,6 +104,26 @@ class Journal:
             view = view[os.write(self._fd, view) :]
 
 
+def read_header(path: Path) -> RunHeader:
+    """Read the first line of a journal alone.
+
+    Raises:
+        JournalError: There is none, or it is of another version or damaged.
+    """
+    with path.open("rb") as file:
+        return _decode_header(file.readline(), path)
+
+
+def _decode_header(line: bytes, path: Path) -> RunHeader:
+    try:
+        header = msgspec.json.decode(line, type=RunHeader)
+    except msgspec.DecodeError as error:
+        raise JournalError(f"{path}, line 1 is no header of a run: {error}") from error
+    if header.version != FORMAT_VERSION:
+        raise JournalError(f"{path} has format {header.version}; this version reads {FORMAT_VERSION}")
+    return header
+
+
 def read_journal(path: Path) -> tuple[RunHeader, list[Event], int]:
     """Read a journal.
 
@@ -108,12 +143,7 @@ def read_journal(path: Path) -> tuple[RunHeader, list[Event], int]:
     lines = data[:whole].split(b"\n")[:-1]
     if not lines:
         raise JournalError(f"the journal {path} is empty")
-    try:
-        header = msgspec.json.decode(lines[0], type=RunHeader)
-    except msgspec.DecodeError as error:
-        raise JournalError(f"{path}, line 1 is no header of a run: {error}") from error
-    if header.version != FORMAT_VERSION:
-        raise JournalError(f"{path} has format {header.version}; this version reads {FORMAT_VERSION}")
+    header = _decode_header(lines[0], path)
     events = []
     for number, line in enumerate(lines[1:], start=2):
         try:

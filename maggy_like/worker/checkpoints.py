@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from typing import Any
 
@@ -10,19 +11,21 @@ class CheckpointStore:
     """Saves and loads the states of one attempt under one folder of any fsspec file system.
 
     Three files at most: the newest, and the two newest that the driver was told of (its word on
-    the last may be lost together with the worker).
+    the last may be lost together with the worker). What an attempt goes on from stays: other trials
+    may start from it too, and the driver alone knows when none does any more.
 
     Args:
         url: The folder, or None to keep states in memory (a function that runs alone).
-        told: The state that the attempt goes on from, if any.
+        discard: URLs of older states to be removed.
     """
 
-    def __init__(self, url: str | None, told: str | None = None) -> None:
+    def __init__(self, url: str | None, discard: tuple[str, ...] = ()) -> None:
         self._url = url.rstrip("/") if url is not None else None
         self._memory = b""
         self._count = 0
         self._untold: str | None = None
-        self._told = [told] if told is not None else []
+        self._told: list[str] = []
+        self._discard = discard
 
     def save(self, trial: int, attempt: int, state: Any) -> str:
         """Save a state, whole or not at all.
@@ -43,6 +46,10 @@ class CheckpointStore:
         if self._untold is not None:
             _remove(self._untold)
         self._untold = url
+        for old in self._discard:
+            with contextlib.suppress(FileNotFoundError):  # of an attempt that was cut off as it tidied up
+                _remove(old)
+        self._discard = ()
         return url
 
     def told(self) -> None:

@@ -71,7 +71,7 @@ def serve(
     done = 0
     while (trials is None or done < trials) and (assign := service.assignments.get()) is not None:
         sender = Sender(assign, channel.send)
-        reporter = Reporter.for_trial(assign, CheckpointStore(task.store, assign.checkpoint), sender)
+        reporter = Reporter.for_trial(assign, CheckpointStore(task.store, assign.discard), sender)
         service.sender = sender
         finished = run_attempt(train_fn, parameters, reporter, assign, interruptible=task.isolation == "none")
         service.sender = None

@@ -72,6 +72,20 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "max_budget=1.5": ({"max_budget": 1.5}, "max_budget must be a whole number of at least 1, got 1.5"),
     "timeout=-1": ({"timeout": -1}, "timeout must be a positive number of seconds, got -1"),
     "an unknown direction": ({"direction": "maximise"}, r"'max', 'min', got 'maximise'"),
+    "as many directions as objectives": (
+        {"metric": ["loss", "seconds"], "direction": ["min"]}, r"has 2 names and .*\['min'\] has 1; give a direction"),
+    "one direction for several objectives": (
+        {"metric": ["loss", "seconds"]}, r"direction='max' does not fit metric=\['loss', 'seconds'\]; give"),
+    "several directions for one objective": ({"metric": "loss", "direction": ["min"]}, "does not fit metric='loss'"),
+    "the same objective twice": (
+        {"metric": ["loss", "loss"], "direction": ["min", "max"]}, "names 'loss' twice; name each objective once"),
+    "a metric that is no name": ({"metric": ["loss", 3], "direction": ["min", "max"]}, "metric must be a name or a"),
+    "no metric in the list": ({"metric": [], "direction": []}, r"metric must be a name or a list of names, got \[\]"),
+    "an unknown direction among several": (
+        {"metric": ["loss", "cost"], "direction": ["min", "mix"]}, r"got 'mix' \(did you mean"),
+    "several objectives for asha": (
+        {"metric": ["loss", "cost"], "direction": ["min", "min"]},
+        "ASHA serves one objective, and there are 2; use optimizer='random'"),
     "an unknown optimizer": ({"optimizer": "ahsa"}, "ahsa.*asha"),
     "an option of another optimizer": ({"optimizer": "random", "eta": 3}, "eta"),
     "an option that makes no sense": ({"optimizer": "asha", "eta": 1}, "eta must be an integer of at least 2, got 1"),

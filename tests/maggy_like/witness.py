@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+from odd_optimizers import Climber
 
 from maggy_like.experiment import Experiment
 from maggy_like.experiment.commands import Append, AskOptimizer, Command, Send
@@ -24,6 +26,7 @@ from maggy_like.experiment.inputs import (
 )
 from maggy_like.messages import (
     Assign,
+    Checkpointed,
     Decided,
     Finished,
     OutcomeKind,
@@ -34,14 +37,15 @@ from maggy_like.messages import (
     ToWorker,
 )
 from optimizers.asha import ASHA
-from optimizers.base import Decision, Optimizer, Update
+from optimizers.base import Decision, History, Optimizer, Proposal
 from optimizers.domains import Float
 from optimizers.events import AttemptEnded, AttemptStarted, Event, TrialCreated, from_json, to_json
 from optimizers.grid import Grid
+from optimizers.population import PBT
 from optimizers.random_search import RandomSearch
 from optimizers.stopping import Patience
 from optimizers.study import Study
-from optimizers.trial import TrialState
+from optimizers.trial import Config, TrialState
 
 PLACES = 3
 HEARTBEAT = 15.0
@@ -50,8 +54,10 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "random": RandomSearch,
     "grid": lambda: Grid(GRID),
     "promotion": lambda: ASHA(eta=2),
+    "adaptive": lambda: ASHA(eta=2, sampler=Climber()),
     "stopping": lambda: ASHA(eta=2, mode="stopping"),
     "patience": lambda: Patience(ASHA(eta=2, min_budget=2), patience=1),
+    "pbt": lambda: PBT(population=2, interval=1, quantile=0.5),
 }
 
 
@@ -70,17 +76,22 @@ class Search:
 
     def study(self) -> Study:
         optimizer = OPTIMIZERS[self.name]()
-        return Study({"x": Float(0, 1)}, optimizer, direction=self.direction, max_budget=4, n_trials=self.n_trials)
+        n_trials = max(self.n_trials, 3) if self.name == "pbt" else self.n_trials
+        points = [{"x": 0.5}] * self.points
+        return Study(
+            {"x": Float(0, 1)}, optimizer, direction=self.direction, max_budget=4, n_trials=n_trials, points=points
+        )
 
     @property
     def size(self) -> int:
-        """The number of trials that there will be."""
+        """The number of trials that there will be; the most, of a population."""
+        if self.name == "pbt":
+            return max(self.n_trials, 3)
         return min(self.n_trials, self.points + GRID) if self.name == "grid" else self.n_trials
 
     def experiment(self) -> Experiment:
         return Experiment(
             self.study(),
-            points=[{"x": 0.5}] * self.points,
             workers=PLACES,
             max_attempts=self.max_attempts,
             trial_timeout=self.trial_timeout,
@@ -108,8 +119,10 @@ class Witness:
         self.search = search
         self.journal: list[bytes] = []
         self.ledger = search.study()  # the journal's replay, as the journal grows
-        self.updates: list[Update] = []  # what an optimizer must know by that ledger
+        self.known = History(self.ledger.problem)  # what an optimizer must know by that ledger
         self.condemned: set[tuple[int, int]] = set()  # attempts that a rule has stopped
+        self.saved: dict[tuple[int, int], list[str]] = {}  # states in the store by attempt, the newest two
+        self.removed: set[str] = set()  # from the store
         self.now = 0.0
         self.boot()
         for index in range(search.workers):
@@ -128,8 +141,9 @@ class Witness:
         self.leaving: set[WorkerId] = set()
         self.past: list[Input] = []
         self.asked: AskOptimizer | None = None
-        self.told: list[Update] = []
-        self.proposals = 0  # that wait for a worker
+        left = self.search.points - (len(self.ledger.trials) - self.ledger.n_asks)
+        self.waiting: dict[int, Config] = {}  # for a worker, by the number that each will have
+        self.waiting.update((len(self.ledger.trials) + n, {"x": 0.5}) for n in range(left))
         self.booted = len(self.journal)
         self.experiment.replay(map(from_json, self.journal))
         self.carry_out(self.experiment.start(self.now))
@@ -173,15 +187,18 @@ class Witness:
                 case AskOptimizer():
                     assert self.asked is None
                     self.asked = command
-                    self.told += command.updates
-                    assert repr(self.told) == repr(self.updates)
+                    history = self.experiment.study.history
+                    for update in command.updates:
+                        history.apply(update)
+                    assert repr(history.observations) == repr(self.known.observations)
+                    assert history.pending == self.known.pending | self.waiting
         return sent
 
     def append(self, event: Event) -> None:
         """Every record fits the life of its trial: so none ends twice, and attempts rise by one."""
         if isinstance(event, TrialCreated):
             assert event.trial == len(self.ledger.trials) < self.search.size
-            self.proposals -= event.ask is not None
+            assert event.config == self.waiting.pop(event.trial)
         else:
             trial = self.ledger.trials[event.trial]
             if isinstance(event, AttemptStarted):
@@ -198,16 +215,18 @@ class Witness:
         self.journal.append(to_json(event))
         if self.ledger.apply(from_json(self.journal[-1])) is Decision.STOP:
             self.condemned.add((event.trial, self.ledger.trials[event.trial].attempt))
-        self.updates += self.ledger.take_updates()
+        for update in self.ledger.take_updates():
+            self.known.apply(update)
 
     def receive(self, worker: WorkerId, message: ToWorker) -> None:
         """Whatever is sent rests on what the journal already holds."""
         match message:
-            case Assign(trial=number, attempt=attempt, budget=budget, checkpoint=url):
+            case Assign(trial=number, attempt=attempt, budget=budget, checkpoint=url, discard=discard):
                 trial = self.ledger.trials[number]
                 assert (trial.state, trial.worker) == (TrialState.RUNNING, worker.index)
                 assert (trial.attempt, trial.budget) == (attempt, budget)
                 assert url == (trial.checkpoint and trial.checkpoint.url)
+                self.remove(discard)
                 assert self.is_live(worker)
                 assert worker not in self.holding | dict.fromkeys(self.unready | self.leaving)
                 self.holding[worker] = message
@@ -227,6 +246,12 @@ class Witness:
                 self.leaving.add(worker)
             case Refused():
                 assert self.stale
+
+    def remove(self, urls: Iterable[str]) -> None:
+        """A worker removes states; nobody may need them any more."""
+        self.removed.update(urls)
+        for trial in self.ledger.trials:
+            assert not self.removed & {state.url for state in (trial.checkpoint, trial.rest) if state is not None}
 
     def is_live(self, worker: WorkerId) -> bool:
         known = self.experiment.workers.get(worker.index)
@@ -254,11 +279,10 @@ class Witness:
         asked, study = self.asked, self.experiment.study
         assert asked is not None
         self.asked = None
-        for update in asked.updates:
-            study.history.apply(update)
-        config = study.optimizer.ask(asked.index, study.history)
-        self.proposals += config is not None
-        self.tell(SuggestionReady(asked.index, config))
+        answer = study.checked(study.optimizer.ask(asked.index, study.history))
+        if isinstance(answer, Proposal):
+            self.waiting[len(self.ledger.trials) + len(self.waiting)] = answer.config
+        self.tell(SuggestionReady(asked.index, answer))
 
     def come(self, index: int, ready: bool) -> None:
         self.epochs[index] = self.epochs.get(index, -1) + 1
@@ -285,6 +309,14 @@ class Witness:
         self.step[worker] = last
         return event
 
+    def save(self, worker: WorkerId) -> None:
+        """Save a state, and remove all but the newest two of the attempt that the driver was told of."""
+        held = self.holding[worker]
+        states = self.saved.setdefault((held.trial, held.attempt), [])
+        states.append(f"file:///{held.trial}/{held.attempt}-{len(states)}-{len(self.journal)}")
+        self.tell(TrialCheckpointed(worker, Checkpointed(held.trial, held.attempt, self.step[worker], states[-1])))
+        self.remove(states[:-2])
+
     def finish(self, worker: WorkerId, outcome: OutcomeKind, value: float) -> TrialFinished:
         """End an attempt; what was said of it. None says that it was stopped if it was not told to stop."""
         assign = self.holding.pop(worker)
@@ -305,7 +337,9 @@ class Witness:
         """From wherever it is, the search ends once the workers behave."""
         if self.experiment.ending not in (None, "completed"):
             self.boot()
-        for _ in range(60):
+        for _ in range(200):
+            if self.experiment.is_over:
+                break
             if self.asked is not None:
                 self.answer()
             if not self.live and self.experiment.ending is None:
@@ -320,5 +354,5 @@ class Witness:
         assert self.experiment.is_over
         assert self.experiment.ending == "completed"
         assert said(self.ledger) == said(self.experiment.study)
-        assert len(self.ledger.trials) == self.search.size
+        assert len(self.ledger.trials) == self.search.size or self.search.name == "pbt"
         assert all(trial.is_over or trial.state is TrialState.PAUSED for trial in self.ledger.trials)

@@ -10,6 +10,7 @@ import pytest
 from optimizers.asha import ASHA
 from optimizers.base import Grant, History, Optimizer, Problem, Scheduler
 from optimizers.domains import Float
+from optimizers.population import PBT
 from optimizers.random_search import RandomSearch
 from optimizers.registry import make_optimizer, names
 from optimizers.space import SearchSpace
@@ -18,7 +19,14 @@ from optimizers.testing import SPACES, check_optimizer
 from optimizers.trial import Config
 
 # Fewer results before the model, so that the suite's short searches reach it.
-OPTIONS: dict[str, dict[str, Any]] = {"skopt": {"n_initial": 4}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "skopt": {"n_initial": 4},
+    "bayesian": {"n_initial": 4},
+    "asha": {"n_initial": 4},
+    "mobster": {"n_initial": 4},
+    "tpe": {"n_startup_trials": 4},
+    "pbt": {"population": 4, "interval": 3},
+}
 
 
 class Evolution(Optimizer):
@@ -33,7 +41,7 @@ class Evolution(Optimizer):
             else:
                 parent = space.to_unit(ended[rng.integers(3)].config)
                 child = space.from_unit(np.clip(parent + rng.normal(0.0, 0.3, len(parent)), 0.0, 1.0))
-            if child not in history.pending.values() or space.size == 1:
+            if space.allows(child) and (child not in history.pending.values() or space.size == 1):
                 return child
 
 
@@ -50,6 +58,7 @@ def test_registered_optimizers_keep_the_contract(name: str) -> None:
         lambda: ASHA(min_budget=9, sampler=Evolution()),
         MedianRule,
         lambda: MedianRule(ASHA()),
+        lambda: MedianRule(PBT(population=5, quantile=0.4)),
         lambda: Patience(ASHA(mode="stopping"), patience=3),
         lambda: Threshold(step=2, worse_than=0.5, direction="min"),
     ],

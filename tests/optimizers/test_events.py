@@ -31,7 +31,7 @@ COLUMNS = st.lists(st.tuples(STEPS, st.floats()), max_size=4).map(
     lambda rows: ([step for step, _ in rows], [value for _, value in rows])
 )
 EVENTS: st.SearchStrategy[Event] = st.one_of(
-    st.builds(TrialCreated, COUNTS, CONFIGS, st.none() | COUNTS),
+    st.builds(TrialCreated, COUNTS, CONFIGS, st.none() | COUNTS, st.none() | COUNTS),
     st.builds(AttemptStarted, COUNTS, COUNTS, COUNTS, COUNTS, FINITE),
     st.builds(Measured, COUNTS, COUNTS, TEXT, st.dictionaries(TEXT, COLUMNS, max_size=3)),
     st.builds(CheckpointSaved, COUNTS, COUNTS, STEPS, TEXT),

@@ -55,7 +55,7 @@ def test_own_names_may_be_given_anew_but_built_in_ones_not() -> None:
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        ("asah", {}, "unknown optimizer 'asah' .did you mean 'asha'.*random, grid, sobol, asha"),
+        ("asah", {}, "unknown optimizer 'asah' .did you mean 'asha'.*random, grid, sobol, bayesian, asha"),
         ("Sobol", {}, "did you mean 'sobol'"),
         ("asha", {"etta": 3}, "'asha' has no option 'etta' .did you mean 'eta'.*it takes eta, min_budget"),
         ("random", {"seed": 3}, "no option 'seed'; it takes no options"),

@@ -151,8 +151,8 @@ def test_a_promotion_is_pending_again_and_a_lost_attempt_still_is() -> None:
     config = [trial.config for trial in study.trials]
     assert study.take_updates() == (
         Pending(1, config[1]),
-        Observation(0, config[0], 1, -0.5),
-        Observation(1, config[1], 1, -0.1),
+        Observation(0, config[0], 1, -0.5, paused=True),
+        Observation(1, config[1], 1, -0.1, paused=True),
         Pending(0, config[0]),
     )
     assert study.take_updates() == ()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maggy_like.display import LogLine, Snapshot, WorkerLine, text
+from maggy_like.display import LogLine, Snapshot, WorkerLine, html, text
 from optimizers.trial import TrialState
 
 Snap = Callable[..., Snapshot]
@@ -147,3 +147,14 @@ def test_busiest() -> None:
     assert text.busiest(idle + busy, 8) == (idle + busy, "")
     assert text.busiest(idle + busy, 2) == (busy[-2:], "and 6 more (3 busy, 3 idle)")
     assert text.busiest(idle + busy, 6) == (idle[:1] + busy, "and 2 more (2 idle)")
+
+
+def test_several_objectives_have_a_set_in_place_of_a_best(snap: Snap) -> None:
+    found = {"best_trial": None, "best_value": None, "best_config": None, "others": (("min", "latency"),)}
+    now = snap(pareto=3, **found)
+    assert text.goal(now) == "asha, max accuracy, min latency"
+    assert text.best(now) == "3 trials in the Pareto set"
+    assert "3 trials in the Pareto set" in text.summary(now)
+    assert "3 trials in the Pareto set" in html.page(now, now, [], [], 0)
+    assert text.best(snap(pareto=1, **found)) == "1 trial in the Pareto set"
+    assert text.best(snap(pareto=0, **found)) == "no result yet"

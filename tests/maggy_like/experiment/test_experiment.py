@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
+from hand import Hand
 
 from maggy_like.errors import ConfigError, WorkerError
-from maggy_like.experiment import Experiment
-from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
+from maggy_like.experiment.commands import Append, AskOptimizer, Send
 from maggy_like.experiment.inputs import (
-    Input,
     StopRequested,
-    SuggestionReady,
     Tick,
     TrialCheckpointed,
     TrialFinished,
@@ -34,78 +31,10 @@ from maggy_like.messages import (
     Reported,
     Shutdown,
     Stop,
-    ToWorker,
 )
 from optimizers.asha import ASHA
-from optimizers.base import Optimizer
-from optimizers.domains import Float
-from optimizers.events import AttemptEnded, AttemptStarted, Event, TrialCreated
-from optimizers.random_search import RandomSearch
-from optimizers.study import Study
+from optimizers.events import AttemptEnded, AttemptStarted, TrialCreated
 from optimizers.trial import TrialState
-
-
-class Hand:
-    """Feeds an experiment by hand, answers its asks, and keeps what it wants."""
-
-    def __init__(self, optimizer: Optimizer | None = None, n_trials: int = 4, **options: Any) -> None:
-        self.study = Study({"x": Float(0, 1)}, optimizer or RandomSearch(), max_budget=9, n_trials=n_trials)
-        self.experiment = Experiment(self.study, **{"workers": 2, **options})
-        self.now = 0.0
-        self.events: list[Event] = []
-        self.sent: list[tuple[WorkerId, ToWorker]] = []
-        self.shown: list[str] = []
-        self.replaced: list[WorkerId] = []
-
-    def start(self) -> Hand:
-        self.carry_out(self.experiment.start(self.now))
-        return self
-
-    def tell(self, *events: Input) -> list[ToWorker]:
-        """Hand events over; what was sent because of them."""
-        before = len(self.sent)
-        for event in events:
-            self.carry_out(self.experiment.handle(event, self.now))
-        return [message for _, message in self.sent[before:]]
-
-    def carry_out(self, commands: list[Command]) -> None:
-        for command in commands:
-            match command:
-                case Append(event=event):
-                    self.events.append(event)
-                case Send(worker=worker, message=message):
-                    self.sent.append((worker, message))
-                case AskOptimizer(index=index, updates=updates):
-                    for update in updates:
-                        self.study.history.apply(update)
-                    config = self.study.optimizer.ask(index, self.study.history)
-                    self.tell(SuggestionReady(index, config))
-                case Show(text=text):
-                    self.shown.append(text)
-                case Replace(worker=worker):
-                    self.replaced.append(worker)
-
-    def join(self, index: int, epoch: int = 0) -> WorkerId:
-        worker = WorkerId(index, epoch)
-        self.tell(WorkerJoined(worker, "host"), WorkerReady(worker))
-        return worker
-
-    def assigned(self, worker: WorkerId) -> Assign:
-        """The newest assignment of a worker."""
-        return [m for who, m in self.sent if who == worker and isinstance(m, Assign)][-1]
-
-    def report(self, worker: WorkerId, step: int, value: float, *, awaiting: bool = False) -> list[ToWorker]:
-        assign = self.assigned(worker)
-        message = Reported(assign.trial, assign.attempt, "loss", {"loss": ([step], [value])}, awaiting)
-        return self.tell(TrialReported(worker, message))
-
-    def finish(self, worker: WorkerId, value: float | None = None, **fields: Any) -> list[ToWorker]:
-        assign = self.assigned(worker)
-        fields = {"outcome": "returned", "value": value, **fields}
-        return self.tell(TrialFinished(worker, Finished(assign.trial, assign.attempt, **fields)))
-
-    def states(self) -> list[str]:
-        return [trial.state.value for trial in self.study.trials]
 
 
 def test_a_worker_gets_a_trial_when_it_is_ready_and_the_next_with_its_end() -> None:

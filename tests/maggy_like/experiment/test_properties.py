@@ -15,14 +15,13 @@ from witness import HEARTBEAT, OPTIMIZERS, PLACES, Search, Witness, said
 from maggy_like.experiment.inputs import (
     StopRequested,
     Tick,
-    TrialCheckpointed,
     WorkerGone,
     WorkerId,
     WorkerLost,
     WorkerSeen,
 )
 from maggy_like.experiment.workers import WorkerState
-from maggy_like.messages import Assign, Checkpointed, OutcomeKind
+from maggy_like.messages import Assign, OutcomeKind
 from optimizers.trial import TrialState
 
 T = TypeVar("T")
@@ -96,10 +95,7 @@ class Gang(Witness, RuleBasedStateMachine):
     @precondition(lambda self: self.busy)
     @rule(pick=PICK)
     def a_trial_saves(self, pick: int) -> None:
-        worker = some(self.busy, pick)
-        assign, step = self.holding[worker], self.step[worker]
-        message = Checkpointed(assign.trial, assign.attempt, step, f"file:///{assign.trial}-{step}")
-        self.tell(TrialCheckpointed(worker, message))
+        self.save(some(self.busy, pick))
 
     @precondition(lambda self: self.holding)
     @rule(pick=PICK, outcome=OUTCOMES, value=VALUES, twice=st.booleans())
@@ -179,10 +175,9 @@ class Gang(Witness, RuleBasedStateMachine):
     def a_worker_is_idle_only_if_nothing_is_due(self) -> None:
         states = [worker.state for worker in self.experiment.workers.values()]
         if self.experiment.ending is None and WorkerState.IDLE in states:
-            n_given = len(self.ledger.trials) - self.ledger.n_asks
             assert not self.ledger.counts[TrialState.PENDING]
             assert self.ledger.next_promotion() is None
-            assert len(self.ledger.trials) == self.search.size or (n_given >= self.search.points and not self.proposals)
+            assert len(self.ledger.trials) == self.search.size or not self.waiting
 
     def teardown(self) -> None:
         if "experiment" in vars(self):  # not if the draw of the search was cut short

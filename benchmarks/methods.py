@@ -1,0 +1,149 @@
+"""The methods that are compared, by name, and one run of one of them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import optimizers
+from benchmarks import peers, peers_multi_fidelity
+from benchmarks.drive import Peer, Reports, drive, search
+from benchmarks.peers_multi_fidelity import SyneSearch
+from benchmarks.runs import Kind, Run, improvements
+from benchmarks.tables import Table
+from optimizers import ASHA, Optimizer, OptimizerError, RandomSearch, make_optimizer
+
+WORKERS = {"sf": 4, "mf": 8}
+OURS = "optimizers "
+"""How the code of a run of ours begins."""
+N_TRIALS = 100
+"""Trainings of a single-fidelity search."""
+HORIZON = 6.0
+"""Length of a multi-fidelity search, in mean full trainings of one worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method(ABC):
+    """Something that searches.
+
+    Attributes:
+        kind: ``sf`` with full trainings, ``mf`` with reports of every step.
+        quick: Whether a run takes seconds, not minutes.
+    """
+
+    name: str
+    kind: Kind
+    quick: bool
+
+    @property
+    @abstractmethod
+    def code(self) -> str | None:
+        """What a run would be made by; None if it is not installed."""
+
+    @abstractmethod
+    def reports(self, table: Table, seed: int, n_trials: int | None, horizon: float | None) -> Reports:
+        """One search in virtual time."""
+
+    def run(self, table: Table, seed: int) -> Run:
+        """One search by the protocol of its kind.
+
+        Raises:
+            RuntimeError: The library is not installed.
+        """
+        if self.code is None:
+            raise RuntimeError(f"{self.name} is not installed; see {peers.__name__} for how to get it")
+        horizon = HORIZON * table.full_seconds if self.kind == "mf" else None
+        start = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of libraries that are taken as they are
+            reports = self.reports(table, seed, N_TRIALS if self.kind == "sf" else None, horizon)
+        cpu = round(time.process_time() - start, 2)
+        end = reports[-1][0] if horizon is None else horizon
+        points = improvements(reports, table)
+        return Run(self.kind, self.name, table.name, seed, self.code, cpu, len(reports), round(end, 3), points)
+
+
+@dataclass(frozen=True, slots=True)
+class Ours(Method):
+    """One of our optimizers."""
+
+    make: Callable[[], Optimizer]
+
+    @property
+    def code(self) -> str:
+        return fingerprint()
+
+    def reports(self, table: Table, seed: int, n_trials: int | None, horizon: float | None) -> Reports:
+        workers = WORKERS[self.kind]
+        return search(self.make(), table, seed=seed, workers=workers, n_trials=n_trials, horizon=horizon)
+
+
+@dataclass(frozen=True, slots=True)
+class Library(Method):
+    """A search of another library; ``package`` is the distribution that it comes with."""
+
+    package: str
+    make: Callable[[Table, int], Peer]
+
+    @property
+    def code(self) -> str | None:
+        try:
+            return f"{self.package} {importlib.metadata.version(self.package)}"
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+    def reports(self, table: Table, seed: int, n_trials: int | None, horizon: float | None) -> Reports:
+        workers = WORKERS[self.kind]
+        return drive(self.make(table, seed), table, workers=workers, n_trials=n_trials, horizon=horizon)
+
+
+@cache
+def fingerprint() -> str:
+    """Of our own sources: what a run by them depends on."""
+    sources = sorted(Path(optimizers.__file__).parent.rglob("*.py"))
+    return OURS + hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+
+
+def _ours(name: str, kind: Kind, *, quick: bool = True) -> list[Ours]:
+    """The optimizer registered as ``name``, if there is one."""
+    try:
+        make_optimizer(name)
+    except OptimizerError:
+        return []
+    return [Ours(name, kind, quick, lambda: make_optimizer(name))]
+
+
+def _syne(name: str, searcher: str, *, quick: bool = True, update_frequency: int = 1) -> Library:
+    def make(table: Table, seed: int) -> Peer:
+        return SyneSearch(searcher, table.space, seed, table.max_budget, update_frequency=update_frequency)
+
+    return Library(name, "mf", quick, "syne-tune", make)
+
+
+METHODS: tuple[Method, ...] = (
+    *_ours("random", "sf"),
+    *_ours("bayesian", "sf"),
+    Library("optuna_tpe", "sf", True, "optuna", lambda table, seed: peers.optuna_tpe(table.space, seed)),
+    Library("optuna_gp", "sf", False, "optuna", lambda table, seed: peers.optuna_gp(table.space, seed)),
+    Library("skopt_gp", "sf", False, "scikit-optimize", lambda table, seed: peers.SkoptSearch(table.space, seed)),
+    Library("botorch", "sf", False, "botorch", lambda table, seed: peers.BotorchSearch(table.space, seed)),
+    Library("smac", "sf", False, "smac", lambda table, seed: peers.SmacSearch(table.space, seed)),
+    *_ours("random", "mf"),
+    Ours("asha_random", "mf", True, lambda: ASHA(sampler=RandomSearch())),
+    *_ours("asha", "mf"),
+    *_ours("bohb", "mf"),
+    *_ours("mobster", "mf"),
+    Library(
+        "optuna_sh_tpe", "mf", True, "optuna", lambda table, seed: peers_multi_fidelity.optuna_sh_tpe(table.space, seed)
+    ),
+    _syne("syne_asha", "random_search"),
+    _syne("syne_bohb", "kde"),
+    _syne("syne_cqr", "cqr", quick=False, update_frequency=WORKERS["mf"]),
+)

@@ -1,0 +1,268 @@
+"""Other libraries' searches over full trainings, each driven through its own ask and tell.
+
+Our own adapters have no part in it: they would make our code what is measured. Installed by ``pip install
+maggy_like[bench]``: Optuna and scikit-optimize. BoTorch (``pip install botorch``) and SMAC (``pip install smac``)
+take part where they are found.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from optimizers import Choice, Config, Domain, Float, Integer, Ordinal, SearchSpace
+
+
+def optuna_tpe(space: SearchSpace, seed: int) -> OptunaSearch:
+    """Optuna's tree-structured Parzen estimator, with the options that it advises for workers in parallel."""
+    from optuna.samplers import TPESampler
+
+    return OptunaSearch(space, TPESampler(seed=seed, multivariate=True, constant_liar=True))
+
+
+def optuna_gp(space: SearchSpace, seed: int) -> OptunaSearch:
+    """Optuna's Gaussian process with its defaults."""
+    import torch
+    from optuna.samplers import GPSampler
+
+    torch.set_num_threads(1)
+    return OptunaSearch(space, GPSampler(seed=seed))
+
+
+class OptunaSearch:
+    """Any sampler of Optuna, and a pruner that may end a training early."""
+
+    def __init__(self, space: SearchSpace, sampler: Any, pruner: Any = None) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._space = space
+        self._study = optuna.create_study(sampler=sampler, pruner=pruner or optuna.pruners.NopPruner())
+        self._running: dict[int, Any] = {}
+        self._distributions = {name: _distribution(domain) for name, domain in space.domains.items()}
+
+    def ask(self, trial: int) -> Config:
+        asked = self._running[trial] = self._study.ask(self._distributions)
+        return {name: _listed(domain, asked.params[name]) for name, domain in self._space.domains.items()}
+
+    def report(self, trial: int, step: int, loss: float, *, last: bool) -> bool:
+        from optuna.trial import TrialState
+
+        if last:
+            self._study.tell(self._running.pop(trial), loss)
+            return False
+        self._running[trial].report(loss, step)
+        if not self._running[trial].should_prune():
+            return True
+        self._study.tell(self._running.pop(trial), state=TrialState.PRUNED)
+        return False
+
+    def add(self, config: Config, loss: float) -> None:
+        """Take in a result from elsewhere."""
+        from optuna.trial import create_trial
+
+        params = {name: _index(domain, config[name]) for name, domain in self._space.domains.items()}
+        self._study.add_trial(create_trial(params=params, distributions=self._distributions, value=loss))
+
+
+def _distribution(domain: Domain) -> Any:
+    from optuna import distributions
+
+    match domain:
+        case Choice(values=values):
+            return distributions.CategoricalDistribution(tuple(values))
+        case Ordinal(values=values):
+            return distributions.IntDistribution(0, len(values) - 1)
+        case Integer(low=low, high=high, log=log):
+            return distributions.IntDistribution(low, high, log=log)
+        case Float(low=low, high=high, log=log):
+            return distributions.FloatDistribution(low, high, log=log)
+    raise TypeError(f"no form of {domain!r} for Optuna")
+
+
+def _listed(domain: Domain, value: Any) -> Any:
+    """The value that an index into an ordered list stands for."""
+    return domain.values[int(value)] if isinstance(domain, Ordinal) else domain.normalize(value)
+
+
+def _index(domain: Domain, value: Any) -> Any:
+    """The way back."""
+    return domain.values.index(value) if isinstance(domain, Ordinal) else value
+
+
+class SkoptSearch:
+    """scikit-optimize's Gaussian process with its defaults; for what runs it is told its usual lie, the best so far.
+
+    An optimizer of scikit-optimize cannot take back what it was told, so each ask begins a new one from all
+    results and the lies; the gains of its portfolio of acquisition functions go on from one to the next, as in its
+    own ``Optimizer.copy``.
+    """
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        self._space = space
+        self._dimensions = [_skopt_dimension(domain) for domain in space.domains.values()]
+        self._rng = np.random.RandomState(seed)
+        self._gains: Any = None
+        self._running: dict[int, list[Any]] = {}
+        self._points: list[list[Any]] = []
+        self._losses: list[float] = []
+
+    def ask(self, trial: int) -> Config:
+        import skopt
+
+        fresh = skopt.Optimizer(self._dimensions, base_estimator="GP", random_state=self._rng.randint(2**31 - 1))
+        if self._gains is not None:
+            fresh.gains_ = self._gains
+        if self._losses:
+            lies = [min(self._losses)] * len(self._running)
+            fresh.tell([*self._points, *self._running.values()], [*self._losses, *lies])
+            self._gains = getattr(fresh, "gains_", None)
+        point = self._running[trial] = fresh.ask()
+        domains = self._space.domains.items()
+        return {name: _listed(domain, value) for (name, domain), value in zip(domains, point, strict=True)}
+
+    def report(self, trial: int, step: int, loss: float, *, last: bool) -> bool:
+        self._points.append(self._running.pop(trial))
+        self._losses.append(loss)
+        return False
+
+    def add(self, config: Config, loss: float) -> None:
+        """Take in a result from elsewhere."""
+        self._points.append([_index(domain, config[name]) for name, domain in self._space.domains.items()])
+        self._losses.append(loss)
+
+
+def _skopt_dimension(domain: Domain) -> Any:
+    from skopt import space
+
+    match domain:
+        case Choice(values=values):
+            return space.Categorical(values)
+        case Ordinal(values=values):
+            return space.Integer(0, len(values) - 1)
+        case Integer(low=low, high=high, log=log):
+            return space.Integer(low, high, prior="log-uniform" if log else "uniform")
+        case Float(low=low, high=high, log=log):
+            return space.Real(low, high, prior="log-uniform" if log else "uniform")
+    raise TypeError(f"no form of {domain!r} for scikit-optimize")
+
+
+class BotorchSearch:
+    """BoTorch as its tutorials put it together: noisy expected improvement over what runs, mixed optimisation.
+
+    Numbers are taken to the unit interval (lists to the middles of their cells, integers of many values to the
+    nearest), choices are categories; the first 2 (d + 1) points are drawn at random.
+    """
+
+    _MANY = 100
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        torch.manual_seed(seed)
+        self._space = space
+        self._rng = np.random.default_rng(seed)
+        self._running: dict[int, list[float]] = {}
+        self._points: list[list[float]] = []
+        self._losses: list[float] = []
+        self._categories: dict[int, list[float]] = {}
+        self._lists: dict[int, list[float]] = {}
+        for index, domain in enumerate(space.domains.values()):
+            if isinstance(domain, Choice):
+                self._categories[index] = [float(code) for code in range(len(domain.values))]
+            elif domain.size is not None and domain.size <= self._MANY:
+                self._lists[index] = [domain.to_unit(value) for value in domain.grid(domain.size)]
+
+    def ask(self, trial: int) -> Config:
+        if len(self._losses) < 2 * (len(self._space.names) + 1):
+            config = self._space.sample(self._rng)
+            self._running[trial] = self._encode(config)
+            return config
+        point = self._running[trial] = self._best()
+        return {
+            name: domain.values[round(x)] if isinstance(domain, Choice) else domain.from_unit(min(max(x, 0.0), 1.0))
+            for x, (name, domain) in zip(point, self._space.domains.items(), strict=True)
+        }
+
+    def report(self, trial: int, step: int, loss: float, *, last: bool) -> bool:
+        self._points.append(self._running.pop(trial))
+        self._losses.append(loss)
+        return False
+
+    def _encode(self, config: Config) -> list[float]:
+        return [
+            float(domain.values.index(config[name])) if isinstance(domain, Choice) else domain.to_unit(config[name])
+            for name, domain in self._space.domains.items()
+        ]
+
+    def _best(self) -> list[float]:
+        import torch
+        from botorch.acquisition import qLogNoisyExpectedImprovement
+        from botorch.fit import fit_gpytorch_mll
+        from botorch.models import MixedSingleTaskGP, SingleTaskGP
+        from botorch.optim.optimize_mixed import optimize_acqf_mixed_alternating
+        from gpytorch.mlls import ExactMarginalLogLikelihood
+
+        points = torch.tensor(self._points, dtype=torch.float64)
+        values = -torch.tensor(self._losses, dtype=torch.float64)[:, None]
+        if self._categories:
+            model = MixedSingleTaskGP(points, values, cat_dims=list(self._categories))
+        else:
+            model = SingleTaskGP(points, values)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        pending = torch.tensor(list(self._running.values()), dtype=torch.float64) if self._running else None
+        acquisition = qLogNoisyExpectedImprovement(model, points, X_pending=pending, prune_baseline=True)
+        listed = self._categories | self._lists
+        ends = [listed.get(index, [0.0, 1.0]) for index in range(points.shape[1])]
+        bounds = torch.tensor([[min(values) for values in ends], [max(values) for values in ends]], dtype=torch.float64)
+        found, _ = optimize_acqf_mixed_alternating(
+            acquisition, bounds, discrete_dims=self._lists, cat_dims=self._categories, num_restarts=10, raw_samples=256
+        )
+        best: list[float] = found[0].tolist()
+        return best
+
+
+class SmacSearch:
+    """SMAC's facade for hyperparameters (a random forest) with its defaults."""
+
+    def __init__(self, space: SearchSpace, seed: int, n_trials: int = 100) -> None:
+        import ConfigSpace
+        from smac import HyperparameterOptimizationFacade, Scenario
+        from smac.runhistory.dataclasses import TrialValue
+
+        self._space = space
+        self._value = TrialValue
+        self._running: dict[int, Any] = {}
+        self._folder = tempfile.TemporaryDirectory()
+        described = ConfigSpace.ConfigurationSpace(seed=seed)
+        described.add([_smac_parameter(name, domain) for name, domain in space.domains.items()])
+        scenario = Scenario(
+            described, deterministic=True, n_trials=n_trials, seed=seed, output_directory=self._folder.name
+        )
+        self._facade = HyperparameterOptimizationFacade(scenario, lambda config, seed: 0.0, logging_level=40)
+
+    def ask(self, trial: int) -> Config:
+        asked = self._running[trial] = self._facade.ask()
+        return {name: domain.normalize(asked.config[name]) for name, domain in self._space.domains.items()}
+
+    def report(self, trial: int, step: int, loss: float, *, last: bool) -> bool:
+        self._facade.tell(self._running.pop(trial), self._value(cost=loss), save=False)
+        return False
+
+
+def _smac_parameter(name: str, domain: Domain) -> Any:
+    import ConfigSpace
+
+    match domain:
+        case Choice(values=values):
+            return ConfigSpace.CategoricalHyperparameter(name, list(values))
+        case Ordinal(values=values):
+            return ConfigSpace.OrdinalHyperparameter(name, list(values))
+        case Integer(low=low, high=high, log=log):
+            return ConfigSpace.UniformIntegerHyperparameter(name, low, high, log=log)
+        case Float(low=low, high=high, log=log):
+            return ConfigSpace.UniformFloatHyperparameter(name, low, high, log=log)
+    raise TypeError(f"no form of {domain!r} for SMAC")

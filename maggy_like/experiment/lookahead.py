@@ -1,0 +1,61 @@
+"""How many proposals of an adaptive optimizer must wait for workers, so that no worker waits for them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+_ASKS = 8
+"""Asks whose slowest counts: one in a few may fit a model anew."""
+
+
+class Lookahead:
+    """As few as will do: a proposal that waits was made with less knowledge than one made now.
+
+    Each trial that takes a proposal orders another, and the optimizer serves one order at a time: a queue
+    with one server, whose orders in store follow Lindley's recursion (Proc. Camb. Phil. Soc. 48, 1952). The
+    longest that this queue has been of late is the number of proposals that had to be ready.
+
+    Args:
+        workers: Size of the gang, and the most that is ever of use.
+
+    Example:
+        >>> lookahead = Lookahead(workers=4)
+        >>> lookahead.asked(0.5)
+        >>> for wanted in (0.0, 0.1, 10.0, 10.1):
+        ...     lookahead.taken(wanted)
+        >>> lookahead.depth
+        2
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._asks: deque[float] = deque(maxlen=_ASKS)
+        self._lengths: deque[int] = deque(maxlen=max(16, 2 * workers))
+        self._orders = 0.0  # how many asks are in store
+        self._last = -math.inf
+
+    def asked(self, seconds: float) -> None:
+        """Take in how long an ask took."""
+        self._asks.append(seconds)
+
+    def taken(self, wanted: float) -> None:
+        """Take in that a trial took a proposal.
+
+        Args:
+            wanted: When its worker became free, in seconds. Not when the trial began: where workers wait
+                for the optimizer, trials begin no faster than it answers, and the wait would not be seen.
+        """
+        ask = max(self._asks, default=0.0)
+        served = max(0.0, wanted - self._last) / ask if ask else math.inf
+        self._orders = min(max(0.0, self._orders - served) + 1.0, self._workers)
+        self._last = max(wanted, self._last)
+        self._lengths.append(math.ceil(self._orders))
+
+    @property
+    def depth(self) -> int:
+        """How many proposals should be ready; 1 where asks take no time."""
+        if not any(self._asks):
+            return 1
+        # All workers will want their first trial at about the same time, and no result comes before that.
+        return max(self._lengths, default=self._workers)

@@ -1,0 +1,177 @@
+"""What a new run takes from earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from maggy_like.errors import ConfigError
+from maggy_like.journal import Earlier, RunHeader, from_records, read_header, read_journal
+from maggy_like.result import Result
+from optimizers.asha import rung_levels
+from optimizers.base import Grant, History, Observation, Optimizer, Problem, Scheduler
+from optimizers.domains import Constant
+from optimizers.errors import SearchSpaceError
+from optimizers.events import Event
+from optimizers.objectives import Direction
+from optimizers.space import SearchSpace
+from optimizers.study import Study
+from optimizers.trial import Config
+
+_ETA = 3  # of the steps at which the curves of earlier trials are looked at
+
+
+def gather(
+    warm_start: Sequence[Result | str | Path],
+    space: SearchSpace,
+    metrics: Sequence[str],
+    directions: Sequence[Direction],
+) -> tuple[Earlier, str]:
+    """What earlier runs observed, as far as it is of use in a new one.
+
+    Of each trial, the results are taken as it rested or ended, and before at steps of 1, 3, 9, ... of a full
+    training (``max_budget`` divided by powers of 3), so that what was stopped can be compared with what was
+    not. Its configuration must be one of the new space: parameters that this lacks are dropped, and its
+    constants stand, since they say what is trained (a data set, say) rather than what is searched.
+
+    Args:
+        warm_start: Results of earlier runs, or their folders.
+        space: The new run's.
+        metrics: The new run's, if they are known.
+        directions: The new run's.
+
+    Returns:
+        The observations, and a line for people that says of how many trials they are.
+
+    Raises:
+        ConfigError: A run is none, had other metrics or directions, or has nothing of use.
+        JournalError: A run's journal is damaged.
+    """
+    if isinstance(warm_start, Result | str | Path):
+        raise ConfigError(f"warm_start takes a list of runs, got {warm_start!r}; use [...]")
+    earlier, told = [], []
+    for run in warm_start:
+        name, folder = _place(run)
+        header, events, _ = read_journal(folder / "journal.jsonl")
+        study = _replay(header, events)
+        _check_objectives(name, header, study, metrics, directions)
+        observations, told_of_run = _adopt(name, study, space)
+        earlier.append(observations)
+        told.append(told_of_run)
+    return tuple(earlier), f"warm start: {'; '.join(told)}" if told else ""
+
+
+def recorded(path: Path, warm_start: Sequence[Result | str | Path]) -> Earlier:
+    """What a run that is to be resumed knew of earlier ones when it began; its journal has it.
+
+    Raises:
+        ConfigError: It began without, and is now given some.
+        JournalError: The journal's header is damaged.
+    """
+    if not path.exists():
+        return ()  # the journal's opening tells of it
+    header = read_header(path)
+    if warm_start and not header.earlier:
+        raise ConfigError(f"the run {header.name!r} was started without warm_start; leave it out, or start another run")
+    return from_records(header.earlier)
+
+
+def _place(run: Result | str | Path) -> tuple[str, Path]:
+    """A run's name, and the folder of its journal."""
+    if not isinstance(run, Result | str | Path):
+        raise ConfigError(f"warm_start takes results of lagom and folders of runs, got {run!r}")
+    folder = run.directory if isinstance(run, Result) else Path(run).expanduser()
+    if not (folder / "journal.jsonl").exists():
+        raise ConfigError(f"warm_start: there is no run in {str(folder)!r}; use the folder of one, as result.directory")
+    return folder.name, folder
+
+
+class _Rungs(Scheduler):
+    """Has each trial observed at the same steps, whatever decided about it."""
+
+    def __init__(self, max_budget: int) -> None:
+        self._grant = Grant(max_budget, tuple(rung_levels(max_budget, 1, _ETA)[:-1]))
+
+    def grant(self, trial: int) -> Grant:
+        return self._grant
+
+
+class _Replayed(Optimizer):
+    multi_objective = True
+
+    def ask(self, index: int, history: History) -> None:
+        return None
+
+    def scheduler(self, problem: Problem) -> Scheduler:
+        return _Rungs(problem.max_budget)
+
+
+def _replay(header: RunHeader, events: Sequence[Event]) -> Study:
+    study = Study(
+        SearchSpace.from_json(header.space),
+        _Replayed(),
+        direction=cast("list[Direction]", header.directions),
+        objectives=header.metrics,
+        max_budget=header.max_budget,
+    )
+    for event in events:
+        study.apply(event)
+    return study
+
+
+def _check_objectives(
+    name: str, header: RunHeader, study: Study, metrics: Sequence[str], directions: Sequence[Direction]
+) -> None:
+    before = header.metrics or sorted({trial.objective for trial in study.trials if trial.objective is not None})
+    for what, known, given in (("direction", header.directions, directions), ("metric", before, metrics)):
+        if known and given and list(known) != list(given):
+            raise ConfigError(
+                f"warm_start: the run {name!r} was of {what}={', '.join(known)!r}, this one is of "
+                f"{', '.join(given)!r}; leave it out, or search for the same"
+            )
+
+
+def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observation, ...], str]:
+    """A run's observations in the new space, and how many trials they are of."""
+    found: dict[tuple[int, int], Observation] = {}  # the last word on each trial and step
+    for update in study.take_updates():
+        if isinstance(update, Observation):
+            found[update.trial, update.step] = replace(update, ended=True, paused=False)
+    configs: dict[int, Config] = {}
+    reason = ""
+    for trial in dict.fromkeys(number for number, _ in found):
+        try:
+            configs[trial] = _translated(study.trials[trial].config, study.problem.space, space)
+        except SearchSpaceError as error:
+            reason = reason or str(error)
+    n_trials = len({trial for trial, _ in found})
+    if not n_trials:
+        raise ConfigError(f"warm_start: the run {name!r} has no results; leave it out")
+    if not configs:
+        raise ConfigError(
+            f"warm_start: none of the {n_trials} trials of {name!r} is of use here: {reason}; "
+            "leave it out, or let the spaces overlap"
+        )
+    observations = tuple(replace(seen, config=configs[seen.trial]) for seen in found.values() if seen.trial in configs)
+    told = f"{len(configs)} of {n_trials} trials of {name!r} are of use"
+    return observations, f"{told} (the first that is not: {reason})" if reason else told
+
+
+def _translated(config: Mapping[str, Any], old: SearchSpace, new: SearchSpace) -> Config:
+    """A configuration of the space ``old`` in the space ``new``.
+
+    Raises:
+        SearchSpaceError: It has none there.
+    """
+    made: Config = {}
+    for name in new.parents_first:
+        domain = new.domains[name]
+        if not new.is_active(name, made):
+            continue
+        if isinstance(domain, Constant) and isinstance(old.domains.get(name, domain), Constant):
+            made[name] = domain.value
+        elif name in config:
+            made[name] = config[name]
+    return new.validate(made)

@@ -1,0 +1,227 @@
+"""A Gaussian process with one length scale per axis.
+
+Sources: Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006 (GPML; equations as
+numbered there); the prior of the length scales from Hvarfner, Hellsten and Nardi, "Vanilla Bayesian
+Optimization Performs Great in High Dimensions", 2024.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.linalg.lapack import dpotri
+from scipy.optimize import minimize
+
+Array = NDArray[np.float64]
+
+_SQRT5 = np.sqrt(5.0)
+_MEAN_VARIANCE = 1.0  # of the constant mean, marginalised as a constant kernel
+_JITTER = 1e-8
+_MAX_ITERATIONS = 30
+_FANTASY_NOISE = 1e-6  # two pending points may be one
+_SCALE_SHIFT = 0.4142
+_SCALE_STD = 1.0
+_NOISE_MEAN, _NOISE_STD = np.log(1e-3), 2.0
+_BOUNDS_SCALE, _BOUNDS_SIGNAL, _BOUNDS_NOISE = (-2.0, 5.0), (-4.0, 4.0), (-9.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What a Gaussian process learns of its data.
+
+    Attributes:
+        values: Logarithms of the length scales, shape (d,), of the signal's variance, and of the noise's.
+        energy: Negative logarithm of their posterior density, up to a constant, if they were fitted.
+    """
+
+    values: Array
+    energy: float = 0.0
+
+    @classmethod
+    def default(cls, d: int) -> Hyperparameters:
+        """The mode of the priors."""
+        return cls(np.concatenate([np.full(d, _scale_mean(d)), [0.0, _NOISE_MEAN]]))
+
+    @property
+    def scales(self) -> Array:
+        """Length scales, shape (d,)."""
+        return np.exp(self.values[:-2])
+
+    @property
+    def signal(self) -> float:
+        """Variance of the function."""
+        return float(np.exp(self.values[-2]))
+
+    @property
+    def noise(self) -> float:
+        """Variance of an observation's noise."""
+        return float(np.exp(self.values[-1]))
+
+
+class GaussianProcess:
+    """The posterior over functions, given observations.
+
+    Args:
+        features: Shape (n, p).
+        groups: Shape (p,): the axis of each feature; those of an axis share a length scale.
+        hyperparameters: Length scales and variances.
+    """
+
+    def __init__(self, features: Array, groups: NDArray[np.int64], hyperparameters: Hyperparameters) -> None:
+        self._weights = 1.0 / hyperparameters.scales[groups]
+        self._signal = hyperparameters.signal
+        self._points = features * self._weights
+        covariance = self._covariance(self._points, self._points)
+        covariance[np.diag_indices(len(features))] += hyperparameters.noise + _JITTER
+        self._factor = cholesky(covariance, lower=True, check_finite=False)
+
+    def condition(self, targets: Array) -> Array:
+        """The weights of the posterior mean (GPML 2.25): shape (n,) or (n, s) to the same."""
+        return np.asarray(cho_solve((self._factor, True), targets, check_finite=False))
+
+    def leave_out(self, targets: Array, labels: NDArray[np.int64]) -> Array:
+        """What each target would be predicted as without all those of its label (GPML 5.12, for blocks).
+
+        Args:
+            targets: Shape (n,).
+            labels: Shape (n,).
+
+        Returns:
+            Shape (n,).
+        """
+        lower = dpotri(self._factor, lower=1)[0]
+        inverse = np.tril(lower) + np.tril(lower, -1).T
+        weights = self.condition(targets)
+        predicted = np.empty_like(targets)
+        for label in np.unique(labels):
+            block = np.flatnonzero(labels == label)
+            predicted[block] = targets[block] - np.linalg.solve(inverse[np.ix_(block, block)], weights[block])
+        return predicted
+
+    def extend(self, features: Array) -> None:
+        """Take in points without noise and without their targets; the factor is extended, not made anew.
+
+        Args:
+            features: Shape (m, p).
+        """
+        points = features * self._weights
+        cross = self._covariance(self._points, points)
+        corner = self._covariance(points, points)
+        corner[np.diag_indices(len(points))] += _FANTASY_NOISE
+        side = solve_triangular(self._factor, cross, lower=True, check_finite=False)
+        lower = cholesky(corner - side.T @ side, lower=True, check_finite=False)
+        n = len(self._points)
+        factor = np.zeros((n + len(points), n + len(points)))
+        factor[:n, :n], factor[n:, :n], factor[n:, n:] = self._factor, side.T, lower
+        self._factor = factor
+        self._points = np.concatenate([self._points, points])
+
+    def predict(self, features: Array, weights: Array) -> tuple[Array, Array]:
+        """Mean and variance of the function (GPML 2.25 and 2.26).
+
+        Args:
+            features: Shape (m, p).
+            weights: Of :meth:`condition`, shape (n,) or (n, s).
+
+        Returns:
+            Means of shape (m,) or (m, s), and variances of shape (m,).
+        """
+        cross = self._covariance(self._points, features * self._weights)
+        side = solve_triangular(self._factor, cross, lower=True, check_finite=False)
+        variance = self._signal + _MEAN_VARIANCE - np.einsum("ij,ij->j", side, side)
+        return cross.T @ weights, np.maximum(variance, 1e-12)
+
+    def draw(self, features: Array, weights: Array, count: int, rng: np.random.Generator) -> Array:
+        """Draws of the function at some points together.
+
+        Args:
+            features: Shape (m, p).
+            weights: Of :meth:`condition`, shape (n,).
+            count: How many draws.
+
+        Returns:
+            Shape (m, count).
+        """
+        points = features * self._weights
+        cross = self._covariance(self._points, points)
+        side = solve_triangular(self._factor, cross, lower=True, check_finite=False)
+        values, vectors = np.linalg.eigh(self._covariance(points, points) - side.T @ side)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        return np.asarray((cross.T @ weights)[:, None] + root @ rng.normal(size=(len(points), count)))
+
+    def _covariance(self, a: Array, b: Array) -> Array:
+        return self._signal * _matern(_squared_distances(a, b)) + _MEAN_VARIANCE
+
+
+def fit(
+    features: Array,
+    groups: NDArray[np.int64],
+    targets: Array,
+    start: Hyperparameters,
+) -> Hyperparameters:
+    """The hyperparameters that the data make most probable (GPML 5.8 and 5.9, with priors).
+
+    Args:
+        features: Shape (n, p).
+        groups: Shape (p,).
+        targets: Shape (n,), of a variance near 1.
+        start: Where the search begins: the fit to fewer data.
+    """
+    n, d = len(targets), len(start.values) - 2
+    parts = np.zeros((d, n, n))
+    for column, axis in zip(features.T, groups, strict=True):
+        parts[axis] += (column[:, None] - column) ** 2
+    flat = parts.reshape(d, n * n)
+    prior_mean = Hyperparameters.default(d).values
+    prior_std = np.concatenate([np.full(d, _SCALE_STD), [1.0, _NOISE_STD]])
+    diagonal = np.diag_indices(n)
+
+    def negative(values: Array) -> tuple[float, Array]:
+        inverse_squares = np.exp(-2.0 * values[:d])
+        signal, noise = np.exp(values[d:])
+        distances = np.sqrt(inverse_squares @ flat)
+        decay = np.exp(-_SQRT5 * distances)
+        shape = ((1.0 + _SQRT5 * distances + 5.0 / 3.0 * distances**2) * decay).reshape(n, n)
+        covariance = signal * shape + _MEAN_VARIANCE
+        covariance[diagonal] += noise + _JITTER
+        try:
+            factor = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            return 1e10, np.zeros_like(values)
+        weights = cho_solve((factor, True), targets, check_finite=False)
+        inverse = dpotri(factor, lower=1)[0]
+        inverse = np.tril(inverse) + np.tril(inverse, -1).T
+        outer = np.outer(weights, weights) - inverse  # GPML 5.9
+        gradient = np.empty_like(values)
+        slope = (outer.ravel() * (5.0 / 3.0 * signal)) * ((1.0 + _SQRT5 * distances) * decay)
+        gradient[:d] = 0.5 * (flat @ slope) * inverse_squares
+        gradient[d] = 0.5 * signal * np.sum(outer * shape)
+        gradient[d + 1] = 0.5 * noise * np.sum(outer[diagonal])
+        likelihood = -0.5 * targets @ weights - np.log(np.diag(factor)).sum()
+        residual = (values - prior_mean) / prior_std
+        return -(likelihood - 0.5 * residual @ residual), -(gradient - residual / prior_std)
+
+    bounds = [_BOUNDS_SCALE] * d + [_BOUNDS_SIGNAL, _BOUNDS_NOISE]
+    found = minimize(
+        negative, start.values, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MAX_ITERATIONS}
+    )
+    return Hyperparameters(found.x if np.isfinite(found.fun) and found.fun < 1e9 else start.values, float(found.fun))
+
+
+def _scale_mean(d: int) -> float:
+    return float(_SCALE_SHIFT + 0.5 * np.log(max(d, 1)))
+
+
+def _squared_distances(a: Array, b: Array) -> Array:
+    squares = np.einsum("ij,ij->i", a, a)[:, None] + np.einsum("ij,ij->i", b, b) - 2.0 * (a @ b.T)
+    return np.asarray(np.maximum(squares, 0.0))
+
+
+def _matern(squared: Array) -> Array:
+    """Matern with smoothness 5/2 (GPML 4.17) of squared scaled distances."""
+    scaled = np.sqrt(5.0 * squared, out=squared)
+    decay = np.exp(-scaled)
+    return np.asarray((1.0 + scaled + scaled * scaled / 3.0) * decay)

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import rankdata
+
+from benchmarks.drive import DIVERGED, drive, search
+from benchmarks.figures import Field, area, regret
+from benchmarks.runs import CAP, GRID, Run, Store, improvements
+from benchmarks.tables import Table, table
+from optimizers import Choice, Config, History, Problem, RandomSearch, SearchSpace
+
+SPACE = SearchSpace(x=Choice([0, 1, 2]))
+
+
+@pytest.fixture
+def made() -> Table:
+    """Three trainings of three steps, of 1, 2 and 3 seconds a step."""
+    losses = np.array([[9.0, 8.0, 7.0], [5.0, np.nan, 4.0], [3.0, 2.0, 1.0]])
+    seconds = np.outer([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    return Table("made", SPACE, losses, seconds, rows={(x,): x for x in range(3)})
+
+
+class InTurn:
+    """Asks for 0, 1, 2, 0, ... and stops the trials named."""
+
+    def __init__(self, stops: tuple[int, ...] = ()) -> None:
+        self.stops = stops
+        self.told: list[tuple[int, int, float, bool]] = []
+
+    def ask(self, trial: int) -> Config:
+        return {"x": trial % 3}
+
+    def report(self, trial: int, step: int, loss: float, *, last: bool) -> bool:
+        self.told.append((trial, step, loss, last))
+        return not last and trial not in self.stops
+
+
+class AtRandom(InTurn):
+    """What our random search asks for, through the loop of the peers."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.history = History(Problem(SPACE, seed))
+
+    def ask(self, trial: int) -> Config:
+        config = RandomSearch().ask(trial, self.history)
+        assert isinstance(config, dict)
+        return config
+
+
+def run(method: str, name: str, seed: int, *losses: float, cpu: float = 0.0) -> Run:
+    """A single-fidelity run whose trials end a second apart."""
+    points = []
+    for count, loss in enumerate(losses, 1):
+        if not points or loss < points[-1][2]:
+            points.append((count, float(count), loss))
+    return Run("sf", method, name, seed, "1", cpu, len(losses), float(len(losses)), tuple(points))
+
+
+def test_the_loop_gives_a_free_worker_work_at_once(made: Table) -> None:
+    peer = InTurn(stops=(1,))
+    reports = drive(peer, made, workers=2, n_trials=3)
+    # Worker 0 trains trial 0 (1 s a step); worker 1 trial 1 (2 s a step) until it is stopped at 2 s, then trial 2.
+    assert [time for time, _ in reports] == [1.0, 2.0, 2.0, 3.0, 5.0, 8.0, 11.0]
+    assert peer.told == [
+        (0, 1, 9.0, False),
+        (0, 2, 8.0, False),
+        (1, 1, 5.0, False),
+        (0, 3, 7.0, True),
+        (2, 1, 3.0, False),
+        (2, 2, 2.0, False),
+        (2, 3, 1.0, True),
+    ]
+
+
+def test_the_loop_ends_at_the_horizon(made: Table) -> None:
+    assert [time for time, _ in drive(InTurn(), made, workers=1, horizon=4.9)] == [1.0, 2.0, 3.0]
+
+
+def test_a_peer_is_not_told_what_is_not_finite(made: Table) -> None:
+    peer = InTurn()
+    reports = drive(peer, made, workers=1, n_trials=2)
+    assert peer.told[4] == (1, 2, DIVERGED, False)
+    assert math.isnan(reports[4][1])
+
+
+@given(seed=st.integers(0, 100), workers=st.integers(1, 5))
+@settings(max_examples=15, deadline=None)
+def test_ours_run_under_the_same_conditions(seed: int, workers: int) -> None:
+    lengths = np.random.default_rng(seed).uniform(1.0, 2.0, (3, 1))  # so that no two trainings end at once
+    tied = Table("t", SPACE, np.eye(3), lengths * [[1.0, 2.0, 3.0]], rows={(x,): x for x in range(3)})
+    ours = search(RandomSearch(), tied, seed=seed, workers=workers, n_trials=8)
+    np.testing.assert_allclose(ours, drive(AtRandom(seed), tied, workers=workers, n_trials=8))
+    ours = search(RandomSearch(), tied, seed=seed, workers=workers, horizon=7.0)
+    np.testing.assert_allclose(ours, drive(AtRandom(seed), tied, workers=workers, horizon=7.0))
+
+
+def test_improvements_are_normalised_and_pass_over_nan(made: Table) -> None:
+    # The best loss of the table is 1, the median of its last steps 4.
+    reports = [(1.0, math.nan), (2.0, 7.0), (3.0, 8.0), (4.0, 2.5)]
+    assert improvements(reports, made) == ((2, 2.0, 2.0), (4, 4.0, 0.5))
+
+
+def test_curves_are_steps_below_a_cap() -> None:
+    searched = run("a", "t", 0, 9.0, 1.0, 2.0, 0.5)
+    assert searched.by_report().tolist() == [CAP, 1.0, 1.0, 0.5]
+    assert searched.area == pytest.approx((CAP + 2.5) / 4)
+    assert searched.regret == 0.5
+    in_time = searched.by_time(8.0)
+    assert in_time.shape == (GRID,)
+    assert in_time[[0, GRID // 4 - 1, GRID // 2 - 2, GRID // 2 - 1, -1]].tolist() == [CAP, 1.0, 1.0, 0.5, 0.5]
+
+
+def test_the_last_run_of_a_key_counts(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "runs.jsonl"
+    store = Store(path)
+    first, second, other = run("a", "t", 0, 1.0), run("a", "t", 0, 0.5), run("a", "t", 1, 1.0)
+    for each in (other, first, second):
+        store.add(each)
+    assert set(Store(path)) == set(store) == {second, other}
+    store.tidy()
+    assert list(Store(path)) == [second, other]
+    assert len(path.read_text().splitlines()) == 2
+
+
+def test_no_file_is_written_without_a_path() -> None:
+    store = Store(None)
+    store.add(run("a", "t", 0, 1.0))
+    assert store.get(("sf", "a", "t", 0)) is not None
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=4))
+@settings(max_examples=10, deadline=None)
+def test_without_gaps_ranks_are_the_usual_ones(scores: list[list[int]]) -> None:
+    field = Field.of(
+        [run(f"m{m}", f"t{i % 2}", i // 2, float(score)) for m, of in enumerate(scores) for i, score in enumerate(of)],
+        "sf",
+        ["t0", "t1"],
+        range(3),
+    )
+    expected = rankdata(np.array(scores, dtype=float), axis=0).mean(axis=1)
+    ranks = field.ranks(regret)
+    assert [ranks[f"m{m}"].mean for m in range(len(scores))] == pytest.approx(expected.tolist())
+    assert all(rank.low <= rank.mean + 1e-9 and rank.mean <= rank.high + 1e-9 for rank in ranks.values())
+
+
+def test_a_method_with_gaps_is_compared_where_it_has_runs() -> None:
+    runs = [run("good", t, s, 0.1) for t in ("t0", "t1") for s in (0, 1)]
+    runs += [run("poor", t, s, 0.2) for t in ("t0", "t1") for s in (0, 1)]
+    field = Field.of([*runs, run("few", "t0", 0, 0.0), run("few", "t1", 0, 0.3)], "sf", ["t0", "t1"], [0, 1])
+    ranks = field.ranks(regret)
+    assert field.rivals == ["good", "poor", "few"]
+    assert {name: rank.mean for name, rank in ranks.items()} == {"good": 1.5, "poor": 2.5, "few": 2.0}
+
+
+def test_a_method_on_some_tables_moves_nobody() -> None:
+    runs = [run("good", t, 0, 0.1) for t in ("t0", "t1")] + [run("poor", t, 0, 0.2) for t in ("t0", "t1")]
+    field = Field.of([*runs, run("few", "t0", 0, 0.0)], "sf", ["t0", "t1"], [0])
+    ranks = field.ranks(regret)
+    assert {name: rank.mean for name, rank in ranks.items()} == {"good": 1.0, "poor": 2.0, "few": 1.0}
+    assert field.beside("few").mean("good", regret) == 0.1
+    assert field.beside("few").tables == ("t0",)
+
+
+def test_means_weigh_tables_and_not_runs() -> None:
+    runs = [run("a", "t0", 0, 0.0), run("a", "t0", 1, 0.0), run("a", "t1", 0, 1.0)]
+    assert Field.of(runs, "sf", ["t0", "t1"], [0, 1]).mean("a", regret) == 0.5
+
+
+def test_speed_up_is_the_ratio_of_times_to_the_same_regret() -> None:
+    slow, fast = [1.0] * 7 + [0.2, 0.2, 0.2], [1.0, 0.1] + [0.1] * 8
+    never = [1.0] * 10
+    runs = [run("slow", t, 0, *slow) for t in ("t0", "t1")] + [run("fast", t, 0, *fast) for t in ("t0", "t1")]
+    runs += [run("mixed", "t0", 0, *fast), run("mixed", "t1", 0, *never)]
+    field = Field.of(runs, "sf", ["t0", "t1"], [0])
+    assert 1.0 / field.time_to("fast", "slow") == pytest.approx(8.0 / 2.0)
+    assert field.time_to("slow", "slow") == 1.0
+    assert field.share_of_time("mixed", "slow", "t1") == pytest.approx(10.0 / 8.0)  # it never gets there
+    assert field.time_to("mixed", "slow") == pytest.approx(math.sqrt(0.25 * 1.25))
+    assert field.worse("mixed", "slow") == ["t1"]
+    assert field.worse("fast", "slow") == []
+
+
+def test_other_kinds_tables_and_seeds_are_left_out() -> None:
+    wanted = run("a", "t0", 0, 1.0)
+    others = [run("a", "t1", 0, 1.0), run("a", "t0", 5, 1.0), dataclasses.replace(wanted, kind="mf", method="b")]
+    field = Field.of([wanted, *others], "sf", ["t0"], [0])
+    assert field.runs == {"a": {("t0", 0): wanted}}
+    assert field.mean("a", area) == 1.0
+
+
+def test_the_made_table_diverges_and_returns_the_same_curve_near_by() -> None:
+    diverging = table("diverging")
+    last = np.nan_to_num(diverging.losses[:, -1], nan=np.inf)
+    assert 0.35 < (last > 10.0).mean() < 0.5
+    assert np.isnan(diverging.losses).any()
+    assert diverging.regret(np.median(last)) == pytest.approx(1.0)
+    rng = np.random.default_rng(0)
+    units = [diverging.space.to_unit(diverging.space.sample(rng)) for _ in range(200)]
+    same = [
+        diverging(diverging.space.from_unit(u), 50) == diverging(diverging.space.from_unit(np.clip(u + 0.01, 0, 1)), 50)
+        for u in units
+    ]
+    assert 0.5 < np.mean(same) < 1.0

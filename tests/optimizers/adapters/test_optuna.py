@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optuna.samplers import (
+    BaseSampler,
+    CmaEsSampler,
+    GPSampler,
+    GridSampler,
+    NSGAIISampler,
+    PartialFixedSampler,
+    QMCSampler,
+    RandomSampler,
+    TPESampler,
+)
+from optuna.trial import FixedTrial, FrozenTrial, TrialState
+
+from optimizers.adapters import TPE, OptunaSampler
+from optimizers.adapters.optuna_space import distributions, suggest, to_params
+from optimizers.adapters.optuna_trials import tamed
+from optimizers.asha import ASHA
+from optimizers.base import History, Observation, Optimizer, Pending, Problem
+from optimizers.domains import Choice, Float, Integer, Ordinal
+from optimizers.errors import OptimizerError
+from optimizers.space import SearchSpace
+from optimizers.study import Study
+from optimizers.testing import SPACES, check_optimizer
+from optimizers.trial import Config, Trial
+
+PLANE = SearchSpace(x=Float(0, 1), y=Float(0, 1))
+TWISTED = SearchSpace(
+    steps=Float(0.1, 0.95, step=0.2),
+    whole=Integer(3, 20, step=4),
+    logs=Integer(1, 500, log=True),
+    truth=Choice([1, True, None, "1"]),
+    one=Choice(["only"], when={"truth": [True, 1]}),
+    sizes=Ordinal([64, 8, "huge"], when={"one": "only"}),
+    fixed=3,
+)
+
+
+ONE = RandomSampler(seed=1)
+
+
+def cma(seed: int) -> BaseSampler:
+    return CmaEsSampler(seed=seed, popsize=4)
+
+
+def nsga(seed: int) -> BaseSampler:
+    return NSGAIISampler(seed=seed, population_size=4)
+
+
+class Witness(RandomSampler):
+    """Notes what it is shown."""
+
+    def __init__(self, seed: int, seen: list[FrozenTrial]) -> None:
+        super().__init__(seed)
+        self.seen = seen
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, Any]:
+        self.seen[:] = study.get_trials()[:-1]  # the last is the one that is asked for
+        return {}
+
+
+def shown(history: History) -> list[FrozenTrial]:
+    seen: list[FrozenTrial] = []
+    OptunaSampler(lambda seed: Witness(seed, seen)).ask(len(history.observations), history)
+    return seen
+
+
+def bowl(config: Config) -> float:
+    return float((config["x"] - 0.7) ** 2 + (config["y"] - 0.2) ** 2)
+
+
+# -- the contract -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sampler", [cma, nsga, lambda seed: TPESampler(seed=seed, n_startup_trials=4, multivariate=False)]
+)
+def test_optuna_samplers_keep_the_contract(sampler: Callable[[int], BaseSampler]) -> None:
+    check_optimizer(lambda: OptunaSampler(sampler))
+
+
+def test_gaussian_processes_keep_away_from_what_runs_and_need_no_memory() -> None:
+    def make() -> OptunaSampler:
+        return OptunaSampler(lambda seed: GPSampler(seed=seed, n_startup_trials=8))
+
+    history = History(Problem(SearchSpace(x=Float(0, 1))))
+    for trial in range(8):
+        history.apply(Observation(trial, {"x": trial / 8}, 1, (trial / 8 - 0.7) ** 2))
+    optimizer = make()
+    first = optimizer.ask(8, history)
+    history.apply(Pending(8, first))
+    second = optimizer.ask(9, history)
+    assert abs(first["x"] - 0.7) < 0.1
+    assert abs(first["x"] - second["x"]) > 1e-3
+    assert make().ask(9, history) == second
+
+
+@pytest.mark.parametrize("sampler", [TPE(n_startup_trials=4).sampler, cma, nsga])
+def test_a_resumed_search_goes_on_the_same(sampler: Callable[[int], BaseSampler]) -> None:
+    """With rungs, failures, several at a time and other ends than begins."""
+    space = SPACES["conditional"]
+    optimizer = OptunaSampler(sampler)
+    study = Study(space, ASHA(min_budget=1, sampler=optimizer), max_budget=9, direction="min", n_trials=60)
+    rng = np.random.default_rng(0)
+    running: list[Trial] = []
+    while len(study.trials) < 45:
+        while len(running) < 5 and (trial := study.ask()):
+            running.append(trial)
+        trial = running.pop(int(rng.integers(len(running))))
+        losses = [math.nan, 1e30, *rng.random(6)]
+        study.tell(trial, float(losses[rng.integers(8)]))
+    asked = study.history
+    resumed = History(study.problem, list(asked.observations), dict(asked.pending))
+    index = study.n_asks
+    assert OptunaSampler(sampler).ask(index, resumed) == optimizer.ask(index, asked)
+
+
+# -- what a sampler is shown ------------------------------------------------------------------------
+
+
+def test_results_are_paired_with_their_own_configurations() -> None:
+    """Under asynchrony, ends come in another order than asks: here the last asked always ends first."""
+    seen: list[FrozenTrial] = []
+    study = Study(PLANE, OptunaSampler(lambda seed: Witness(seed, seen)), direction="max", n_trials=30)
+    running: list[Trial] = []
+    ended = 0
+    while len(study.trials) < 30:
+        while len(running) < 4 and (trial := study.ask()):
+            running.append(trial)
+            assert [trial.state for trial in seen].count(TrialState.COMPLETE) == ended
+            assert all(
+                trial.value == pytest.approx(bowl(trial.params)) for trial in seen if trial.state is TrialState.COMPLETE
+            )
+        last = running.pop()
+        study.tell(last, -bowl(last.config))
+        ended += 1
+    assert len(seen) >= 29
+
+
+def test_a_trial_counts_once_with_the_loss_of_its_highest_step() -> None:
+    history = History(Problem(PLANE))
+    first, second, third = ({"x": x, "y": 0.5} for x in (0.1, 0.2, 0.3))
+    history.apply(Observation(0, first, 1, 5.0, ended=False))
+    history.apply(Pending(1, second))
+    history.apply(Pending(2, third))
+    history.apply(Observation(1, second, 1, 4.0))
+    history.apply(Observation(0, first, 3, 2.0))
+    history.apply(Pending(0, first))  # promoted: what it has is better than a lie
+    seen = shown(history)
+    assert [(trial.state, trial.params["x"], trial.value) for trial in seen] == [
+        (TrialState.COMPLETE, 0.1, 2.0),
+        (TrialState.COMPLETE, 0.2, 4.0),
+        (TrialState.RUNNING, 0.3, None),
+    ]
+    assert seen[0].intermediate_values == {1: 5.0, 3: 2.0}
+    assert [trial.number for trial in seen] == [0, 1, 2]
+
+
+def test_failures_have_the_worst_loss_once_there_is_one() -> None:
+    history = History(Problem(PLANE))
+    seen: list[FrozenTrial] = []
+    optimizer = OptunaSampler(lambda seed: Witness(seed, seen))
+    states = []
+    for trial, loss in enumerate([math.inf, 3.0, math.nan, 7.0]):
+        history.apply(Observation(trial, {"x": 0.1 * trial, "y": 0.5}, 1, loss))
+        optimizer.ask(trial, history)
+        states.append([trial.value for trial in seen])
+    assert states == [[None], [3.0, 3.0], [3.0, 3.0, 3.0], [7.0, 3.0, 7.0, 7.0]]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(), min_size=1, max_size=30))
+def test_tamed_losses_keep_their_order(losses: list[float]) -> None:
+    array = np.array(losses)
+    tame = tamed(array)
+    finite = np.isfinite(array)
+    assert np.isfinite(tame).all() == finite.any()
+    if finite.any():
+        order = np.argsort(array[finite])
+        assert (np.diff(tame[finite][order]) >= 0).all()
+        assert (tame[~finite] == tame.max()).all()
+        assert np.isfinite(np.square(tame)).all()
+
+
+@settings(max_examples=50)
+@given(st.sampled_from([*SPACES.values(), TWISTED]), st.integers(0, 10_000))
+def test_configurations_survive_the_way_to_optuna_and_back(space: SearchSpace, seed: int) -> None:
+    config = space.sample(np.random.default_rng(seed))
+    back = suggest(space, distributions(space), FixedTrial(to_params(space, config)))
+    assert repr(back) == repr(config)  # 1, 1.0 and True are told apart
+
+
+# -- what comes of it -------------------------------------------------------------------------------
+
+
+def search(optimizer: Optimizer, n: int, workers: int, space: SearchSpace = PLANE) -> Study:
+    study = Study(space, optimizer, direction="min", seed=1, n_trials=n)
+    running: list[Trial] = []
+    while (trial := study.ask()) or running:
+        if trial:
+            running.append(trial)
+        if trial is None or len(running) == workers:
+            done = running.pop(len(study.trials) % len(running))
+            study.tell(done, bowl(done.config))
+    return study
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "n", "spread"),
+    [
+        (TPE(), 60, 0.25),
+        (OptunaSampler(lambda seed: CmaEsSampler(seed=seed, popsize=6)), 90, 0.1),
+        (OptunaSampler(lambda seed: NSGAIISampler(seed=seed, population_size=10)), 90, 0.3),
+        (OptunaSampler(lambda seed: GPSampler(seed=seed, n_startup_trials=8)), 20, 0.25),
+    ],
+)
+def test_samplers_dwell_where_the_loss_is_small(optimizer: Optimizer, n: int, spread: float) -> None:
+    late = search(optimizer, n, workers=4).trials[2 * n // 3 :]
+    assert np.median([math.sqrt(bowl(trial.config)) for trial in late]) < spread  # 0.42 by chance
+
+
+def test_cma_es_without_parallelism_converges() -> None:
+    study = search(OptunaSampler(lambda seed: CmaEsSampler(seed=seed)), 150, workers=1)
+    assert math.sqrt(bowl(study.trials[-1].config)) < 0.01
+
+
+def test_fixed_parameters_stay_and_the_rest_is_searched() -> None:
+    def fixed(seed: int) -> BaseSampler:
+        return PartialFixedSampler({"y": 0.25}, cma(seed))
+
+    study = search(OptunaSampler(fixed), 40, workers=2)
+    assert {trial.config["y"] for trial in study.trials} == {0.25}
+    assert np.median([abs(trial.config["x"] - 0.7) for trial in study.trials[30:]]) < 0.1
+
+
+def test_one_optimizer_serves_two_searches() -> None:
+    shared = TPE(n_startup_trials=4)
+    first, second = (search(optimizer, 12, 2) for optimizer in (shared, TPE(n_startup_trials=4)))
+    again = search(shared, 12, 2)
+    assert [t.config for t in first.trials] == [t.config for t in second.trials] == [t.config for t in again.trials]
+
+
+def test_optuna_stays_silent_and_its_verbosity_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+    before = optuna.logging.get_verbosity()
+    history = History(Problem(SPACES["conditional"]))
+    optimizer = OptunaSampler(lambda seed: CmaEsSampler(seed=seed, lr_adapt=True))
+    optimizer.validate(history.problem)
+    for index in range(8):  # a choice and conditions: CMA-ES would tell of each that it cannot model them
+        history.apply(Observation(index, optimizer.ask(index, history), 1, float(index)))
+    assert capfd.readouterr() == ("", "")
+    assert optuna.logging.get_verbosity() == before
+
+
+# -- mistakes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: OptunaSampler(TPESampler), r"got <class .*use lambda seed: TPESampler\(seed=seed\)"),  # type: ignore[arg-type]
+        (lambda: OptunaSampler(TPESampler(seed=1)), r"use lambda seed: TPESampler\(seed=seed\)"),  # type: ignore[arg-type]
+        (lambda: OptunaSampler(lambda seed: seed), "must make a sampler of Optuna, got 0"),  # type: ignore[arg-type,return-value]
+        (lambda: OptunaSampler(lambda seed: ONE), "twice; make a new one"),
+        (lambda: OptunaSampler(lambda seed: QMCSampler(seed=seed)), "QMCSampler .* use optimizer='sobol'"),
+        (lambda: OptunaSampler(lambda seed: GridSampler({"x": [1]}, seed)), "GridSampler .* use optimizer='grid'"),
+        (lambda: OptunaSampler(lambda seed: CmaEsSampler(seed=seed, with_margin=True)), "leave with_margin out"),
+        (lambda: TPE(n_startup_trials=0), "n_startup_trials must be an integer of at least 1, got 0"),
+        (lambda: TPE(n_ei_candidates=True), "n_ei_candidates must be an integer of at least 1, got True"),
+        (lambda: TPE(multivariate=1), "multivariate must be True or False, got 1"),  # type: ignore[arg-type]
+    ],
+)
+def test_mistakes_name_the_mend(make: Callable[[], Optimizer], message: str) -> None:
+    with pytest.raises(OptimizerError, match=message):
+        make().validate(Problem(PLANE))
+
+
+def test_without_optuna_the_pip_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(OptimizerError, match=r"TPE needs Optuna; install it with: pip install 'maggy_like\[optuna\]'"):
+        TPE().validate(Problem(PLANE))
