@@ -1,7 +1,7 @@
 """Other libraries' searches that stop trainings early, each driven through its own ask and report.
 
 Optuna is in the extra ``[bench]``. Syne Tune is not, because it brings xgboost and with it half a gigabyte of CUDA
-libraries: ``pip install "syne-tune[extra]"``. Its newest versions have no MOBSTER any more.
+libraries: ``pip install "syne-tune huggingface_hub"``. Its newest versions have no MOBSTER any more.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def _diverging(rows: int = 600, epochs: int = 50) -> Table:
     final = 0.1 + 0.6 * distance**1.5 + 0.04 * rng.standard_exponential(rows)
     epoch = np.arange(1, epochs + 1)
     rate = 0.3 + 1.2 * lr[:, None]
-    losses = final[:, None] + (2.3 - final[:, None]) * epoch ** -rate + 0.01 * rng.standard_normal((rows, epochs))
+    losses = final[:, None] + (2.3 - final[:, None]) * epoch**-rate + 0.01 * rng.standard_normal((rows, epochs))
     begins = np.where(excess > 0.0, 1 + rng.geometric(np.clip(0.02 + 0.5 * excess, 0.02, 1.0)), epochs + 1)
     past = np.maximum(epoch - begins[:, None] + 1, 0)
     losses = np.where(past > 0, losses * 10.0 ** np.minimum(past * rng.uniform(0.2, 3.0, (rows, 1)), 12.0), losses)

@@ -73,8 +73,12 @@ def lagom(
             dict of metrics with the objective in it, or None to let the last report stand.
         searchspace: Domains by name: ``Float(1e-4, 1e-1, log=True)``, ``Integer(16, 256)``,
             ``["relu", "gelu"]`` for a choice, a plain value for a constant.
-        optimizer: ``"asha"``, ``"random"``, ``"grid"``, ``"sobol"``, ``"bayesian"``, ``"pbt"``, or an
-            :class:`~optimizers.base.Optimizer` of one's own.
+        optimizer: A name, or an :class:`~optimizers.base.Optimizer` (or its class). ``"asha"`` halves at rungs
+            over the proposals of a Gaussian process, ``"mobster"`` does so from one step on, ``"hyperband"`` and
+            ``"bohb"`` in brackets, over random configurations or a density model; ``"bayesian"`` is the Gaussian
+            process with full trainings; ``"pbt"`` is population-based training (needs checkpoints); ``"tpe"`` is
+            Optuna's, ``"skopt"`` scikit-optimize's; ``"random"``, ``"grid"`` and ``"sobol"`` learn nothing. The
+            extra ``optuna`` brings ``"tpe"`` and ``"bohb"``, the extra ``skopt`` ``"skopt"``.
         metric: Name of the objective; may be left out when only one metric is reported. Or a list of several:
             then the result has a Pareto set, ``result.pareto``, and no best trial.
         direction: Whether the objective is to be large (``"max"``) or small (``"min"``); a list for several.
@@ -82,9 +86,10 @@ def lagom(
             size, or no bound when ``timeout`` is given.
         timeout: Seconds after which the search ends with what it has.
         max_budget: Steps of a full training: ``reporter.budget`` tells the function its share.
-        min_budget: ASHA: steps of the lowest rung.
-        eta: ASHA: one in ``eta`` goes on at each rung.
-        mode: ASHA: ``"promotion"`` pauses trials and runs the best on from their checkpoints;
+        min_budget: ASHA and its kin: steps of the lowest rung; by default ``max_budget // eta`` for ``"asha"``, 1
+            for the others.
+        eta: ASHA and its kin: one in ``eta`` goes on at each rung.
+        mode: ASHA and its kin: ``"promotion"`` pauses trials and runs the best on from their checkpoints;
             ``"stopping"`` decides once at each rung. By default promotion if ``train_fn`` both
             saves and restores checkpoints, stopping otherwise.
         workers: Size of the gang; by default all slots of the engine.

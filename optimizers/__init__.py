@@ -1,6 +1,6 @@
 """Ask/tell search: spaces, optimizers, schedulers and the ledger of a study.
 
-Importing this package loads numpy, but neither scipy nor scikit-optimize: an optimizer that needs
+Importing this package loads numpy, but neither scipy nor Optuna nor scikit-optimize: an optimizer that needs
 them imports them at its first ask.
 """
 

@@ -208,7 +208,8 @@ class ASHA(Optimizer):
 
     Args:
         eta: Only the best ``1 / eta`` of a rung go on; an integer of at least 2.
-        min_budget: Steps of the lowest rung, or a little more (see :func:`rung_levels`); None for three rungs.
+        min_budget: Steps of the lowest rung, or a little more (see :func:`rung_levels`); None for
+            ``max_budget // eta``.
         mode: ``promotion`` pauses every trial at its rung and runs the best on later, from their
             checkpoints (without checkpoints they start over, which costs up to ``eta / (eta - 1)``
             of the steps). ``stopping`` decides once, when a trial reaches a rung.
@@ -256,7 +257,7 @@ class ASHA(Optimizer):
 
     def levels(self, max_budget: int) -> tuple[int, ...]:
         """The steps of the rungs in a search of ``max_budget`` steps."""
-        lowest = max(max_budget // self.eta**2, 1) if self.min_budget is None else self.min_budget
+        lowest = max(max_budget // self.eta, 1) if self.min_budget is None else self.min_budget
         return rung_levels(max_budget, lowest, self.eta)
 
     def scheduler(self, problem: Problem) -> PromotionScheduler | StoppingScheduler | BracketScheduler:

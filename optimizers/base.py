@@ -268,7 +268,7 @@ class Optimizer(ABC):
         if problem.n_objectives > 1 and not self.multi_objective:
             raise OptimizerError(
                 f"{type(self).__name__} serves one objective, and there are {problem.n_objectives}; use "
-                "optimizer='random', 'sobol' or 'grid', or optimise one number that weighs them"
+                "optimizer='bayesian', 'random' or 'grid', or optimise one number that weighs them"
             )
         self.validate(problem)
 

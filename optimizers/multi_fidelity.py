@@ -20,7 +20,7 @@ from optimizers.random_search import RandomSearch
 def model_asha(
     eta: int = 3, min_budget: int | None = None, mode: Mode = "promotion", brackets: int = 1, n_initial: int = 8
 ) -> ASHA:
-    """ASHA over the proposals of a Gaussian process, from ``max_budget // eta**2`` steps on: ``optimizer="asha"``.
+    """ASHA over the proposals of a Gaussian process, from ``max_budget // eta`` steps on: ``optimizer="asha"``.
 
     Rungs far below the full budget made every sampler worse on the learning curves that we measured: those who learn
     fast at first are not those who end well, and a model learns to propose them. ``ASHA()`` itself, the class, is
@@ -28,7 +28,7 @@ def model_asha(
 
     Args:
         eta: As in :class:`ASHA`.
-        min_budget: As in :class:`ASHA`; by default there are three rungs.
+        min_budget: As in :class:`ASHA`; by default ``max_budget // eta``, so that there are two rungs.
         mode: As in :class:`ASHA`.
         brackets: As in :class:`ASHA`.
         n_initial: As in :class:`BayesianSearch`.

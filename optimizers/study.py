@@ -64,11 +64,9 @@ class Study:
         seed: Source of all randomness.
         max_budget: Steps of a full training.
         n_trials: Upper bound on the number of configurations.
-        points: Configurations to try before the optimizer's.
+        points: Configurations to try before the optimizer's; the attribute has those of
+            :func:`~optimizers.starts.starting_points` as well.
         earlier: Observations of earlier searches (see :attr:`Problem.earlier`).
-
-    Attributes:
-        points: What is tried before the optimizer's (see :func:`~optimizers.starts.starting_points`).
 
     Raises:
         OptimizerError: The optimizer cannot serve this problem.

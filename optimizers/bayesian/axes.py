@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.domains import Choice
+from optimizers.domain import Domain
+from optimizers.domains import Choice, Integer
 from optimizers.scalars import same
 from optimizers.space import SearchSpace
 
@@ -37,6 +38,7 @@ class Axes:
             else None
             for domain in domains
         ]
+        self._borders = [_uneven_borders(domain) for domain in domains]
         self._is_choice = [isinstance(domain, Choice) for domain in domains]
         self._conditions = self._read_conditions()
         widths = [self._width(axis) for axis in range(self.d)]
@@ -45,11 +47,12 @@ class Axes:
     def snap(self, units: Array) -> Array:
         """The points of the configurations that ``units`` stand for: shape (n, d) to (n, d)."""
         snapped = units.copy()
-        for axis, positions in enumerate(self._positions):
+        for axis, (positions, borders) in enumerate(zip(self._positions, self._borders, strict=True)):
             if positions is not None:
-                cells = np.minimum((units[:, axis] * len(positions)).astype(int), len(positions) - 1)
-                if not self._is_even(axis):
-                    cells = np.searchsorted((positions[1:] + positions[:-1]) / 2.0, units[:, axis])
+                if borders is None:
+                    cells = np.minimum((units[:, axis] * len(positions)).astype(int), len(positions) - 1)
+                else:
+                    cells = np.searchsorted(borders, units[:, axis])
                 snapped[:, axis] = positions[cells]
         for axis, active in self._activity(snapped):
             snapped[~active, axis] = 0.5
@@ -96,10 +99,6 @@ class Axes:
         positions = self._positions[axis]
         return len(positions) if self._is_choice[axis] and positions is not None else 1
 
-    def _is_even(self, axis: int) -> bool:
-        positions = self._positions[axis]
-        return positions is None or bool(np.allclose(positions, (np.arange(len(positions)) + 0.5) / len(positions)))
-
     def _read_conditions(self) -> list[tuple[int, list[tuple[int, Array]], bool]]:
         """For each conditional axis, parents first: the positions that each parent must have, or whether never."""
         index = {name: axis for axis, name in enumerate(self.space.dimensions)}
@@ -128,3 +127,11 @@ class Axes:
                     active &= known[parent]
             known[axis] = active
         return list(known.items())
+
+
+def _uneven_borders(domain: Domain) -> Array | None:
+    """Where the cells of a domain meet, shape (size - 1,); None if all are of the same width, or it is continuous."""
+    if not isinstance(domain, Integer) or not domain.log or domain.size > _MAX_CELLS:
+        return None
+    edges = np.log(np.arange(domain.low, domain.high + 2) - 0.5)
+    return np.asarray((edges[1:-1] - edges[0]) / (edges[-1] - edges[0]))

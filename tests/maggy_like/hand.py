@@ -31,9 +31,7 @@ from optimizers.study import Study
 class Hand:
     """Feeds an experiment by hand, answers its asks, and keeps what it wants."""
 
-    def __init__(
-        self, optimizer: Optimizer | None = None, n_trials: int = 4, points: Any = (), **options: Any
-    ) -> None:
+    def __init__(self, optimizer: Optimizer | None = None, n_trials: int = 4, points: Any = (), **options: Any) -> None:
         optimizer = optimizer or RandomSearch()
         self.study = Study({"x": Float(0, 1)}, optimizer, max_budget=9, n_trials=n_trials, points=points)
         self.experiment = Experiment(self.study, **{"workers": 2, **options})

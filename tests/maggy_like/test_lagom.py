@@ -61,7 +61,7 @@ def test_direction_min_turns_the_search(search: Any) -> None:
 
 
 def test_asha_promotes_from_checkpoints_in_fresh_processes(search: Any) -> None:
-    result = search(fns.climb_on, optimizer="asha", n_trials=9)
+    result = search(fns.climb_on, optimizer="asha", min_budget=1, n_trials=9)
     assert result.counts == {TrialState.PAUSED: 8, TrialState.COMPLETED: 1}
     top = next(trial for trial in result.trials if trial.state is TrialState.COMPLETED)
     assert top.attempt == 3
@@ -71,7 +71,7 @@ def test_asha_promotes_from_checkpoints_in_fresh_processes(search: Any) -> None:
 
 
 def test_asha_stops_where_nothing_is_saved(search: Any) -> None:
-    result = search(fns.climb, optimizer="asha", n_trials=12, workers=1)
+    result = search(fns.climb, optimizer="asha", min_budget=1, n_trials=12, workers=1)
     assert result.counts[TrialState.STOPPED] >= 8
     assert all(len(trial.curve) in (1, 3, 9) for trial in result.trials)
 

@@ -85,7 +85,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"metric": ["loss", "cost"], "direction": ["min", "mix"]}, r"got 'mix' \(did you mean"),
     "several objectives for asha": (
         {"metric": ["loss", "cost"], "direction": ["min", "min"]},
-        "ASHA serves one objective, and there are 2; use optimizer='random'"),
+        "ASHA serves one objective, and there are 2; use optimizer='bayesian'"),
     "an unknown optimizer": ({"optimizer": "ahsa"}, "ahsa.*asha"),
     "an option of another optimizer": ({"optimizer": "random", "eta": 3}, "eta"),
     "an option that makes no sense": ({"optimizer": "asha", "eta": 1}, "eta must be an integer of at least 2, got 1"),
@@ -149,5 +149,5 @@ def test_the_first_maggy_s_spelling_is_read(tmp_path: Path) -> None:
 
 
 def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lagom(train, SPACE, n_trials=3, optimizer="asha", engine="local", workers=1, directory=tmp_path)
+    lagom(train, SPACE, n_trials=3, optimizer="asha", min_budget=1, engine="local", workers=1, directory=tmp_path)
     assert "ASHA wants n_trials=27 or more here" in capsys.readouterr().out

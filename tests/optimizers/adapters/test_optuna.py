@@ -87,7 +87,7 @@ def bowl(config: Config) -> float:
     "sampler", [cma, nsga, lambda seed: TPESampler(seed=seed, n_startup_trials=4, multivariate=False)]
 )
 def test_optuna_samplers_keep_the_contract(sampler: Callable[[int], BaseSampler]) -> None:
-    check_optimizer(lambda: OptunaSampler(sampler))
+    check_optimizer(lambda: OptunaSampler(sampler), spaces={name: SPACES[name] for name in ("mixed", "conditional")})
 
 
 def test_gaussian_processes_keep_away_from_what_runs_and_need_no_memory() -> None:
