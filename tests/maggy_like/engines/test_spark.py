@@ -59,7 +59,7 @@ if __name__ == "__main__":
     spark = spark_session(None if connect else master, conf=conf)
     more = {"workers": 2} if connect else {}
     try:
-        result = lagom(train, space, n_trials=9, max_budget=9, directory=folder, progress="plain",
+        result = lagom(train, space, n_trials=9, min_budget=1, max_budget=9, directory=folder, progress="plain",
                        callbacks=[on_event], **more)
     finally:
         spark.stop()
@@ -80,7 +80,7 @@ def test_local_master_runs_the_search_in_its_tasks(spark_local: SparkSession, tm
             if len(workers) == 2:
                 gate.open()
 
-    result = lagom(fns.climb_on_past_gate, {"gate": gate.path, **SPACE}, n_trials=9, max_budget=9,
+    result = lagom(fns.climb_on_past_gate, {"gate": gate.path, **SPACE}, n_trials=9, min_budget=1, max_budget=9,
                    directory=tmp_path, progress=False, callbacks=[open_when_both_are_there])  # fmt: skip
     assert result.counts == {TrialState.PAUSED: 8, TrialState.COMPLETED: 1}
     assert {trial.worker for trial in result.trials} == {0, 1}
