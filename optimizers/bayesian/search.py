@@ -75,15 +75,16 @@ class BayesianSearch(Optimizer):
             return space.sample(rng)
         if n_finite < self.n_initial and not any(history.problem.earlier):
             proposal = space.sample(rng) if space.has_prior else self._initial.ask(index, history)
+            ended = {key(space, seen.config) for seen in history.observations}
         else:
             surrogate = self._surrogate(history)
+            ended = {point.tobytes() for point in surrogate.units}  # not the keys of all, made anew at each ask
             fit = surrogate.fit()
             if rng.random() < 0.5 * (1.0 - min(max(fit.trust, 0.0) / _TRUSTED, 1.0)):
                 proposal = space.sample(rng)
             else:
                 proposal = self._improvement(surrogate, fit, history, rng)
         running = {key(space, config) for config in history.pending.values()}
-        ended = {key(space, seen.config) for seen in history.observations}
         return untried(space, proposal, running, ended, rng)
 
     def _surrogate(self, history: History) -> Surrogate:
