@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from maggy_like.engines.local import LocalEngine
     from maggy_like.engines.spark import SparkEngine
     from maggy_like.experiment.simulate import simulate
+    from maggy_like.handle import Experiment
     from maggy_like.result import Result
     from maggy_like.spark import StandaloneCluster, spark_session
     from maggy_like.worker.reporter import Reporter
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Choice": "optimizers.domains",
     "Constant": "optimizers.domains",
+    "Experiment": "maggy_like.handle",
     "Float": "optimizers.domains",
     "InlineEngine": "maggy_like.engines.inline",
     "Integer": "optimizers.domains",
@@ -48,6 +50,7 @@ _HOMES = {
 __all__ = [
     "Choice",
     "Constant",
+    "Experiment",
     "Float",
     "InlineEngine",
     "Integer",

@@ -16,7 +16,9 @@ from maggy_like.engines.base import Engine
 from maggy_like.engines.inline import InlineEngine
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import ConfigError
-from maggy_like.experiment import Experiment
+from maggy_like.experiment import StateMachine
+from maggy_like.experiment.inputs import StopRequested
+from maggy_like.handle import Experiment
 from maggy_like.inspection import check_parameters, modules_of, pickle_train_fn
 from maggy_like.proposer.base import DirectProposer
 from maggy_like.proposer.process import ProcessProposer
@@ -63,6 +65,7 @@ def lagom(
     warm_start: Sequence[Result | str | Path] = (),
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
+    experiment: Experiment | None = None,
 ) -> Result:
     """Search for the best configuration of ``train_fn``, asynchronously, on a gang of workers.
 
@@ -115,9 +118,10 @@ def lagom(
         callbacks: Functions that take each event of :mod:`optimizers.events`, as it is recorded.
         progress: Show a live display: in the notebook cell, in the terminal, or as plain lines,
             whichever fits; ``"plain"``, ``"terminal"`` or ``"notebook"`` insist on one.
+        experiment: A handle by which another thread can stop this search: ``experiment.stop()``.
 
     Returns:
-        The result; after Ctrl-C or a timeout, the result so far.
+        The result; after Ctrl-C, a stop or a timeout, the result so far.
 
     Raises:
         UserError: An argument or the function is wrong; told before anything starts.
@@ -162,7 +166,7 @@ def lagom(
     preload = modules_of(train_fn)
     provider = choose_engine(engine)
     display = make_display(False if provider.name == "inline" else progress)
-    return _search(settings, provider, payload, preload, callbacks, display)
+    return _search(settings, provider, payload, preload, callbacks, display, experiment or Experiment())
 
 
 def choose_engine(engine: str | Engine) -> Engine:
@@ -194,6 +198,7 @@ def _search(
     preload: tuple[str, ...],
     callbacks: Sequence[Callback],
     display: Display,
+    handle: Experiment,
 ) -> Result:
     size = _gang_size(settings, engine)
     started = time.monotonic()
@@ -210,14 +215,14 @@ def _search(
     )
     in_process = study.optimizer.adaptive and engine.isolation != "none"
     proposer = ProcessProposer(study) if in_process else DirectProposer(study)
-    experiment = Experiment(
+    machine = StateMachine(
         study,
         objective=settings.metrics[0] if settings.metrics else None,
         workers=size,
         max_attempts=settings.max_attempts,
         trial_timeout=settings.trial_timeout,
     )
-    journal = open_journal(settings, experiment)
+    journal = open_journal(settings, machine)
     keys = RunKeys()
     try:
         mark_store(settings.store, keys.token)
@@ -235,8 +240,9 @@ def _search(
                 logs=str(settings.directory / "logs"),
                 isolation=engine.isolation or settings.isolation,
             )
-            driver = Driver(experiment, proposer, server, journal, _first_snapshot(settings), size)
+            driver = Driver(machine, proposer, server, journal, _first_snapshot(settings), size)
             driver.lines.extend(LogLine(None, hint) for hint in settings.hints)
+            handle.attach(lambda: driver.post(StopRequested("stopped")))
             run_search(
                 driver,
                 engine,
@@ -247,7 +253,7 @@ def _search(
                 callbacks=callbacks,
                 timeout=settings.timeout,
             )
-            if (error := experiment.error or driver.error) is not None:
+            if (error := machine.error or driver.error) is not None:
                 raise error
         except Exception as error:
             error.add_note(f"the run's files are in {settings.directory}; resume=True goes on with it")
@@ -259,9 +265,9 @@ def _search(
     return Result(
         trials=study.trials,
         best_trial=study.best,
-        objective=experiment.objective or "value",
+        objective=machine.objective or "value",
         direction=settings.directions[0],
-        ending=experiment.ending or "stopped",
+        ending=machine.ending or "stopped",
         seconds=time.monotonic() - started,
         directory=settings.directory,
         space=study.problem.space,

@@ -8,7 +8,7 @@ from collections import deque
 from queue import SimpleQueue
 
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
-from maggy_like.experiment import Experiment
+from maggy_like.experiment import StateMachine
 from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
 from maggy_like.experiment.inputs import (
     Input,
@@ -58,7 +58,7 @@ class Driver:
 
     def __init__(
         self,
-        experiment: Experiment,
+        experiment: StateMachine,
         proposer: Proposer,
         server: Server,
         journal: Journal,

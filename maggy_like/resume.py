@@ -6,13 +6,13 @@ import time
 
 from maggy_like.config import Settings
 from maggy_like.errors import ConfigError, JournalError
-from maggy_like.experiment import Experiment
+from maggy_like.experiment import StateMachine
 from maggy_like.journal import Journal, RunHeader, read_journal, to_records
 from optimizers.asha import ASHA
 from optimizers.population import PBT
 
 
-def open_journal(settings: Settings, experiment: Experiment) -> Journal:
+def open_journal(settings: Settings, experiment: StateMachine) -> Journal:
     """A new run's journal, or an old one replayed into the experiment.
 
     Raises:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from maggy_like.experiment.experiment import Experiment
+from maggy_like.experiment.machine import StateMachine
 
-__all__ = ["Experiment"]
+__all__ = ["StateMachine"]

@@ -1,6 +1,6 @@
 """Run the real state machine in virtual time: thousands of workers, no process, no waiting.
 
-The driver's own :class:`~maggy_like.experiment.Experiment` is fed from a heap of virtual times, so
+The driver's own :class:`~maggy_like.experiment.StateMachine` is fed from a heap of virtual times, so
 what a simulation shows of an optimizer's decisions is what a real search would do.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from maggy_like.experiment.commands import Append, AskOptimizer, Command, Send
-from maggy_like.experiment.experiment import Experiment
 from maggy_like.experiment.inputs import (
     Input,
     SuggestionReady,
@@ -22,6 +21,7 @@ from maggy_like.experiment.inputs import (
     WorkerJoined,
     WorkerReady,
 )
+from maggy_like.experiment.machine import StateMachine
 from maggy_like.messages import Assign, Decided, Finished, Reported, Shutdown
 from optimizers.events import AttemptEnded, TrialCreated
 from optimizers.study import Study
@@ -85,7 +85,7 @@ class _Simulation:
         self.study = study
         self.objective: Callable[..., tuple[Any, ...]] = objective
         self.stateful = state is not None
-        self.experiment = Experiment(study, workers=workers)
+        self.experiment = StateMachine(study, workers=workers)
         self.heap: list[tuple[float, int, Input]] = []
         self.order = 0
         self.now = 0.0

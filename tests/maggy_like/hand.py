@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from maggy_like.experiment import Experiment
+from maggy_like.experiment import StateMachine
 from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
 from maggy_like.experiment.inputs import (
     Input,
@@ -34,7 +34,7 @@ class Hand:
     def __init__(self, optimizer: Optimizer | None = None, n_trials: int = 4, points: Any = (), **options: Any) -> None:
         optimizer = optimizer or RandomSearch()
         self.study = Study({"x": Float(0, 1)}, optimizer, max_budget=9, n_trials=n_trials, points=points)
-        self.experiment = Experiment(self.study, **{"workers": 2, **options})
+        self.experiment = StateMachine(self.study, **{"workers": 2, **options})
         self.now = 0.0
         self.events: list[Event] = []
         self.sent: list[tuple[WorkerId, ToWorker]] = []

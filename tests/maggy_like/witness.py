@@ -8,7 +8,7 @@ from typing import Literal
 
 from odd_optimizers import Climber
 
-from maggy_like.experiment import Experiment
+from maggy_like.experiment import StateMachine
 from maggy_like.experiment.commands import Append, AskOptimizer, Command, Send
 from maggy_like.experiment.inputs import (
     Input,
@@ -89,8 +89,8 @@ class Search:
             return max(self.n_trials, 3)
         return min(self.n_trials, self.points + GRID) if self.name == "grid" else self.n_trials
 
-    def experiment(self) -> Experiment:
-        return Experiment(
+    def experiment(self) -> StateMachine:
+        return StateMachine(
             self.study(),
             workers=PLACES,
             max_attempts=self.max_attempts,
@@ -112,7 +112,7 @@ class Witness:
     Whatever the workers do, each command is held against the journal as it is carried out.
     """
 
-    experiment: Experiment
+    experiment: StateMachine
 
     def begin(self, search: Search) -> None:
         """Start a search of its own, with its first workers."""

@@ -36,7 +36,7 @@ from optimizers.study import DRIVER_LOST, Study
 from optimizers.trial import Failure, Trial, TrialState
 
 
-class Experiment:
+class StateMachine:
     """Hands trials to workers until the search is over.
 
     Args:

@@ -1,0 +1,38 @@
+"""A handle on a running search, for other threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Experiment:
+    """Lets another thread end a search: make it first, and pass it to ``lagom``.
+
+    Example:
+        >>> experiment = Experiment()
+        >>> threading.Timer(3600, experiment.stop).start()
+        >>> result = lagom(train_fn, space, experiment=experiment)  # ends after an hour with what it has
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stop: Callable[[], None] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the search as Ctrl-C would: running trials are cut off, and ``lagom`` returns the result so far.
+
+        From any thread, at any time: before the search it takes effect as it begins, after it nothing happens.
+        """
+        with self._lock:
+            self._stopped = True
+            if self._stop is not None:
+                self._stop()
+
+    def attach(self, stop: Callable[[], None]) -> None:
+        """Name what ends the search; called by the runtime."""
+        with self._lock:
+            self._stop = stop
+            if self._stopped:
+                stop()
