@@ -237,6 +237,12 @@ class ASHA(Optimizer):
                 raise OptimizerError(f"{name} must be an integer of at least 1, got {value!r}")
         if mode not in ("promotion", "stopping"):
             raise OptimizerError(f"mode must be 'promotion' or 'stopping', got {mode!r}")
+        if sampler is not None and type(sampler).scheduler is not Optimizer.scheduler:
+            name = type(sampler).__name__
+            raise OptimizerError(
+                f"sampler={name}() has a schedule of its own, which ASHA does not follow; pass a sampler that only "
+                f"proposes, or use {name} alone"
+            )
         self.eta = eta
         self.min_budget = min_budget
         self.mode = mode

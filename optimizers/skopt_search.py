@@ -15,6 +15,7 @@ from optimizers.base import History, Observation, Optimizer, Problem
 from optimizers.domain import Domain, cell, middle
 from optimizers.domains import Choice, Integer
 from optimizers.errors import OptimizerError
+from optimizers.losses import tamed
 from optimizers.names import did_you_mean
 from optimizers.novelty import key, untried
 from optimizers.quasi_random import Sobol
@@ -25,7 +26,6 @@ Acquisition = Literal["EI", "LCB", "PI"]
 
 _MODEL_SIZE = 150  # the cost of a fit grows with the cube of its points
 _CANDIDATES = 2000  # random points at which the acquisition is compared before it is polished
-_HUGE = 1e100  # squares of losses must stay finite
 
 
 class SkoptSearch(Optimizer):
@@ -100,7 +100,7 @@ class SkoptSearch(Optimizer):
         domains = [space.domains[space.dimensions[i]] for i in axes]
         dimensions = [_dimension(domain) for domain in domains]
         observed = _most_telling(observed)
-        losses = _finite_losses(observed)
+        losses = tamed(np.array([seen.loss for seen in observed])).tolist()
         losses += [sum(losses) / len(losses)] * len(pending)
         configs = [seen.config for seen in observed] + pending
         units = [space.to_unit(config)[axes].tolist() for config in configs]
@@ -141,22 +141,6 @@ def _most_telling(observed: list[Observation]) -> list[Observation]:
         return observed
     newest, older = observed[-_MODEL_SIZE // 2 :], observed[: -_MODEL_SIZE // 2]
     return heapq.nsmallest(_MODEL_SIZE // 2, older, key=_rank) + newest
-
-
-def _finite_losses(observed: list[Observation]) -> list[float]:
-    """Losses for the model: finite, and of a scale at which good ones can be told apart.
-
-    What is not finite becomes the worst finite loss. What lies further above the median than ten
-    times the distance from the best to the median is cut there: one diverged training must not make
-    all others look the same.
-    """
-    ranks = np.array([_rank(seen) for seen in observed])
-    finite = np.isfinite(ranks)
-    losses = np.clip(np.where(finite, ranks, ranks[finite].max()), -_HUGE, _HUGE)
-    best, median = losses.min(), np.median(losses)
-    if best < median:
-        losses = np.minimum(losses, median + 10.0 * (median - best))
-    return [float(loss) for loss in losses]
 
 
 def _dimension(domain: Domain) -> Any:

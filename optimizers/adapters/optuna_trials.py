@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import optuna
-from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, InMemoryStorage
@@ -17,10 +16,9 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optimizers.adapters.optuna_space import distributions, quiet, suggest, to_params
 from optimizers.base import History, Observation
+from optimizers.losses import tamed
 from optimizers.novelty import key
 from optimizers.trial import Config
-
-_HUGE = 1e100  # squares of losses must stay finite
 
 
 class TrialList(InMemoryStorage):
@@ -166,18 +164,3 @@ class StudyMirror:
         finally:
             self._storage.study_attrs = attrs
             del self._storage.trials[n:]
-
-
-def tamed(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Losses that a model can take, shape (n,): finite, and of a scale at which good ones can be told apart.
-
-    What is not finite becomes the worst finite loss, so that models keep away from where trainings fail;
-    it stays nan while there is no finite one. What lies further above the median than ten times the
-    distance from the best to the median is cut there. The order of the others stays as it is.
-    """
-    finite = np.isfinite(losses)
-    if not finite.any():
-        return np.full(len(losses), np.nan)
-    tame: NDArray[np.float64] = np.clip(np.where(finite, losses, losses[finite].max()), -_HUGE, _HUGE)
-    best, median = tame.min(), np.median(tame)
-    return np.minimum(tame, median + 10.0 * (median - best)) if best < median else tame

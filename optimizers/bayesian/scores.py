@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.base import Observation
+from optimizers.losses import tamed
 from optimizers.multi_objective import parego_losses
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _CUT = 2.0  # distances from the best to the median, above the median
-_HUGE = 1e100  # squares of losses must stay finite
 
 
 class Results:
@@ -87,16 +87,9 @@ class Results:
 
 
 def _standardized(losses: Array) -> Array:
-    finite = np.isfinite(losses)
-    if not finite.any():
-        return np.zeros(len(losses))
-    worst = np.where(finite, losses, losses[finite].max())
-    tamed = np.clip(worst, -_HUGE, _HUGE)
-    best, median = tamed.min(), np.median(tamed)
-    if best < median:
-        tamed = np.minimum(tamed, median + _CUT * (median - best))
-    spread = tamed.std()
-    return np.asarray((tamed - tamed.mean()) / spread) if spread > 0 else np.zeros(len(losses))
+    tame = tamed(losses, _CUT)
+    spread = tame.std()
+    return np.asarray((tame - tame.mean()) / spread) if spread > 0 else np.zeros(len(losses))
 
 
 def _dealt(losses: Array, scores: Array) -> Array:

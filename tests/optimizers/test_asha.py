@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizers.asha import ASHA, Mode, PromotionScheduler, Rung, StoppingScheduler, rung_levels
-from optimizers.base import Decision
+from optimizers.base import Decision, Optimizer
 from optimizers.domains import Float
 from optimizers.errors import OptimizerError
+from optimizers.population import PBT
 from optimizers.study import Study
 from optimizers.trial import Trial, TrialState
 
@@ -358,3 +359,9 @@ def test_a_function_that_reports_past_its_rungs_still_climbs_them() -> None:
     assert study.counts[TrialState.COMPLETED] == 1
     assert study.best is not None
     assert study.best.step == 10
+
+
+@pytest.mark.parametrize("sampler", [PBT(), ASHA()])
+def test_a_sampler_with_a_schedule_of_its_own_is_refused(sampler: Optimizer) -> None:
+    with pytest.raises(OptimizerError, match=rf"sampler={type(sampler).__name__}\(\) has a schedule of its own"):
+        ASHA(sampler=sampler)
