@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -56,11 +58,13 @@ def lagom(
     seed: int = 0,
     name: str | None = None,
     directory: str | Path = "maggy_runs",
+    journal: str | None = None,
     store: str | None = None,
     resume: bool = False,
     isolation: Literal["process", "worker"] = "process",
     max_attempts: int = 3,
     trial_timeout: float | None = None,
+    report_timeout: float | None = None,
     points_to_evaluate: Sequence[Mapping[str, Any]] = (),
     warm_start: Sequence[Result | str | Path] = (),
     callbacks: Sequence[Callback] = (),
@@ -101,20 +105,28 @@ def lagom(
         seed: Source of all randomness of the search; the same seed proposes the same sequence.
         name: The run's name, a folder in ``directory``; made up if not given.
         directory: Where runs are kept: journal, logs, checkpoints.
+        journal: Path or URL of a folder (any fsspec file system, such as ``"s3://bucket/runs"``) that gets the
+            journal, in a folder of the run's name; by default it is in ``directory``. With ``store`` beside it, a
+            run outlives the driver's machine.
         store: URL of the checkpoints' folder (any fsspec file system) where ``directory`` is not
             shared by all hosts.
-        resume: Go on with the run called ``name`` where its journal ends.
+        resume: Go on with the run called ``name`` where its journal ends. Damaged lines of the journal are told
+            of and left out; what they said is inferred as far as can be.
         isolation: ``"process"`` gives each trial a fresh process (a crash costs that trial alone,
             memory never leaks on); ``"worker"`` keeps one process per worker, for trials of
             milliseconds.
-        max_attempts: How often a trial may lose its process or worker before it counts as failed.
+        max_attempts: How many attempts a trial has: whatever it fails of (an exception, a crash, a time limit, a
+            lost worker), it runs again from its last checkpoint. An attempt that fails just as the one before, and
+            got no further, is the last; so is one that reported what is no number.
         trial_timeout: Seconds that one attempt may take; one that does not report then is killed
             5 seconds later.
+        report_timeout: Seconds, 1 at least, that an attempt may go on without a report or a checkpoint; then it is
+            ended in the same way.
         points_to_evaluate: Configurations to try first. After them come the one of all priors of the
             search space, if it has any, and the best of each run of ``warm_start``.
         warm_start: Earlier runs to learn from: their results, or their folders. They must have had the
             same metric and direction; trials that do not fit into the search space are left out. A
-            resumed run knows what it was started with, and needs their folders no more.
+            resumed run knows what it was started with, and needs their folders no more. A folder may be a URL.
         callbacks: Functions that take each event of :mod:`optimizers.events`, as it is recorded.
         progress: Show a live display: in the notebook cell, in the terminal, or as plain lines,
             whichever fits; ``"plain"``, ``"terminal"`` or ``"notebook"`` insist on one.
@@ -151,11 +163,13 @@ def lagom(
         seed=seed,
         name=name,
         directory=directory,
+        journal=journal,
         store=store,
         resume=resume,
         isolation=isolation,
         max_attempts=max_attempts,
         trial_timeout=trial_timeout,
+        report_timeout=report_timeout,
         points_to_evaluate=points_to_evaluate,
         warm_start=warm_start,
     )
@@ -166,7 +180,8 @@ def lagom(
     preload = modules_of(train_fn)
     provider = choose_engine(engine)
     display = make_display(False if provider.name == "inline" else progress)
-    return _search(settings, provider, payload, preload, callbacks, display, experiment or Experiment())
+    with contextlib.ExitStack() as interrupts:
+        return _search(settings, provider, payload, preload, callbacks, display, experiment or Experiment(), interrupts)
 
 
 def choose_engine(engine: str | Engine) -> Engine:
@@ -199,6 +214,7 @@ def _search(
     callbacks: Sequence[Callback],
     display: Display,
     handle: Experiment,
+    interrupts: contextlib.ExitStack,
 ) -> Result:
     size = _gang_size(settings, engine)
     started = time.monotonic()
@@ -222,16 +238,17 @@ def _search(
         max_attempts=settings.max_attempts,
         trial_timeout=settings.trial_timeout,
     )
-    journal = open_journal(settings, machine)
-    keys = RunKeys()
+    journal, told = open_journal(settings, machine)
+    keys, run_id = RunKeys(), secrets.token_hex(8)
     try:
-        mark_store(settings.store, keys.token)
-        server = Server(engine.driver_host(), keys)
+        mark_store(settings.store, run_id)
+        server = Server(engine.driver_host(), keys, size)
         try:
             task = WorkerTask(
                 address=server.address,
-                server_key=keys.public,
-                token=keys.token,
+                server_key=keys.server[0],
+                client_keys=keys.client,
+                run_id=run_id,
                 train_fn=payload,
                 preload=preload,
                 sys_path=tuple(sys.path),
@@ -239,9 +256,10 @@ def _search(
                 store=settings.store,
                 logs=str(settings.directory / "logs"),
                 isolation=engine.isolation or settings.isolation,
+                report_timeout=settings.report_timeout,
             )
             driver = Driver(machine, proposer, server, journal, _first_snapshot(settings), size)
-            driver.lines.extend(LogLine(None, hint) for hint in settings.hints)
+            driver.lines.extend(LogLine(None, hint) for hint in (*settings.hints, *told))
             handle.attach(lambda: driver.post(StopRequested("stopped")))
             run_search(
                 driver,
@@ -252,6 +270,7 @@ def _search(
                 display=display,
                 callbacks=callbacks,
                 timeout=settings.timeout,
+                interrupts=interrupts,
             )
             if (error := machine.error or driver.error) is not None:
                 raise error
@@ -273,6 +292,7 @@ def _search(
         space=study.problem.space,
         others=settings.others,
         pareto=study.pareto,
+        journal=settings.journal,
     )
 
 

@@ -17,7 +17,7 @@ import cloudpickle
 
 from maggy_like.errors import ConfigError, OptimizerError
 from maggy_like.inspection import name_of, uses_checkpoints
-from maggy_like.journal import Earlier
+from maggy_like.journal import Earlier, place_of
 from maggy_like.result import Result
 from maggy_like.warm_start import gather, recorded
 from maggy_like.worker.task import Isolation
@@ -34,6 +34,9 @@ from optimizers.trial import Config
 DEFAULT_TRIALS = 50
 """Configurations to try when neither a number nor a time limit is given."""
 
+LEAST_SILENCE = 1.0
+"""Seconds below which a worker cannot tell a trial that is silent from one whose reports are on their way."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -46,6 +49,7 @@ class Settings:
         directions: One for each objective.
         earlier: What earlier runs observed.
         points: Configurations to try first.
+        journal: The folder of the run's journal, a path or a URL.
         hints: Lines that the user should know before it starts.
     """
 
@@ -61,11 +65,13 @@ class Settings:
     seed: int
     name: str
     directory: Path
+    journal: str
     store: str
     resume: bool
     isolation: Isolation
     max_attempts: int
     trial_timeout: float | None
+    report_timeout: float | None
     earlier: Earlier
     points: tuple[Config, ...]
     hints: tuple[str, ...]
@@ -91,11 +97,13 @@ def check_settings(
     seed: int,
     name: str | None,
     directory: str | Path,
+    journal: str | None,
     store: str | None,
     resume: bool,
     isolation: str,
     max_attempts: int,
     trial_timeout: float | None,
+    report_timeout: float | None,
     points_to_evaluate: Sequence[Mapping[str, Any]],
     warm_start: Sequence[Result | str | Path],
 ) -> Settings:
@@ -121,8 +129,9 @@ def check_settings(
         raise ConfigError("resume=True needs the name of the run; pass name='...'")
     name = check_name(name) if name is not None else default_name(train_fn)
     folder = Path(directory).expanduser().resolve() / name
+    where = check_journal(journal, folder)
     if resume:
-        earlier, told = recorded(folder / "journal.jsonl", warm_start), ""
+        earlier, told = recorded(where, warm_start), ""
     else:
         earlier, told = gather(warm_start, space, metrics, directions)
     points = starting_points(Problem(space, earlier=earlier), points_to_evaluate)
@@ -144,11 +153,15 @@ def check_settings(
         seed=seed,
         name=name,
         directory=folder,
+        journal=where,
         store=store if store is not None else (folder / "checkpoints").as_uri(),
         resume=resume,
         isolation=cast(Isolation, one_of("isolation", isolation, get_args(Isolation)[:2])),
         max_attempts=whole("max_attempts", max_attempts, least=1),
         trial_timeout=None if trial_timeout is None else seconds("trial_timeout", trial_timeout),
+        report_timeout=None
+        if report_timeout is None
+        else seconds("report_timeout", report_timeout, least=LEAST_SILENCE),
         earlier=earlier,
         points=points,
         hints=tuple(filter(None, (reach_hint(made, problem), told))),
@@ -217,6 +230,20 @@ def reach_hint(optimizer: Optimizer, problem: Problem) -> str:
     )
 
 
+def check_journal(journal: str | None, folder: Path) -> str:
+    """Where a run's journal goes: into its own folder, or into one of the same name elsewhere."""
+    if journal is None:
+        return str(folder)
+    if not isinstance(journal, str):
+        raise ConfigError(f"journal must be the path or URL of a folder, got {journal!r}")
+    where = f"{journal.rstrip('/')}/{folder.name}"
+    try:
+        place_of(where)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"journal={journal!r} cannot be opened: {error}; use a URL that fsspec knows") from error
+    return where
+
+
 def whole(name: str, value: Any, *, least: int) -> int:
     """A whole number of at least ``least``."""
     try:
@@ -228,10 +255,11 @@ def whole(name: str, value: Any, *, least: int) -> int:
     return number
 
 
-def seconds(name: str, value: Any) -> float:
-    """A positive, finite number of seconds."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigError(f"{name} must be a positive number of seconds, got {value!r}; leave it out for no limit")
+def seconds(name: str, value: Any, *, least: float = 0.0) -> float:
+    """A positive, finite number of seconds, and at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < math.inf and value >= least):
+        kind = f"number of seconds of at least {least:g}" if least else "positive number of seconds"
+        raise ConfigError(f"{name} must be a {kind}, got {value!r}; leave it out for no limit")
     return float(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -25,10 +26,10 @@ from maggy_like.experiment.inputs import (
     WorkerSeen,
 )
 from maggy_like.journal import Journal
-from maggy_like.messages import Beat, Broken, Checkpointed, Finished, Goodbye, Hello, Logged, Ready, Reported
+from maggy_like.messages import Beat, Broken, Checkpointed, Finished, Goodbye, Hello, Logged, Ready, Reported, Shutdown
 from maggy_like.proposer.base import Proposer
 from maggy_like.rpc.server import Received, Server
-from optimizers.events import AttemptEnded, CheckpointSaved, Event, Measured
+from optimizers.events import Event
 
 TICK = 0.25
 SNAPSHOT_INTERVAL = 0.1
@@ -50,7 +51,7 @@ class Driver:
     Attributes:
         done: Set when the search is over and every worker has left, or the driver failed.
         error: Why the driver itself failed, if it did.
-        progress: Counts the events that say that work is being done.
+        ready: Workers that got ready for trials, lost ones included.
         lines: Log lines for the display.
         events: The journal's events, for callbacks.
         replacements: Lost workers that the engine must replace.
@@ -67,7 +68,7 @@ class Driver:
     ) -> None:
         self.done = threading.Event()
         self.error: BaseException | None = None
-        self.progress = 0
+        self.ready: set[WorkerId] = set()
         self.lines: deque[LogLine] = deque(maxlen=MAX_LINES)
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
@@ -83,7 +84,6 @@ class Driver:
         self._started = time.monotonic()
         self._wall = time.time() - self._started
         self._released = False
-        self._pending: list[Event] = []
         self._threads = [
             threading.Thread(target=self._run, name="maggy-driver", daemon=True),
             threading.Thread(target=self._propose, name="maggy-optimizer", daemon=True),
@@ -129,19 +129,25 @@ class Driver:
             self._execute(self._experiment.start(self._now()))
             tick = drawn = 0.0
             while not (self._released or self._all_left()):
+                commands: list[Command] = []
                 for received in self._server.poll(min(TICK, SNAPSHOT_INTERVAL)):
-                    self._take(received)
+                    commands += self._handle(self._take(received))
                 while self._posted:
-                    self._handle(self._posted.popleft())
+                    commands += self._handle(self._posted.popleft())
                 now = time.monotonic()
                 if now - tick >= TICK:
                     tick = now
-                    self._handle(Tick())
+                    self._journal.renew()
+                    commands += self._handle(Tick())
+                self._execute(commands)
                 if now - drawn >= SNAPSHOT_INTERVAL:
                     drawn = now
                     self.snapshot = self._draw()
         except BaseException as error:
             self.error = error
+            with contextlib.suppress(Exception):  # it may be the server that failed
+                for worker in self._experiment.workers.values():
+                    self._server.send(worker.id, Shutdown())
         finally:
             self.snapshot = self._draw()
             self._asks.put(None)
@@ -155,42 +161,43 @@ class Driver:
         """Unix time that never runs backwards."""
         return self._wall + time.monotonic()
 
-    def _handle(self, event: Input) -> None:
-        self._execute(self._experiment.handle(event, self._now()))
+    def _handle(self, event: Input) -> list[Command]:
+        return self._experiment.handle(event, self._now())
 
-    def _take(self, received: Received) -> None:
+    def _take(self, received: Received) -> Input:
+        """What a worker's message says to the experiment."""
         worker = received.worker
         match received.message:
             case Reported() as message:
-                self._handle(TrialReported(worker, message))
+                return TrialReported(worker, message)
             case Finished() as message:
-                self._handle(TrialFinished(worker, message))
+                return TrialFinished(worker, message)
             case Logged(trial=trial, lines=lines, dropped=dropped):
                 self.lines.extend(LogLine(trial, line) for line in lines)
                 if dropped:
                     self.lines.append(LogLine(trial, f"... {dropped} more lines stand in the trial's log file"))
-                self._handle(WorkerSeen(worker))
+                return WorkerSeen(worker)
             case Checkpointed() as message:
-                self._handle(TrialCheckpointed(worker, message))
+                return TrialCheckpointed(worker, message)
             case Beat():
-                self._handle(WorkerSeen(worker))
                 self._server.send(worker, Beat())
+                return WorkerSeen(worker)
             case Hello(host=host, accelerators=accelerators, store_visible=visible):
-                self._handle(WorkerJoined(worker, host, tuple(accelerators), visible))
+                return WorkerJoined(worker, host, tuple(accelerators), visible)
             case Ready():
-                self._handle(WorkerReady(worker))
+                self.ready.add(worker)
+                return WorkerReady(worker)
             case Broken(message=reason):
-                self._handle(WorkerBroken(worker, reason))
+                return WorkerBroken(worker, reason)
             case Goodbye():
-                self._handle(WorkerGone(worker))
+                return WorkerGone(worker)
 
     def _execute(self, commands: list[Command]) -> None:
-        """Carry commands out; all events are safe before the first message is sent."""
+        """Carry a round's commands out; all events are safe, in one append, before the first message is sent."""
         events = [command.event for command in commands if isinstance(command, Append)]
         self._journal.append(events)
         for event in events:
             self.events.put(event)
-            self.progress += isinstance(event, Measured | CheckpointSaved | AttemptEnded)
         for command in commands:
             match command:
                 case Send(worker=worker, message=message):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
+from maggy_like.display.base import LogLine
 from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import EngineError
@@ -11,11 +13,50 @@ from maggy_like.experiment.inputs import StopRequested, WorkerId, WorkerLost
 from maggy_like.worker.task import WorkerTask
 
 MAX_FUTILE_LAUNCHES = 3
-"""Launches in a row that may fail before any work is done."""
+"""Launches in a row of which no worker gets ready, after which a place counts as unusable."""
+
+SLOT_PATIENCE = 120.0
+"""Seconds without any worker that the gang waits for slots before the search ends."""
+
+MAX_PAUSE = 10.0
+"""Seconds between two attempts to launch, at most."""
+
+SLOT_POLL = 0.2
+"""Seconds between two looks at the slots, at first."""
+
+TELL_AFTER = 2.0
+"""Seconds of waiting after which the reader is told."""
+
+
+@dataclass(slots=True)
+class Vacancy:
+    """Places whose workers fell together, and will be launched together.
+
+    Attributes:
+        indexes: The places.
+        epoch: That of the next launch.
+        since: When they fell.
+        due: When to try next.
+        told: Whether the reader knows that they wait.
+    """
+
+    indexes: tuple[int, ...]
+    epoch: int
+    since: float
+    due: float
+    told: bool = False
+
+    def __str__(self) -> str:
+        return f"worker{'s' * (len(self.indexes) > 1)} {', '.join(map(str, self.indexes))}"
 
 
 class Gang:
-    """Keeps ``size`` workers running; used from the thread that called ``lagom``.
+    """Keeps ``size`` workers running; used from the thread that called ``lagom``, which never waits for it.
+
+    What falls is launched again as soon as there are slots for it, however often it falls. Only two things
+    end the search: no place gets a worker ready any more (each failed :data:`MAX_FUTILE_LAUNCHES` times in a
+    row), or there has been no worker at all for :data:`SLOT_PATIENCE`. While some workers run, the places of
+    the others wait for as long as it takes.
 
     Args:
         engine: Provides the slots.
@@ -29,11 +70,12 @@ class Gang:
         self._task = task
         self._logs = logs
         self._runs: list[EngineRun] = engine.launch(task, range(size), 0, logs)
-        self._futile = 0
-        self._progress = 0
+        self._vacancies: list[Vacancy] = []
+        self._futile = dict.fromkeys(range(size), 0)
+        self._manned = time.monotonic()  # when some worker ran last
 
     def attend(self, driver: Driver) -> None:
-        """Replace what has fallen; tell the driver of it."""
+        """Replace what has fallen, as far as there are slots; tell the driver of it. Returns at once."""
         while not driver.replacements.empty():
             lost = driver.replacements.get()
             for run in self._runs:
@@ -42,23 +84,62 @@ class Gang:
         for run in list(self._runs):
             reason = run.poll()
             if reason is not None and not driver.has_ended:
-                self._relaunch(run, reason, driver)
+                self._take_down(run, reason or "it left before the search was over", driver)
+        if self._runs:
+            self._manned = time.monotonic()
+        for vacancy in list(self._vacancies):
+            if time.monotonic() >= vacancy.due and not driver.has_ended:
+                self._fill(vacancy, driver)
 
-    def _relaunch(self, run: EngineRun, reason: str, driver: Driver) -> None:
+    def _take_down(self, run: EngineRun, reason: str, driver: Driver) -> None:
+        """A run ended too early: its places are vacant."""
         self._runs.remove(run)
-        for index in run.indexes:
-            driver.post(WorkerLost(WorkerId(index, run.epoch), reason or "it left before the search was over"))
-        self._futile = 0 if driver.progress > self._progress else self._futile + 1
-        self._progress = driver.progress
-        if run.is_hopeless or self._futile >= MAX_FUTILE_LAUNCHES:
-            times = "" if run.is_hopeless else f" {self._futile} times in a row"
-            message = f"workers {', '.join(map(str, run.indexes))} failed{times}: {reason}"
-            driver.post(StopRequested("error", EngineError(message)))
-            return
+        workers = [WorkerId(index, run.epoch) for index in run.indexes]
+        was_ready = any(worker in driver.ready for worker in workers)
+        for worker in workers:
+            driver.post(WorkerLost(worker, reason))
+            self._futile[worker.index] = 0 if was_ready else self._futile[worker.index] + 1
+        now = time.monotonic()
+        futile = self._futile[run.indexes[0]]
+        vacancy = Vacancy(run.indexes, run.epoch + 1, now, now + min(MAX_PAUSE, futile / 2))
+        if run.is_hopeless or min(self._futile.values()) >= MAX_FUTILE_LAUNCHES:
+            times = "" if run.is_hopeless else f" {futile} times in a row before any was ready"
+            driver.post(StopRequested("error", EngineError(f"{vacancy} failed{times}: {reason}")))
+        else:
+            self._vacancies.append(vacancy)
+
+    def _fill(self, vacancy: Vacancy, driver: Driver) -> None:
+        """Launch again if there are slots, else see to it that it is tried later."""
+        wanted = len(vacancy.indexes)
         try:
-            self._runs += self._engine.launch(self._task, run.indexes, run.epoch + 1, self._logs)
-        except Exception as error:
-            driver.post(StopRequested("error", EngineError(f"the gang cannot be launched again: {error}")))
+            slots = self._engine.slots()
+            free = wanted if slots is None else slots - sum(len(run.indexes) for run in self._runs)
+            if free >= wanted:
+                self._runs += self._engine.launch(self._task, vacancy.indexes, vacancy.epoch, self._logs)
+                self._vacancies.remove(vacancy)
+                if vacancy.told:
+                    driver.lines.append(LogLine(None, f"{vacancy}: launched again"))
+                return
+            lack = f"{wanted} slots of engine={self._engine.name!r}, which has {max(0, free)} free"
+        except EngineError as error:
+            driver.post(StopRequested("error", EngineError(f"{vacancy} cannot be launched again: {error}")))
+            return
+        except Exception as error:  # no memory for a process, say: it may pass
+            lack = f"engine={self._engine.name!r}, which fails with {error!r}"
+        self._put_off(vacancy, lack, driver)
+
+    def _put_off(self, vacancy: Vacancy, lack: str, driver: Driver) -> None:
+        now = time.monotonic()
+        waited = now - vacancy.since
+        vacancy.due = now + min(MAX_PAUSE, max(SLOT_POLL, waited / 10))
+        if not vacancy.told and waited > TELL_AFTER:
+            vacancy.told = True
+            rest = sum(len(run.indexes) for run in self._runs)
+            meanwhile = f"the search goes on with {rest} workers" if rest else f"giving up after {SLOT_PATIENCE:g} s"
+            driver.lines.append(LogLine(None, f"{vacancy}: waiting for {lack}; {meanwhile}"))
+        if now - self._manned > SLOT_PATIENCE:
+            message = f"{vacancy} cannot be launched again: waited {SLOT_PATIENCE:g} s for {lack}"
+            driver.post(StopRequested("error", EngineError(message)))
 
     def leave(self, timeout: float) -> None:
         """End all workers: by themselves within ``timeout`` seconds, else by force."""
@@ -66,5 +147,7 @@ class Gang:
         for run in self._runs:
             if not run.wait(max(0.0, deadline - time.monotonic())):
                 run.cancel()
+        deadline = time.monotonic() + 10.0
         for run in self._runs:
-            run.wait(10.0)
+            while not run.wait(0.5) and time.monotonic() < deadline:
+                run.cancel()  # again: a Spark job that was only being submitted could not hear it

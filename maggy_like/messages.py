@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 Columns = tuple[list[int], list[float]]
 """Steps and values of one metric."""
@@ -23,18 +23,18 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """A worker introduces itself; nothing else it says is heard before.
 
     Attributes:
-        token: The run's secret, which only its own workers know.
         store_visible: Whether the run's store, as the worker sees it, is the driver's.
+        connection: How often this incarnation has said hello, so that an old hello counts for nothing.
     """
 
     version: int
-    token: str
     worker: int
     epoch: int
     host: str
     pid: int
     accelerators: list[str]
     store_visible: bool
+    connection: int = 1
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -83,7 +83,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
 
     Attributes:
         outcome: ``returned``, ``stopped`` (as told), ``raised`` or ``died`` (without a word).
-        kind: Of the failure: ``exception``, ``exit``, ``signal``, ``no_value``.
+        kind: Of the failure (see :class:`optimizers.trial.Failure`).
     """
 
     trial: int
@@ -104,6 +104,10 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
     """The worker leaves."""
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """The driver knows the worker, on this connection."""
 
 
 class Assign(msgspec.Struct, frozen=True, tag="assign"):
@@ -135,6 +139,14 @@ class Decided(msgspec.Struct, frozen=True, tag="decided"):
     stop: bool
 
 
+class Kept(msgspec.Struct, frozen=True, tag="kept"):
+    """The answer to a :class:`Checkpointed`: the journal has it, older states may go."""
+
+    trial: int
+    attempt: int
+    url: str
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End this attempt at its next report; kill it if it does not."""
 
@@ -153,31 +165,38 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 ToDriver = Hello | Ready | Beat | Reported | Checkpointed | Logged | Finished | Broken | Goodbye
-ToWorker = Assign | Decided | Stop | Shutdown | Refused | Beat
+ToWorker = Welcome | Assign | Decided | Kept | Stop | Shutdown | Refused | Beat
 
 _ENCODER = msgspec.msgpack.Encoder()
 _TO_DRIVER: msgspec.msgpack.Decoder[ToDriver] = msgspec.msgpack.Decoder(ToDriver)
 _TO_WORKER: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_ALSO_MALFORMED = UnicodeDecodeError, RecursionError  # what msgspec lets through for text that is none, and deep nests
 
 
 def encode(message: ToDriver | ToWorker) -> bytes:
-    """The message as one frame."""
+    """The message's bytes."""
     return _ENCODER.encode(message)
 
 
-def decode_to_driver(frame: bytes) -> ToDriver:
+def decode_to_driver(frame: bytes | memoryview) -> ToDriver:
     """Read what a worker or child sent.
 
     Raises:
         msgspec.DecodeError: The frame is no message of this protocol.
     """
-    return _TO_DRIVER.decode(frame)
+    try:
+        return _TO_DRIVER.decode(frame)
+    except _ALSO_MALFORMED as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
-def decode_to_worker(frame: bytes) -> ToWorker:
+def decode_to_worker(frame: bytes | memoryview) -> ToWorker:
     """Read what the driver sent.
 
     Raises:
         msgspec.DecodeError: The frame is no message of this protocol.
     """
-    return _TO_WORKER.decode(frame)
+    try:
+        return _TO_WORKER.decode(frame)
+    except _ALSO_MALFORMED as error:
+        raise msgspec.DecodeError(str(error)) from None

@@ -32,11 +32,12 @@ class Result:
         direction: ``max`` or ``min``.
         ending: ``completed``, ``timeout``, ``interrupted`` or ``stopped``.
         seconds: Wall time.
-        directory: Where the run's journal, logs and checkpoints are.
+        directory: Where the run's logs are, and unless others were named its journal and checkpoints.
         space: The search space.
         others: The other objectives where there are several: direction and name of each.
         pareto: Of several objectives, the trials that no other dominates: none is better in one objective and
             not worse in any. Their ``values`` are in the order of the objectives.
+        journal: The folder of the run's journal, a path or a URL.
 
     Example:
         >>> result = lagom(train_fn, space)
@@ -53,6 +54,7 @@ class Result:
     space: SearchSpace
     others: tuple[tuple[str, str], ...] = ()
     pareto: list[Trial] = field(default_factory=list)
+    journal: str = ""
 
     @property
     def best_config(self) -> Config | None:

@@ -2,51 +2,81 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from maggy_like.config import Settings
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.experiment import StateMachine
-from maggy_like.journal import Journal, RunHeader, read_journal, to_records
+from maggy_like.journal import FORMAT_VERSION, Journal, Mender, RunHeader, place_of, reading, to_records
 from optimizers.asha import ASHA
 from optimizers.population import PBT
 
+_log = logging.getLogger(__name__)
 
-def open_journal(settings: Settings, experiment: StateMachine) -> Journal:
+_MOST_TOLD = 5
+"""Sentences about a damaged journal that the display shows; the log has all."""
+
+
+def open_journal(settings: Settings, experiment: StateMachine) -> tuple[Journal, list[str]]:
     """A new run's journal, or an old one replayed into the experiment.
+
+    Returns:
+        The journal, and what the user should know of its damage and mend.
 
     Raises:
         ConfigError: The name is taken, the folder cannot be written, or the run was another search.
-        JournalError: There is nothing to resume, or its journal is damaged or in use.
+        JournalError: There is nothing to resume, or its journal is in use or damaged beyond mending.
     """
-    path = settings.directory / "journal.jsonl"
-    if path.exists() and not settings.resume:
+    place = place_of(settings.journal)
+    with reading(place):
+        exists = place.exists()
+    where = place.name.removesuffix(f"/{settings.name}")
+    if exists and not settings.resume:
         raise ConfigError(
-            f"there is a run named {settings.name!r} in {settings.directory.parent} already; "
+            f"there is a run named {settings.name!r} in {where} already; "
             "pass resume=True to go on with it, or another name"
         )
-    if settings.resume and not path.exists():
-        raise JournalError(f"there is no run named {settings.name!r} in {settings.directory.parent} to resume")
+    if settings.resume and not exists:
+        raise JournalError(f"there is no run named {settings.name!r} in {where} to resume")
     try:
         settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise ConfigError(
             f"directory={str(settings.directory.parent)!r} cannot be written ({error}); pass another"
         ) from error
-    header = _header(settings)
-    journal = Journal(path)
+    journal = Journal(place)
     try:
         if settings.resume:
-            known, events, size = read_journal(path)
-            _check_same(known, header)
-            journal.repair(size)
-            experiment.replay(events)
-        else:
-            journal.begin(header)
+            return journal, _replay(journal, _header(settings), experiment)
+        journal.begin(_header(settings))
+        return journal, []
     except BaseException:
         journal.close()
         raise
-    return journal
+
+
+def _replay(journal: Journal, header: RunHeader, experiment: StateMachine) -> list[str]:
+    """Take a journal up, and mend it if it is damaged; what was done."""
+    contents = journal.read()
+    _check_same(contents.header, header)
+    if not contents.damage:
+        experiment.replay(contents.events)
+        return []
+    mender = Mender(experiment.study, contents.events)
+    events = []
+    try:
+        for event in mender.events():
+            experiment.replay([event])
+            events.append(event)
+    except JournalError as error:
+        error.add_note("; ".join(contents.damage))
+        raise
+    kept = journal.replace(contents.header, events)
+    told = [f"journal: {text}" for text in (*contents.damage, *mender.told, f"the damaged one is kept as {kept}")]
+    for text in told:
+        _log.warning("%s", text)
+    return told if len(told) <= _MOST_TOLD else [*told[: _MOST_TOLD - 1], f"... and {len(told) - _MOST_TOLD + 1} more"]
 
 
 def _header(settings: Settings) -> RunHeader:
@@ -59,7 +89,7 @@ def _header(settings: Settings) -> RunHeader:
         case _:
             options = ""
     return RunHeader(
-        version=1,
+        version=FORMAT_VERSION,
         name=settings.name,
         created=time.time(),
         space=settings.space.to_json(),

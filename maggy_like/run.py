@@ -36,6 +36,7 @@ def run_search(
     display: Display,
     callbacks: Sequence[Callback],
     timeout: float | None,
+    interrupts: contextlib.ExitStack,
 ) -> None:
     """Launch the gang, watch until the search is over, and leave nothing behind.
 
@@ -48,21 +49,22 @@ def run_search(
         display: Shows the search.
         callbacks: Get each recorded event.
         timeout: Seconds that the search may take.
+        interrupts: Ctrl-C ends the search, and cuts nothing short, until this is left: the caller has things to
+            close, and a result to return.
     """
     watch = Watch(driver, display, callbacks, timeout)
-    with contextlib.ExitStack() as stack:
-        if engine.isolation != "none":  # else Ctrl-C belongs to the function that runs in this thread
-            stack.enter_context(interrupts_to(watch.interrupted))
-        gang = Gang(engine, task, size, logs)
-        driver.start()
-        watch.begin()
-        try:
-            watch.until_done(gang, f"still waiting for engine={engine.name!r} to start {size} workers")
-        finally:
-            driver.release()
-            gang.leave(timeout=0.0 if watch.hurried else 2.0)
-            driver.join()
-            watch.finish()
+    if engine.isolation != "none":  # else Ctrl-C belongs to the function that runs in this thread
+        interrupts.enter_context(interrupts_to(watch.interrupted))
+    gang = Gang(engine, task, size, logs)
+    driver.start()
+    watch.begin()
+    try:
+        watch.until_done(gang, f"still waiting for engine={engine.name!r} to start {size} workers")
+    finally:
+        driver.release()
+        gang.leave(timeout=0.0 if watch.hurried else 2.0)
+        driver.join()
+        watch.finish()
 
 
 class Watch:

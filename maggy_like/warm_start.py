@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from maggy_like.errors import ConfigError
-from maggy_like.journal import Earlier, RunHeader, from_records, read_header, read_journal
+from maggy_like.journal import Contents, Earlier, Mender, RunHeader, from_records, place_of, read_journal, reading
 from maggy_like.result import Result
 from optimizers.asha import rung_levels
 from optimizers.base import Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.domains import Constant
 from optimizers.errors import SearchSpaceError
-from optimizers.events import Event
 from optimizers.objectives import Direction
 from optimizers.space import SearchSpace
 from optimizers.study import Study
@@ -37,7 +36,7 @@ def gather(
     constants stand, since they say what is trained (a data set, say) rather than what is searched.
 
     Args:
-        warm_start: Results of earlier runs, or their folders.
+        warm_start: Results of earlier runs, or their folders; these may be URLs.
         space: The new run's.
         metrics: The new run's, if they are known.
         directions: The new run's.
@@ -53,39 +52,51 @@ def gather(
         raise ConfigError(f"warm_start takes a list of runs, got {warm_start!r}; use [...]")
     earlier, told = [], []
     for run in warm_start:
-        name, folder = _place(run)
-        header, events, _ = read_journal(folder / "journal.jsonl")
-        study = _replay(header, events)
-        _check_objectives(name, header, study, metrics, directions)
+        name, contents = _read(run)
+        study = _replay(contents)
+        _check_objectives(name, contents.header, study, metrics, directions)
         observations, told_of_run = _adopt(name, study, space)
         earlier.append(observations)
-        told.append(told_of_run)
+        told.append(f"{told_of_run}, though {contents.damage[0]}" if contents.damage else told_of_run)
     return tuple(earlier), f"warm start: {'; '.join(told)}" if told else ""
 
 
-def recorded(path: Path, warm_start: Sequence[Result | str | Path]) -> Earlier:
+def recorded(journal: str, warm_start: Sequence[Result | str | Path]) -> Earlier:
     """What a run that is to be resumed knew of earlier ones when it began; its journal has it.
+
+    Args:
+        journal: The folder of its journal.
 
     Raises:
         ConfigError: It began without, and is now given some.
-        JournalError: The journal's header is damaged.
+        JournalError: The journal's header is damaged, or it cannot be read.
     """
-    if not path.exists():
+    place = place_of(journal)
+    with reading(place):
+        exists = place.exists()
+    if not exists:
         return ()  # the journal's opening tells of it
-    header = read_header(path)
+    header = read_journal(place).header
     if warm_start and not header.earlier:
         raise ConfigError(f"the run {header.name!r} was started without warm_start; leave it out, or start another run")
     return from_records(header.earlier)
 
 
-def _place(run: Result | str | Path) -> tuple[str, Path]:
-    """A run's name, and the folder of its journal."""
+def _read(run: Result | str | Path) -> tuple[str, Contents]:
+    """A run's name, and what its journal holds."""
     if not isinstance(run, Result | str | Path):
         raise ConfigError(f"warm_start takes results of lagom and folders of runs, got {run!r}")
-    folder = run.directory if isinstance(run, Result) else Path(run).expanduser()
-    if not (folder / "journal.jsonl").exists():
-        raise ConfigError(f"warm_start: there is no run in {str(folder)!r}; use the folder of one, as result.directory")
-    return folder.name, folder
+    folder = (run.journal or str(run.directory)) if isinstance(run, Result) else str(run)
+    try:
+        place = place_of(folder)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"warm_start: {folder!r} cannot be opened: {error}; use a URL that fsspec knows") from error
+    with reading(place):
+        exists = place.exists()
+    if not exists:
+        raise ConfigError(f"warm_start: there is no run in {folder!r}; use the folder of one, as result.directory")
+    contents = read_journal(place)
+    return contents.header.name, contents
 
 
 class _Rungs(Scheduler):
@@ -108,7 +119,8 @@ class _Replayed(Optimizer):
         return _Rungs(problem.max_budget)
 
 
-def _replay(header: RunHeader, events: Sequence[Event]) -> Study:
+def _replay(contents: Contents) -> Study:
+    header = contents.header
     study = Study(
         SearchSpace.from_json(header.space),
         _Replayed(),
@@ -116,7 +128,7 @@ def _replay(header: RunHeader, events: Sequence[Event]) -> Study:
         objectives=header.metrics,
         max_budget=header.max_budget,
     )
-    for event in events:
+    for event in Mender(study, contents.events).events() if contents.damage else contents.events:
         study.apply(event)
     return study
 

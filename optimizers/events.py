@@ -33,14 +33,24 @@ class TrialCreated(msgspec.Struct, frozen=True, omit_defaults=True, tag="created
     parent: int | None = None
 
 
-class AttemptStarted(msgspec.Struct, frozen=True, tag="started"):
-    """A worker was told to run a trial."""
+class AttemptStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="started"):
+    """A worker was told to run a trial.
+
+    It repeats what :class:`TrialCreated` says, so that a journal which lost that line has lost nothing.
+
+    Attributes:
+        budget: The step up to which it shall run.
+        config: As the trial was created; and so ``ask`` and ``parent``.
+    """
 
     trial: int
     attempt: int
     worker: int
     budget: int
     time: float
+    config: Config = {}
+    ask: int | None = None
+    parent: int | None = None
 
 
 class Measured(msgspec.Struct, frozen=True, tag="measured"):
@@ -69,7 +79,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended")
     """An attempt is over.
 
     Attributes:
-        state: What the trial is now; ``pending`` says that the attempt was lost and another follows.
+        state: What the trial is now; ``pending`` says that the attempt failed or was lost and another follows.
         value: The objective's final value, if there is one.
         metrics: The other metrics that ``train_fn`` returned.
         failure: Why, for ``failed``, ``pending`` and a ``stopped`` that a rule did not ask for.

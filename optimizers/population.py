@@ -184,7 +184,7 @@ class PopulationScheduler(Scheduler):
         return min(self._due.values())[2]
 
     def promote(self, trial: int) -> None:
-        del self._due[trial]
+        self._due.pop(trial, None)  # not there if its rest was lost with a damaged line of the journal
 
 
 class PBT(Optimizer):

@@ -189,8 +189,13 @@ class Study:
         events.append(AttemptEnded(trial.id, trial.attempt, state, now, final, dict(metrics)))
         return events
 
+    def started(self, trial: Trial, worker: int, now: float) -> AttemptStarted:
+        """The event that says: the next attempt of ``trial`` begins on ``worker``."""
+        budget = self.grant(trial).budget
+        return AttemptStarted(trial.id, trial.attempt + 1, worker, budget, now, trial.config, trial.ask, trial.parent)
+
     def _created(self, event: TrialCreated) -> None:
-        trial = Trial(event.trial, event.config, parent=event.parent)
+        trial = Trial(event.trial, event.config, ask=event.ask, parent=event.parent)
         if event.parent is not None and (rest := self.trials[event.parent].rest) is not None:
             trial.checkpoint, trial.start = rest, rest.step
         self.trials.append(trial)
@@ -292,7 +297,7 @@ class Study:
         """
         trial = self.next_promotion() or self._new_trial()
         if trial is not None:
-            self.apply(AttemptStarted(trial.id, trial.attempt + 1, 0, self.grant(trial).budget, 0.0))
+            self.apply(self.started(trial, 0, 0.0))
         return trial
 
     def report(self, trial: Trial, step: int, value: float) -> Decision:

@@ -19,7 +19,7 @@ class TrialState(enum.StrEnum):
     """Where a trial stands.
 
     ``PENDING -> RUNNING -> COMPLETED | STOPPED | FAILED``, with ways back: ``RUNNING -> PAUSED ->
-    RUNNING`` (promotion) and ``RUNNING -> PENDING`` (a lost attempt).
+    RUNNING`` (promotion) and ``RUNNING -> PENDING`` (an attempt failed or was lost, and another follows).
     """
 
     PENDING = "pending"
@@ -34,7 +34,9 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why an attempt ended without a usable value.
 
     Attributes:
-        kind: ``exception``, ``exit``, ``signal``, ``timeout``, ``worker_lost`` or ``no_value``.
+        kind: ``exception``, ``exit`` (of the process, or by ``sys.exit``), ``signal``, ``oom`` (out of memory),
+            ``timeout``, ``disconnected`` (the process closed its connection to the agent), ``too_large`` (a
+            message past the limit), ``report`` (no measurement), ``no_value``, ``worker_lost`` or ``driver_lost``.
         message: One line for people.
         traceback: The Python traceback, or the last lines of output; may be empty.
     """
@@ -102,13 +104,14 @@ class Trial:
         values: All objectives, in order, as of its last ended attempt; empty in a search of one.
         rested: Whether an attempt has ended.
         metrics: What ``train_fn`` returned beside the objective.
-        failure: Why it failed, or why its last attempt was lost.
+        failure: Why it failed, or why its last attempt was lost; the journal has every attempt's.
         checkpoint: The newest saved state.
         rest: The state that another trial may start from: the newest as it last paused, or as it ended if it
             never did. Unlike ``checkpoint``, it stays in the store while the trial runs on.
+        ask: Which call of the optimizer proposed it; None for a point given by the user.
         parent: The trial from whose ``rest`` this one started, if any.
         start: The step of that state, or 0.
-        losses: Attempts lost so far.
+        losses: Attempts that failed or were lost so far, and were or will be followed by another.
         seconds: Time spent running, over all attempts.
     """
 
@@ -127,6 +130,7 @@ class Trial:
     failure: Failure | None = None
     checkpoint: Checkpoint | None = None
     rest: Checkpoint | None = None
+    ask: int | None = None
     parent: int | None = None
     start: int = 0
     losses: int = 0

@@ -83,9 +83,9 @@ class LocalEngine(Engine):
     def _launch_one(self, task: WorkerTask, index: int, epoch: int, logs: Path) -> EngineRun:
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
-        logs.mkdir(parents=True, exist_ok=True)
+        logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = logs / f"{index}.log"
-        with log.open("ab") as output:
+        with open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "maggy_like.worker"],
                 stdin=subprocess.PIPE,

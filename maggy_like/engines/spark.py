@@ -1,9 +1,9 @@
-"""One barrier stage of Spark: a gang of tasks that start together and stay.
+"""Barrier stages of Spark: tasks that start together and stay; one for the gang, or one for each worker.
 
-The job runs in a background thread that inherits the session, so Ctrl-C stays with the caller. It
+A job runs in a background thread that inherits the session, so Ctrl-C stays with the caller. It
 goes through ``mapInArrow(..., barrier=True)``, which classic sessions and Spark Connect both serve.
-Spark does not retry such a job, and a barrier stage falls as a whole; the driver launches it again
-with the next epoch.
+Spark neither retries such a job nor starts a second copy of a slow task, and a barrier stage falls as a
+whole; the driver launches it again with the next epoch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -34,7 +35,7 @@ SETTLING = 2.0
 
 
 class SparkRun(EngineRun):
-    """A gang in one barrier stage."""
+    """Workers in one barrier stage."""
 
     def __init__(
         self,
@@ -97,25 +98,38 @@ class SparkRun(EngineRun):
 
 
 class SparkEngine(Engine):
-    """Runs the gang as one barrier stage of a Spark session.
+    """Runs the gang in tasks of a Spark session.
+
+    With ``barrier=True`` all workers are one barrier stage: they start together, and can train one model
+    together. Whatever ends one of them ends them all, so one fault costs every running trial an attempt.
+    Without enough slots for the whole gang nothing runs.
+
+    With ``barrier=False`` each worker is a stage of its own: for searches in which a trial takes one worker. A
+    fault costs that worker alone, and where its executor is lost for good the others go on without it.
+
+    On two busy cores a trial ran again 0.2 s after its own process was killed and 0.6 s after the fork server
+    was, either way; after the Python worker 2.8 s with a barrier and 1.9 s without, and after its executor 12 to
+    19 s, which is what a new JVM takes.
 
     Args:
         session: The session; the active one if not given.
+        barrier: Whether the gang starts, and falls, as a whole.
 
     Example:
-        >>> lagom(train_fn, space, engine=SparkEngine(spark), workers=8)
+        >>> lagom(train_fn, space, engine=SparkEngine(spark, barrier=False), workers=8)
     """
 
     name = "spark"
 
-    def __init__(self, session: SparkSession | None = None) -> None:
+    def __init__(self, session: SparkSession | None = None, *, barrier: bool = True) -> None:
         self._session = session if session is not None else require_session()
+        self._barrier = barrier
 
     def slots(self) -> int | None:
         context = self._java_context()
         if context is None:
             return None
-        profile = self._profile()
+        profile = self._profile
         if profile is None:
             java_profile = context.resourceProfileManager().defaultResourceProfile()
         else:
@@ -165,16 +179,26 @@ class SparkEngine(Engine):
         return local_address_towards(remote.hostname or "localhost", remote.port or 15002)
 
     def launch(self, task: WorkerTask, indexes: Sequence[int], epoch: int, logs: str) -> list[EngineRun]:
-        self.require(len(indexes))
-        return [SparkRun(self._session, task, indexes, epoch, self._profile())]
+        stages = [indexes] if self._barrier else [[index] for index in indexes]
+        return [SparkRun(self._session, task, stage, epoch, self._profile) for stage in stages]
 
     def _java_context(self) -> Any:
-        """The JVM's SparkContext, or None on Spark Connect."""
-        return self._session.sparkContext._jsc.sc() if is_classic(self._session) else None
+        """The JVM's SparkContext, or None on Spark Connect.
+
+        Raises:
+            EngineError: The session was stopped.
+        """
+        if not is_classic(self._session):
+            return None
+        context = self._session.sparkContext._jsc
+        if context is None or context.sc().isStopped():
+            raise EngineError("the Spark session was stopped; make a new one with maggy_like.spark_session()")
+        return context.sc()
 
     def _conf(self, key: str, default: str) -> str:
         return str(self._session.conf.get(key, default))
 
+    @cached_property
     def _profile(self) -> ResourceProfile | None:
         """Tasks must ask for GPUs where executors own some and the session's tasks ask for none."""
         owned = int(self._conf("spark.executor.resource.gpu.amount", "0"))

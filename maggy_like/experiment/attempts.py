@@ -9,9 +9,15 @@ from maggy_like.experiment.commands import Append, Command, Show
 from maggy_like.experiment.states import SavedStates
 from maggy_like.messages import Finished, Reported
 from optimizers.base import Decision
-from optimizers.events import AttemptEnded, Event, Measured
+from optimizers.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
 from optimizers.study import DRIVER_LOST, Study
-from optimizers.trial import Failure, Trial, TrialState
+from optimizers.trial import Curve, Failure, Trial, TrialState
+
+NO_FAULT = ("worker_lost", DRIVER_LOST)
+"""Kinds of failure that say nothing of the trial: it may come again for ever and be well."""
+
+FINAL = ("report",)
+"""Kinds of failure that can only come again, and are not paid for twice."""
 
 
 class Attempts:
@@ -19,10 +25,10 @@ class Attempts:
 
     Args:
         study: The ledger.
-        max_attempts: How often a trial may be lost before it fails.
+        max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
 
     Attributes:
-        retries: Trials whose attempt was lost, in the order in which they shall run again.
+        retries: Trials whose attempt failed or was lost, in the order in which they shall run again.
         doomed: Running trials that a rule has stopped already.
         states: What of their saved states is still of use.
     """
@@ -33,6 +39,7 @@ class Attempts:
         self.states = SavedStates(study)
         self._study = study
         self._max_attempts = max_attempts
+        self._began: dict[int, tuple[int, int]] = {}  # how far running trials had got when their attempt began
         self._warned: set[str] = set()
         self._out: list[Command] = []
         self._now = 0.0
@@ -51,15 +58,27 @@ class Attempts:
         """Change the study as the journal says."""
         decision = self._study.apply(event)
         self.states.take(event)
-        if decision is Decision.STOP and isinstance(event, Measured):
-            self.doomed.add(event.trial)
-        elif isinstance(event, AttemptEnded):
-            self.doomed.discard(event.trial)
+        match event:
+            case Measured(trial=trial) if decision is Decision.STOP:
+                self.doomed.add(trial)
+            case AttemptStarted(trial=trial):
+                self._began[trial] = _reached(self._study.trials[trial])
+            case AttemptEnded(trial=trial):
+                self.doomed.discard(trial)
+                self._began.pop(trial, None)
         return decision
 
     def measure(self, trial: Trial, message: Reported) -> None:
-        """Enter measurements; a rule that stops the trial makes it doomed."""
-        self.record(Measured(trial.id, trial.attempt, message.objective, message.columns))
+        """Enter measurements; a rule that stops the trial makes it doomed.
+
+        An attempt that goes on from a checkpoint, or starts over, repeats steps: what it says of those is left out.
+        """
+        columns = {
+            name: fresh for name, column in message.columns.items() if (fresh := _fresh(trial.curves.get(name), column))
+        }
+        if not columns:
+            return
+        self.record(Measured(trial.id, trial.attempt, message.objective, columns))
         if trial.value is not None and not math.isfinite(trial.value):
             self._warn(f"nan-{trial.id}", f"reported {trial.value} at step {trial.step}; it ranks worst", trial)
 
@@ -81,19 +100,34 @@ class Attempts:
         self._show_failure(trial, failure)
 
     def lose(self, trial: Trial, failure: Failure) -> None:
-        """End an attempt that was cut off: stopped if a rule had said so, else to be run again."""
+        """End an attempt that failed or was cut off: stopped if a rule had said so, else to be run again.
+
+        It fails for good where another attempt would be wasted: after the last of ``max_attempts``, or when this
+        one got no further than the one before and failed in the same way.
+        """
         if trial.id in self.doomed:
             self.stop(trial)
-        elif failure.kind == "timeout":
+        elif failure.kind in FINAL:
             self.fail(trial, failure)
         elif failure.kind != DRIVER_LOST and trial.losses + 1 >= self._max_attempts:
-            message = f"{failure.message} (attempt {trial.losses + 1} of {self._max_attempts})"
+            nth = f" (attempt {trial.losses + 1} of {self._max_attempts})" if self._max_attempts > 1 else ""
+            self.fail(trial, Failure(failure.kind, failure.message + nth, failure.traceback))
+        elif self._is_repeated(trial, failure):
+            message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
             self.fail(trial, Failure(failure.kind, message, failure.traceback))
         else:
             self.record(AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure))
             self.retries.append(trial.id)
             if failure.kind != DRIVER_LOST:
-                self._out.append(Show(f"lost: {failure.message}; it will run again", trial.id))
+                self._out.append(Show(f"attempt {trial.attempt} lost: {failure.message}; it will run again", trial.id))
+
+    def _is_repeated(self, trial: Trial, failure: Failure) -> bool:
+        """Whether a fault is that of the attempt before, at the same place: the next would have it too."""
+        before = trial.failure  # of the attempt before, until this one has ended
+        if before is None or failure.kind in NO_FAULT:
+            return False
+        alike = (before.kind, before.message) == (failure.kind, failure.message)
+        return alike and _reached(trial) == self._began[trial.id]
 
     def _show_failure(self, trial: Trial, failure: Failure) -> None:
         details = failure.traceback.rstrip()
@@ -115,3 +149,17 @@ class Attempts:
             self._warn(
                 "silent", f"reported nothing before it returned, so it could not be stopped early; {mend}", trial
             )
+
+
+def _reached(trial: Trial) -> tuple[int, int]:
+    """How far a trial has got: the newest step that was measured, and that of its checkpoint."""
+    return trial.step, -1 if trial.checkpoint is None else trial.checkpoint.step
+
+
+def _fresh(curve: Curve | None, column: Columns) -> Columns | None:
+    """The part of a column that lies past the end of its curve; None if there is none."""
+    steps, values = column
+    if curve is None or not len(curve) or not steps or steps[0] > curve.last_step:
+        return column if steps else None
+    first = next((index for index, step in enumerate(steps) if step > curve.last_step), None)
+    return None if first is None else (steps[first:], values[first:])

@@ -30,8 +30,8 @@ from maggy_like.experiment.inputs import (
 )
 from maggy_like.experiment.proposals import Proposals
 from maggy_like.experiment.workers import Worker, WorkerState
-from maggy_like.messages import Assign, Decided, Refused, Reported, Shutdown, Stop
-from optimizers.events import AttemptStarted, CheckpointSaved, Event
+from maggy_like.messages import Assign, Decided, Kept, Refused, Reported, Shutdown, Stop
+from optimizers.events import CheckpointSaved, Event
 from optimizers.study import DRIVER_LOST, Study
 from optimizers.trial import Failure, Trial, TrialState
 
@@ -43,7 +43,7 @@ class StateMachine:
         study: The ledger, new or replayed.
         objective: Name of the optimised metric, or None to take the one that is reported.
         workers: Size of the gang: how many proposals to keep ready where results do not matter.
-        max_attempts: How often a trial may be lost (its process or worker died) before it fails.
+        max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
         trial_timeout: Seconds that one attempt may take.
         heartbeat_timeout: Seconds of silence after which a worker counts as lost.
 
@@ -181,6 +181,7 @@ class StateMachine:
             case TrialCheckpointed(message=saved):
                 if (trial := self._running(worker, saved.trial, saved.attempt)) is not None:
                     self._attempts.record(CheckpointSaved(trial.id, trial.attempt, saved.step, saved.url))
+                    self._out.append(Send(worker.id, Kept(trial.id, trial.attempt, saved.url)))
             case TrialFinished(message=finished):
                 if (trial := self._running(worker, finished.trial, finished.attempt)) is not None:
                     self._finished(worker, trial, event)
@@ -222,6 +223,7 @@ class StateMachine:
         message = f"worker {worker.id.index} on {worker.host} was lost: {reason}"
         kind = "worker_lost" if self.ending is None else DRIVER_LOST
         self._drop(worker, WorkerState.LOST, Failure(kind, message))
+        self._out.append(Send(worker.id, Refused("this incarnation was declared lost")))  # it may yet live
         if self.ending is None:
             self._out.append(Show(message))
             self._out.append(Replace(worker.id))
@@ -256,16 +258,14 @@ class StateMachine:
         self._release(worker)
         if message.outcome == "returned":
             self._attempts.conclude(trial, message)
-        elif message.outcome == "raised":
-            self._attempts.fail(trial, Failure(message.kind or "exception", message.message, message.traceback))
-        elif self.ending is not None and not was_stopping:
+        elif self.ending is not None and not was_stopping and message.outcome != "raised":
             self._attempts.lose(trial, Failure(DRIVER_LOST, "the search was stopped"))
         elif failure is not None:
-            self._attempts.fail(trial, failure)
-        elif message.outcome == "stopped" or was_stopping:
-            self._attempts.stop(trial)
-        else:
+            self._attempts.lose(trial, Failure(failure.kind, failure.message, message.traceback))
+        elif message.outcome == "raised" or (message.outcome == "died" and not was_stopping):
             self._attempts.lose(trial, Failure(message.kind, message.message, message.traceback))
+        else:
+            self._attempts.stop(trial)
         self._dispatch()
 
     # -- work ---------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class StateMachine:
         grant = self.study.grant(trial)
         attempt = trial.attempt + 1
         discard = self._attempts.states.unneeded(trial.id)
-        self._attempts.record(AttemptStarted(trial.id, attempt, worker.id.index, grant.budget, self._now))
+        self._attempts.record(self.study.started(trial, worker.id.index, self._now))
         worker.take(trial.id, self._now)
         self._busy += 1
         saved = trial.checkpoint.url if trial.checkpoint is not None else None

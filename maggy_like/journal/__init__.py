@@ -1,8 +1,27 @@
-"""The journal: a run's truth, one JSON line an event."""
+"""The journal: a run's truth, one JSON line an event, on any file system."""
 
 from __future__ import annotations
 
 from maggy_like.journal.earlier import Earlier, from_records, to_records
-from maggy_like.journal.journal import Journal, RunHeader, read_header, read_journal
+from maggy_like.journal.journal import Journal, read_journal, reading
+from maggy_like.journal.mend import Mender
+from maggy_like.journal.place import Place, place_of
+from maggy_like.journal.records import FORMAT_VERSION, Contents, Part, RunHeader, decode, encode
 
-__all__ = ["Earlier", "Journal", "RunHeader", "from_records", "read_header", "read_journal", "to_records"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Contents",
+    "Earlier",
+    "Journal",
+    "Mender",
+    "Part",
+    "Place",
+    "RunHeader",
+    "decode",
+    "encode",
+    "from_records",
+    "place_of",
+    "read_journal",
+    "reading",
+    "to_records",
+]

@@ -1,153 +1,121 @@
-"""Append and replay of a run's events, as JSON lines in a local file.
-
-The first line is the header, every other one an event of :mod:`optimizers.events`. A record is
-handed to the operating system before the command that depends on it is sent, so it survives the
-driver's death (not the machine's: nothing is synced to the disk for each record).
-"""
+"""Append and replay of a run's events."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-import msgspec
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from maggy_like.errors import JournalError
-from maggy_like.journal.earlier import EarlierResult
-from optimizers.events import Event, from_json, to_json
-
-FORMAT_VERSION = 1
-
-
-class RunHeader(msgspec.Struct, frozen=True, tag="run"):
-    """What must be the same when a run is resumed, and what readers want to know.
-
-    Attributes:
-        version: Of this format.
-        name: Of the run.
-        created: Unix time.
-        space: The search space as JSON.
-        optimizer: The optimizer's name and options, as text.
-        direction: ``max`` or ``min``.
-        metric: The objective's name, if the caller gave one.
-        seed: Source of all randomness.
-        max_budget: Steps of a full training.
-        constrained: Whether the space has constraints, which are functions and not in its JSON.
-        earlier: What the run knew of earlier ones when it began, so that a resume needs none of them.
-    """
-
-    version: int
-    name: str
-    created: float
-    space: dict[str, Any]
-    optimizer: str
-    direction: str
-    metric: str | None
-    seed: int
-    max_budget: int
-    constrained: bool = False
-    earlier: list[list[EarlierResult]] = []
-
-    @property
-    def directions(self) -> list[str]:
-        """The direction of each objective."""
-        return self.direction.split(", ")
-
-    @property
-    def metrics(self) -> list[str]:
-        """The objectives' names; empty if the only one's was not given."""
-        return self.metric.split(", ") if self.metric else []
+from maggy_like.journal.place import Place
+from maggy_like.journal.records import Contents, RunHeader, decode, encode
+from optimizers.events import Event
 
 
 class Journal:
-    """A journal that is open for appending; only one process at a time may hold it.
+    """A journal that is open for appending; only one driver at a time may hold it.
 
     Args:
-        path: The file; made if it is not there.
+        place: Where it is kept.
 
     Raises:
-        JournalError: Another process holds it.
+        JournalError: Another driver holds it, or it cannot be written.
+
+    Example:
+        >>> journal = Journal(place_of("s3://bucket/runs/first"))
+        >>> journal.begin(header)
+        >>> journal.append([TrialCreated(0, {"lr": 0.1})])
+        >>> journal.close()
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            raise JournalError(f"the run in {path.parent} is in use by another process") from None
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._last = 0
+        with self._writing():
+            place.hold()
 
     def begin(self, header: RunHeader) -> None:
         """Write the header of a new journal."""
-        self._write(msgspec.json.encode(header) + b"\n")
+        self._append([header])
 
-    def repair(self, size: int) -> None:
-        """Cut off what lies past ``size`` bytes: a record that was torn as the driver died."""
-        os.ftruncate(self._fd, size)
+    def read(self) -> Contents:
+        """What it holds; go on behind that.
+
+        Raises:
+            JournalError: As :func:`read_journal`.
+        """
+        contents = read_journal(self._place)
+        self._last = contents.last
+        return contents
 
     def append(self, events: Sequence[Event]) -> None:
-        """Write events, in one piece."""
+        """Write events, in one piece; they are safe when this returns.
+
+        Raises:
+            JournalError: They cannot be written, or another driver has taken over. Nothing more may be appended.
+        """
         if events:
-            self._write(b"".join(to_json(event) + b"\n" for event in events))
+            self._append(events)
+
+    def replace(self, header: RunHeader, events: Sequence[Event]) -> str:
+        """Put a mended journal in the place of a damaged one; where that is kept."""
+        records = [header, *events]
+        with self._writing():
+            kept = self._place.replace(encode(records, self._last + 1))
+        self._last += len(records)
+        return kept
+
+    def renew(self) -> None:
+        """Keep holding it; call every few seconds, also when there is nothing to append.
+
+        Raises:
+            JournalError: It cannot be written, or another driver has taken over.
+        """
+        with self._writing():
+            self._place.renew()
 
     def close(self) -> None:
-        """Let go of the file."""
-        os.close(self._fd)
+        """Let other drivers in."""
+        self._place.release()
 
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
+    def _append(self, records: Sequence[RunHeader | Event]) -> None:
+        with self._writing():
+            self._place.append(encode(records, self._last + 1))
+        self._last += len(records)
 
-
-def read_header(path: Path) -> RunHeader:
-    """Read the first line of a journal alone.
-
-    Raises:
-        JournalError: There is none, or it is of another version or damaged.
-    """
-    with path.open("rb") as file:
-        return _decode_header(file.readline(), path)
-
-
-def _decode_header(line: bytes, path: Path) -> RunHeader:
-    try:
-        header = msgspec.json.decode(line, type=RunHeader)
-    except msgspec.DecodeError as error:
-        raise JournalError(f"{path}, line 1 is no header of a run: {error}") from error
-    if header.version != FORMAT_VERSION:
-        raise JournalError(f"{path} has format {header.version}; this version reads {FORMAT_VERSION}")
-    return header
-
-
-def read_journal(path: Path) -> tuple[RunHeader, list[Event], int]:
-    """Read a journal.
-
-    A torn last line (the driver died while it wrote) is left out.
-
-    Returns:
-        The header, the events, and the size in bytes of what was whole.
-
-    Raises:
-        JournalError: There is none, it is of another version, or damaged (with the line's number).
-    """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise JournalError(f"there is no journal at {path}") from None
-    whole = data.rfind(b"\n") + 1
-    lines = data[:whole].split(b"\n")[:-1]
-    if not lines:
-        raise JournalError(f"the journal {path} is empty")
-    header = _decode_header(lines[0], path)
-    events = []
-    for number, line in enumerate(lines[1:], start=2):
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            events.append(from_json(line))
-        except msgspec.DecodeError as error:
-            raise JournalError(f"{path}, line {number} is damaged: {error}") from error
-    return header, events, whole
+            yield
+        except JournalError:
+            raise
+        except Exception as error:  # each file system has its own
+            raise JournalError(
+                f"the journal in {self._place.name} cannot be written: {_said(error)}; make room or "
+                "mend the access, then go on with resume=True"
+            ) from error
+
+
+def read_journal(place: Place) -> Contents:
+    """Read a journal, as far as it is whole; ``damage`` says what is not.
+
+    Raises:
+        JournalError: There is none, it is of another version, its header is damaged, or it cannot be read.
+    """
+    with reading(place):
+        parts = place.read()
+    if not parts:
+        raise JournalError(f"there is no journal in {place.name}; use the folder of a run")
+    return decode(parts)
+
+
+@contextmanager
+def reading(place: Place) -> Iterator[None]:
+    """Turn whatever a file system raises into a :class:`JournalError`."""
+    try:
+        yield
+    except Exception as error:
+        raise JournalError(f"the journal in {place.name} cannot be read: {_said(error)}; mend the access") from error
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -2,50 +2,165 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
+
 import msgspec
 import zmq
 
-from maggy_like.messages import ToDriver, ToWorker, decode_to_worker, encode
-from maggy_like.rpc.security import secure_client
+from maggy_like.messages import Beat, Hello, Refused, ToDriver, ToWorker, Welcome, decode_to_worker, encode
+from maggy_like.rpc.limits import set_limits
+from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, read_header
+from maggy_like.rpc.security import KeyPair, secure_client
+
+CLOSE_PATIENCE = 1.0
+"""Seconds that the last words get to arrive."""
+
+MAX_UNANSWERED = 2
+"""Beats without an answer after which the worker introduces itself again."""
+
+_WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_BEAT = encode(Beat())
 
 
 class Client:
-    """A DEALER socket to the driver; used from one thread.
+    """A DEALER socket to the driver; used from one thread. Nothing waits but :meth:`close`.
+
+    What is sent reaches the driver once and in order, also where the connection breaks: it is kept until the driver
+    has acknowledged it, and sent again on the next connection.
 
     Args:
         address: ZeroMQ address of the driver.
         server_key: The driver's public CURVE key.
+        keys: The key pair of the run's workers.
+
+    Attributes:
+        sockets: To be polled for :meth:`receive`.
+        heard: When the driver last said anything, by the monotonic clock.
     """
 
-    def __init__(self, address: str, server_key: bytes) -> None:
+    def __init__(self, address: str, server_key: bytes, keys: KeyPair) -> None:
         self._context = zmq.Context()
-        self.socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 1000)
-        secure_client(self.socket, server_key)
-        self.socket.connect(address)
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        set_limits(self._socket)
+        secure_client(self._socket, server_key, keys)
+        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_WATCHED)
+        self.sockets = (self._socket, self._monitor)
+        self.heard = time.monotonic()
+        self._link = Link(new_session())
+        self._hello: Hello | None = None
+        self._connected = False
+        self._welcome = False  # whether the driver knows this connection
+        self._refused = False
+        self._connections = 0
+        self._unanswered = 0
+        self._address = address
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for the driver that nothing more should be taken from the trial."""
+        return self._link.is_full
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether what may be dropped should be."""
+        return self._link.fullness > 0.5
+
+    def introduce(self, hello: Hello) -> None:
+        """Connect, and say hello on this and on each later connection."""
+        self._hello = hello
+        self._socket.connect(self._address)
 
     def send(self, message: ToDriver) -> None:
-        """Send a message; waits when the driver is far behind, so that nothing is dropped."""
-        self.socket.send(encode(message))
+        """Send a message."""
+        self.forward(encode(message))
 
-    def forward(self, frame: bytes) -> None:
+    def forward(self, body: bytes) -> None:
         """Send a message that is encoded already."""
-        self.socket.send(frame)
+        frame = self._link.number(body)
+        if self._welcome:
+            self._put(frame)
+
+    def beat(self) -> None:
+        """Give a sign of life, which the driver answers."""
+        self._unanswered += 1
+        if self._connected and self._unanswered > MAX_UNANSWERED:
+            self._say_hello()
+        elif self._welcome:
+            self._put(self._link.bare(_BEAT))
 
     def receive(self) -> list[ToWorker]:
         """All messages that have arrived; unreadable ones are left out."""
+        self._watch_connection()
         messages: list[ToWorker] = []
         while True:
             try:
-                frame = self.socket.recv(zmq.NOBLOCK)
+                frame = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
-                return messages
-            try:
-                messages.append(decode_to_worker(frame))
-            except msgspec.DecodeError:
-                continue
+                break
+            with contextlib.suppress(LinkError, msgspec.DecodeError):
+                messages += self._take(frame)
+        if self._link.owes_ack and self._welcome:
+            self._put(self._link.bare(_BEAT))
+        return messages
 
     def close(self) -> None:
-        """Send what is left for up to a second, then close."""
-        self.socket.close()
+        """Wait up to a second until the driver has all, then close."""
+        deadline = time.monotonic() + CLOSE_PATIENCE
+        poller = zmq.Poller()
+        for socket in self.sockets:
+            poller.register(socket, zmq.POLLIN)
+        while not (self._link.is_empty or self._refused) and (left := deadline - time.monotonic()) > 0:
+            poller.poll(math.ceil(left * 1000))
+            self.receive()
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(0)
         self._context.term()
+
+    def _take(self, frame: bytes) -> list[ToWorker]:
+        header = read_header(frame)
+        if header.session != self._link.session:
+            return []
+        message = decode_to_worker(body_of(frame))
+        if isinstance(message, Refused):
+            self._refused = True
+            return [message]
+        self.heard, self._unanswered = time.monotonic(), 0
+        arrival = self._link.take(header, len(frame))
+        if isinstance(message, Welcome):
+            self._welcome = True
+            self._resend()
+            return []
+        if header.again:
+            self._resend()
+        if arrival in (Arrival.EARLY, Arrival.BARE) and self._link.should_ask(header):
+            self._put(self._link.bare(_BEAT, again=True))
+        return [message] if arrival is Arrival.NEXT else []
+
+    def _watch_connection(self) -> None:
+        while True:
+            try:
+                event = int.from_bytes(self._monitor.recv_multipart(zmq.NOBLOCK)[0][:2], "little")
+            except zmq.Again:
+                return
+            self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self._welcome = False
+            if self._connected:
+                self._say_hello()
+
+    def _say_hello(self) -> None:
+        if self._hello is not None:
+            self._connections += 1
+            self._unanswered = 0
+            self._put(self._link.bare(encode(msgspec.structs.replace(self._hello, connection=self._connections))))
+
+    def _resend(self) -> None:
+        for frame in self._link.unacknowledged():
+            self._put(frame)
+
+    def _put(self, frame: bytes) -> None:
+        """Hand a frame to ZeroMQ; what it cannot take now is still in the link."""
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(frame, zmq.NOBLOCK)

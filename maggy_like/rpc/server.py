@@ -1,10 +1,10 @@
-"""The driver's end of the wire: frames in, typed messages out."""
+"""The driver's end of the wire: frames in, typed messages out, each exactly once."""
 
 from __future__ import annotations
 
-import hmac
-import logging
+import contextlib
 import socket as sockets
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,22 +12,36 @@ from dataclasses import dataclass
 import msgspec
 import zmq
 
+from maggy_like.errors import ConfigError
 from maggy_like.experiment.inputs import WorkerId
 from maggy_like.messages import (
     PROTOCOL_VERSION,
+    Beat,
+    Goodbye,
     Hello,
     Refused,
     ToDriver,
     ToWorker,
+    Welcome,
     decode_to_driver,
     encode,
 )
-from maggy_like.rpc.security import RunKeys, secure_server
+from maggy_like.rpc.door import Door
+from maggy_like.rpc.limits import MAX_FRAME, set_limits
+from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, read_header
+from maggy_like.rpc.refusals import Refusals
+from maggy_like.rpc.security import AllowList, RunKeys, secure_server
 
-_log = logging.getLogger(__name__)
+ROUND = 3000
+"""Frames that one :meth:`Server.poll` reads at most; a message is two."""
 
-MAX_FRAME = 64 << 20
-"""Bytes of the largest frame that is taken."""
+MAX_BEATS = 10.0
+"""Beats of a worker a second that are passed on; as many may come at once after a pause. More are counted only."""
+
+MIN_RESEND = 0.02
+"""Seconds between two times that a worker may have everything sent again."""
+
+_NO_SESSION = bytes(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,39 +52,60 @@ class Received:
     message: ToDriver
 
 
+@dataclass(slots=True)
+class _Peer:
+    """One incarnation of a worker: its session, and the connection that it has now."""
+
+    worker: WorkerId
+    link: Link
+    route: bytes
+    connection: int
+    beat_at: float = 0.0
+    beats: float = MAX_BEATS
+    resent_at: float = 0.0
+
+
 class Server:
     """A ROUTER socket. Used from the driver's thread, but for :meth:`wake`.
 
     Args:
         host: Address to bind to: the one that the workers reach, not all.
         keys: The run's keys.
+        workers: Size of the gang: no other places may introduce themselves.
 
     Attributes:
         address: Where workers connect to.
-        refused: Frames that were not taken, by reason.
     """
 
-    def __init__(self, host: str, keys: RunKeys) -> None:
-        self._keys = keys
+    def __init__(self, host: str, keys: RunKeys, workers: int) -> None:
+        self._size = workers
+        self._refusals = Refusals()
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 500)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
+        set_limits(self._socket)
+        bracketed = f"[{host}]" if ":" in host else host
         if ":" in host:
             self._socket.setsockopt(zmq.IPV6, 1)
         secure_server(self._socket, keys)
-        bracketed = f"[{host}]" if ":" in host else host
+        self._door = Door(self._socket, AllowList(self._context, keys.client[0]), self._refusals)
         port = self._socket.bind_to_random_port(f"tcp://{bracketed}")
         self.address = f"tcp://{bracketed}:{port}"
-        self.refused: Counter[str] = Counter()
-        self._workers: dict[bytes, WorkerId] = {}
-        self._routes: dict[WorkerId, bytes] = {}
+        self._sessions: dict[bytes, _Peer] = {}
+        self._places: dict[int, _Peer] = {}  # the newest incarnation of each
+        self._parts: list[bytes] = []
+        self._excess = 0
         self._wake_read, self._wake_write = sockets.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._wake_read.fileno(), zmq.POLLIN)
+        for watched in (self._socket, *self._door.sockets, self._wake_read.fileno()):
+            self._poller.register(watched, zmq.POLLIN)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """What was not taken, by reason."""
+        return self._refusals.counts
 
     def wake(self) -> None:
         """Make :meth:`poll` return soon; from any thread."""
@@ -80,66 +115,157 @@ class Server:
             return
 
     def poll(self, timeout: float) -> Iterator[Received]:
-        """Wait up to ``timeout`` seconds, then give what has arrived, at most 1,000 messages."""
+        """Wait up to ``timeout`` seconds, then give what has arrived, a bounded number of messages."""
         ready = dict(self._poller.poll(int(timeout * 1000)))
         if self._wake_read.fileno() in ready:
             self._wake_read.recv(4096)
+        self._door.attend()
         if self._socket not in ready:
             return
-        for _ in range(1000):
+        for _ in range(ROUND):
             try:
-                identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                part = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            received = self._read(identity, frames)
-            if received is not None:
-                yield received
+            if len(self._parts) < 2:
+                self._parts.append(part)
+            else:
+                self._excess += 1  # a message of a million frames must neither fill the memory nor stop the loop
+            if not self._socket.getsockopt(zmq.RCVMORE):
+                identity, frame = self._parts[0], None if self._excess else self._parts[-1]
+                self._parts, self._excess = [], 0
+                if (received := self._read(identity, frame)) is not None:
+                    yield received
 
     def send(self, worker: WorkerId, message: ToWorker) -> None:
-        """Send to a worker; one that never introduced itself or has left is passed over."""
-        identity = self._routes.get(worker)
-        if identity is not None:
-            self._socket.send_multipart([identity, encode(message)])
+        """Send to a worker; one that never introduced itself or was replaced is passed over. Never waits.
+
+        Raises:
+            ConfigError: The message is larger than a frame may be: the configuration is.
+        """
+        peer = self._places.get(worker.index)
+        if peer is None or peer.worker != worker:
+            return
+        body = encode(message)
+        if len(body) > MAX_FRAME:
+            raise ConfigError(f"a configuration of {len(body)} bytes cannot be sent; keep it below {MAX_FRAME}")
+        if isinstance(message, Beat):
+            self._put(peer.route, peer.link.bare(body))
+        elif peer.link.is_full:  # it beats, but never acknowledges: no worker of ours
+            self._refusals.count("acknowledges nothing")
+            self._sessions.pop(peer.link.session, None)
+        else:
+            self._put(peer.route, peer.link.number(body))
 
     def close(self) -> None:
         """Send what is left for up to half a second, then close the port."""
+        self._door.close()
         self._socket.close()
         self._context.term()
         self._wake_read.close()
         self._wake_write.close()
 
-    def _read(self, identity: bytes, frames: list[bytes]) -> Received | None:
+    def _read(self, identity: bytes, frame: bytes | None) -> Received | None:
+        if self._refusals.is_muted(identity):
+            self._refusals.count("muted")
+            return None
         try:
-            (frame,) = frames
-            message = decode_to_driver(frame)
-        except (msgspec.DecodeError, ValueError):
+            if frame is None or len(frame) > MAX_FRAME:
+                raise LinkError("several frames at once, or one that is too large")
+            header = read_header(frame)
+            peer = self._sessions.get(header.session)
+            if peer is None:
+                return self._meet(identity, header, frame)
+            return self._hear(identity, peer, header, frame)
+        except (msgspec.DecodeError, LinkError):
             self._refuse(identity, "malformed")
             return None
+
+    def _hear(self, identity: bytes, peer: _Peer, header: Header, frame: bytes) -> Received | None:
+        """A frame of a known session."""
+        arrival = peer.link.take(header, len(frame))
+        if header.again:
+            self._resend(peer)
+        if arrival is Arrival.REPEATED:
+            self._refusals.count("repeated")
+            return None
+        if arrival is Arrival.EARLY:
+            if peer.link.should_ask(header):
+                self._put(peer.route, peer.link.bare(_BEAT, again=True))
+            return None
+        message = decode_to_driver(body_of(frame))
+        if isinstance(message, Hello | Beat) is not (arrival is Arrival.BARE):
+            raise LinkError("a number where none belongs, or none")
         if isinstance(message, Hello):
-            return self._greet(identity, message)
-        worker = self._workers.get(identity)
-        if worker is None:
-            self._refuse(identity, "unknown peer")
-            return None
-        return Received(worker, message)
+            return self._meet_again(identity, peer, message)
+        if isinstance(message, Beat):
+            return self._feel(peer, header, message)
+        if peer.link.owes_ack or isinstance(message, Goodbye):
+            self._put(peer.route, peer.link.bare(_BEAT))
+        return Received(peer.worker, message)
 
-    def _greet(self, identity: bytes, hello: Hello) -> Received | None:
-        if not hmac.compare_digest(hello.token.encode(), self._keys.token.encode()):
-            self._refuse(identity, "wrong token")
+    def _feel(self, peer: _Peer, header: Header, beat: Beat) -> Received | None:
+        now = time.monotonic()
+        left = min(MAX_BEATS, peer.beats + (now - peer.beat_at) * MAX_BEATS)
+        peer.beat_at, peer.beats = now, left - 1 if left >= 1 else left
+        if left < 1:
+            self._refusals.count("too many beats")
             return None
+        if peer.link.should_ask(header):
+            self._put(peer.route, peer.link.bare(_BEAT, again=True))
+        # A demand has been answered with what is missing; a beat would show the gap again, and so on without end.
+        return None if header.again else Received(peer.worker, beat)
+
+    def _meet(self, identity: bytes, header: Header, frame: bytes) -> Received | None:
+        """A frame of an unknown session: a hello, or nothing that is heard."""
+        hello = decode_to_driver(body_of(frame))
+        if not isinstance(hello, Hello) or header.is_numbered or header.session == _NO_SESSION:
+            self._refuse(identity, "unknown peer", header.session)
+            return None
+        before = self._places.get(hello.worker)
         if hello.version != PROTOCOL_VERSION:
-            self._refuse(identity, f"protocol version {hello.version}, not {PROTOCOL_VERSION}")
+            why = f"protocol version {hello.version}, not {PROTOCOL_VERSION}: install the driver's maggy_like there"
+            self._refuse(identity, "foreign protocol version", header.session, why)
             return None
-        worker = WorkerId(hello.worker, hello.epoch)
-        self._workers[identity] = worker
-        self._routes[worker] = identity
-        return Received(worker, hello)
+        if not 0 <= hello.worker < self._size:
+            self._refuse(identity, "no place in this gang", header.session)
+            return None
+        if before is not None and before.worker.epoch >= hello.epoch:
+            self._refuse(identity, "stale incarnation", header.session)
+            return None
+        if before is not None:
+            self._sessions.pop(before.link.session, None)
+        peer = _Peer(WorkerId(hello.worker, hello.epoch), Link(header.session), identity, hello.connection)
+        self._places[hello.worker] = self._sessions[header.session] = peer
+        self._put(identity, peer.link.bare(_WELCOME))
+        return Received(peer.worker, hello)
 
-    def _refuse(self, identity: bytes, reason: str) -> None:
-        self.refused[reason] += 1
-        if self.refused[reason] == 1:  # once a kind: a flood must not become a flood of log lines
-            _log.warning("refused a message: %s", reason)
-        try:
-            self._socket.send_multipart([identity, encode(Refused(reason))], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return
+    def _meet_again(self, identity: bytes, peer: _Peer, hello: Hello) -> Received | None:
+        """A worker is back on a new connection: no new worker, but a sign of life."""
+        if hello.connection <= peer.connection:
+            self._refusals.count("repeated")
+            return None
+        peer.route, peer.connection = identity, hello.connection
+        self._put(identity, peer.link.bare(_WELCOME))
+        self._resend(peer)
+        return Received(peer.worker, Beat())
+
+    def _resend(self, peer: _Peer) -> None:
+        now = time.monotonic()
+        if now - peer.resent_at >= MIN_RESEND:
+            peer.resent_at = now
+            for frame in peer.link.unacknowledged():
+                self._put(peer.route, frame)
+
+    def _put(self, route: bytes, frame: bytes) -> None:
+        """Hand a frame to ZeroMQ; what it cannot take now, or not any more, is still in the link."""
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.send_multipart([route, frame], zmq.NOBLOCK)
+
+    def _refuse(self, identity: bytes, reason: str, session: bytes = _NO_SESSION, why: str = "") -> None:
+        if self._refusals.strike(identity, reason):
+            self._put(identity, bare_frame(session, encode(Refused(why or reason))))
+
+
+_BEAT = encode(Beat())
+_WELCOME = encode(Welcome())

@@ -78,19 +78,20 @@ class StandaloneCluster:
             self.conf["spark.executor.resource.gpu.amount"] = str(gpus)
             self.conf["spark.task.resource.gpu.amount"] = "1"
         ensure_java()
+        self._size = (cores, memory, gpus)
         self._folder = Path(tempfile.mkdtemp(prefix="maggy_like-cluster-"))
         self._daemons: list[_Daemon] = []
         deadline = time.monotonic() + _START_TIMEOUT_S
         try:
             # Port 0 lets the system choose, and the log says what it chose: nobody can take the port before.
-            options = ["--port", "0", "--properties-file", str(self._properties("master", {}))]
+            # Spark gives an application up after 10 executors that failed in a row: a search outlives more.
+            properties = self._properties("master", {"spark.deploy.maxExecutorRetries": "-1"})
+            options = ["--port", "0", "--properties-file", str(properties)]
             master = self._start("master.Master", options, ready=r"Starting Spark master at (spark://\S+)")
+            self._daemons.append(master)
             self.master_url = master.wait_ready(deadline)
             for index in range(workers):
-                options = ["--cores", str(cores), "--memory", memory]
-                options += ["--work-dir", str(self._folder / f"work{index}")]
-                options += ["--properties-file", str(self._worker_properties(index, gpus)), self.master_url]
-                self._start("worker.Worker", options, ready=r"Successfully registered with master (\S+)")
+                self._daemons.append(self._launch_worker(index))
             for worker in self._daemons[1:]:
                 worker.wait_ready(deadline)
         except BaseException:
@@ -101,6 +102,20 @@ class StandaloneCluster:
     def pids(self) -> list[int]:
         """Process ids of the Master (first) and of the Workers, in order."""
         return [daemon.pid for daemon in self._daemons]
+
+    def kill_worker(self, index: int) -> None:
+        """Kill a Worker and its executors (``kill -9``), as when a machine fails; ``index`` counts from 0."""
+        self._daemons[1 + index].kill()
+
+    def start_worker(self, index: int) -> None:
+        """Start a killed Worker again, and wait until the Master knows it.
+
+        Raises:
+            EngineError: It did not get ready; its last words are in the error.
+        """
+        self._daemons[1 + index].kill()
+        self._daemons[1 + index] = worker = self._launch_worker(index)
+        worker.wait_ready(time.monotonic() + _START_TIMEOUT_S)
 
     def stop(self) -> None:
         """End all processes of the cluster and remove its files; a second call does nothing."""
@@ -117,6 +132,12 @@ class StandaloneCluster:
     ) -> None:
         self.stop()
 
+    def _launch_worker(self, index: int) -> _Daemon:
+        cores, memory, gpus = self._size
+        options = ["--cores", str(cores), "--memory", memory, "--work-dir", str(self._folder / f"work{index}")]
+        options += ["--properties-file", str(self._worker_properties(index, gpus)), self.master_url]
+        return self._start("worker.Worker", options, ready=r"Successfully registered with master (\S+)")
+
     def _start(self, name: str, options: list[str], *, ready: str) -> _Daemon:
         home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
         command = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{name}"]
@@ -129,8 +150,7 @@ class StandaloneCluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
         command += ["--host", "127.0.0.1", "--webui-port", "0", *options]
-        self._daemons.append(_Daemon(command, environment, ready))
-        return self._daemons[-1]
+        return _Daemon(command, environment, ready)
 
     def _worker_properties(self, index: int, gpus: int) -> Path:
         if not gpus:

@@ -18,8 +18,10 @@ from maggy_like.spark.java import ensure_java
 __all__ = ["active_session", "spark_session"]
 
 _DEFAULTS = {
-    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+    "spark.scheduler.revive.interval": "200ms",
+    "spark.python.task.killTimeout": "500ms",
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
 }
@@ -35,8 +37,12 @@ def spark_session(
     then change nothing. A new one gets the settings below, unless ``conf``, ``spark-submit`` or
     ``spark-defaults.conf`` says otherwise:
 
-    - ``spark.scheduler.barrier.maxConcurrentTasksCheck.interval=2s`` and ``.maxFailures=3``: too few slots
-      for the gang is an error within seconds; Spark's own defaults wait ten minutes.
+    - ``spark.scheduler.barrier.maxConcurrentTasksCheck.interval=1s`` and ``.maxFailures=3``: too few slots
+      for the gang is an error within seconds, and it is launched again once they are there; Spark's own
+      defaults look every 15 seconds, and wait ten minutes. A search counts the slots before it launches, so a
+      session made elsewhere pays those 15 seconds only where an executor is lost in just that moment.
+    - ``spark.scheduler.revive.interval=200ms`` and ``spark.python.task.killTimeout=500ms``: a barrier stage
+      that fell starts again once its last task has been killed; Spark's defaults (1 s and 2 s) let it wait.
     - ``spark.ui.enabled=false``: no web server, and no port, that nobody asked for.
     - ``spark.ui.showConsoleProgress=false``: Spark's progress bar would draw over the display of the search.
     - ``spark.log.level=ERROR``: the warnings of a lost task are told by the search itself.

@@ -6,13 +6,9 @@ starts a round trip after this one ends.
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
+import signal
 import time
-from collections.abc import Callable
-
-import zmq
 
 from maggy_like.messages import (
     PROTOCOL_VERSION,
@@ -24,19 +20,21 @@ from maggy_like.messages import (
     Finished,
     Goodbye,
     Hello,
-    Logged,
+    Kept,
     Ready,
     Refused,
     Reported,
     Shutdown,
     Stop,
     ToWorker,
-    decode_to_driver,
-    encode,
 )
 from maggy_like.rpc.client import Client
+from maggy_like.rpc.watch import Watch
+from maggy_like.worker.attempt import Attempt
 from maggy_like.worker.checkpoints import is_visible
 from maggy_like.worker.children import Child, ForkServerNursery, Nursery
+from maggy_like.worker.departures import Departures
+from maggy_like.worker.lifeline import kill_tree
 from maggy_like.worker.output import TrialOutput
 from maggy_like.worker.task import WorkerContext, WorkerTask
 
@@ -75,35 +73,29 @@ class Agent:
         self._context = context
         self._lifeline = lifeline
         self._nursery: Nursery = nursery or ForkServerNursery(task, context)
-        self._client = Client(task.address, task.server_key)
-        self._poller = zmq.Poller()
-        self._handlers: dict[int, Callable[[], None]] = {}
+        self._client = Client(task.address, task.server_key, task.client_keys)
+        self._watch = Watch()
         self._spare: Child | None = None
-        self._current: Child | None = None
-        self._ending: list[Child] = []  # told their end, not yet exited
-        self._assign: Assign | None = None
-        self._started = False  # whether the child has been given the assignment
-        self._output: TrialOutput | None = None
-        self._kill_at: float | None = None
+        self._departures = Departures(task.grace)
+        self._assign: Assign | None = None  # not yet handed to a child
+        self._attempt: Attempt | None = None
         self._spawn_at: float | None = None
-        self._dismiss_at: float | None = None
-        self._told_stop = False
         self._leaving = False
         self._announced = False
         self._stillborn = 0
-        self._heard = self._logged = self._beat_at = time.monotonic()
+        self._logged = self._beat_at = time.monotonic()
 
     def run(self) -> None:
         """Serve until the driver says that it is over, or is gone."""
         try:
-            self._say_hello()
-            self._poller.register(self._client.socket, zmq.POLLIN)
-            if self._nursery.descriptor is not None:
-                self._watch(self._nursery.descriptor, self._attend_nursery)
+            for socket in self._client.sockets:
+                self._watch.add(socket, self._listen)
+            self._introduce()
+            self._watch_nursery()
             if self._lifeline is not None:
-                self._watch(self._lifeline, self._leave_now)
+                self._watch.add(self._lifeline, self._leave_now)
             self._spawn_spare()
-            while not self._leaving or self._current is not None:
+            while not self._leaving or self._attempt is not None:
                 self._poll_once()
             self._client.send(Goodbye())
         finally:
@@ -112,90 +104,81 @@ class Agent:
     # -- the loop -----------------------------------------------------------------------------
 
     def _poll_once(self) -> None:
-        for descriptor, _ in self._poller.poll(math.ceil(self._patience() * 1000)):
-            if descriptor is self._client.socket:
-                self._heard = time.monotonic()
-                for message in self._client.receive():
-                    self._obey(message)
-            elif (handler := self._handlers.get(descriptor)) is not None:
-                handler()
+        self._watch.poll(self._patience())
+        self._hold_back()
         now = time.monotonic()
-        if self._output is not None and now - self._logged >= self._task.interval:
-            self._forward_log()
+        if self._attempt is not None and now - self._logged >= self._task.interval:
+            self._forward_log(self._attempt)
         if now >= self._beat_at:  # also while the trial reports: the answer says that the driver is alive
             self._beat_at = now + HEARTBEAT
-            self._client.send(Beat())
-        if self._kill_at is not None and now >= self._kill_at:
-            self._kill_current()
+            self._client.beat()
+        if self._attempt is not None and self._attempt.check(now):
+            self._kill(self._attempt)
         if self._spawn_at is not None and now >= self._spawn_at:
             self._spawn_spare()
-        if self._dismiss_at is not None and now >= self._dismiss_at:
-            self._dismiss_ended()
-        if now - self._heard > self._task.silence:
+        if self._departures.due is not None and now >= self._departures.due:
+            self._departures.attend(self._nursery)
+        if now - self._client.heard > self._task.silence:
             self._leave_now()
 
     def _patience(self) -> float:
         """Seconds until something is due."""
         now = time.monotonic()
-        log_at = self._logged + self._task.interval if self._output is not None and self._output.has_lines else None
-        due = (self._beat_at, log_at, self._kill_at, self._spawn_at, self._dismiss_at)
+        due = [self._beat_at, self._spawn_at, self._departures.due]
+        if (attempt := self._attempt) is not None:
+            due.append(attempt.due)
+            if attempt.has_log:
+                due.append(self._logged + self._task.interval)
         return max(0.0, min(at for at in due if at is not None) - now)
 
-    def _watch(self, descriptor: int, handler: Callable[[], None]) -> None:
-        self._handlers[descriptor] = handler
-        self._poller.register(descriptor, zmq.POLLIN)
-
-    def _unwatch(self, descriptor: int) -> None:
-        if self._handlers.pop(descriptor, None) is not None:
-            self._poller.unregister(descriptor)
-
-    def _say_hello(self) -> None:
+    def _introduce(self) -> None:
         task, place = self._task, self._context
-        visible, gpus = is_visible(task.store, task.token), list(place.accelerators)
-        hello = Hello(PROTOCOL_VERSION, task.token, place.index, place.epoch, place.host, os.getpid(), gpus, visible)
-        self._client.send(hello)
+        visible, gpus = is_visible(task.store, task.run_id), list(place.accelerators)
+        hello = Hello(PROTOCOL_VERSION, place.index, place.epoch, place.host, os.getpid(), gpus, visible)
+        self._client.introduce(hello)
+
+    def _hold_back(self) -> None:
+        """Take nothing more from the trial while too much waits for the driver; its reports wait in its process."""
+        if self._attempt is not None:
+            self._watch.pause(self._attempt.child.channel.fileno(), self._client.is_full)
+            if self._client.is_full:
+                self._attempt.held_back()
 
     # -- what the driver says -----------------------------------------------------------------
+
+    def _listen(self) -> None:
+        for message in self._client.receive():
+            self._obey(message)
 
     def _obey(self, message: ToWorker) -> None:
         match message:
             case Assign():
-                self._assign, self._started, self._told_stop = message, False, False
+                self._assign = message
                 self._start_if_possible()
-            case Decided(trial=trial, attempt=attempt):
-                self._pass_on(message, trial, attempt)
-            case Stop(trial=trial, attempt=attempt):
-                self._pass_on(message, trial, attempt)
-                self._stop_current(self._task.grace)
+            case Decided(trial=trial, attempt=number) | Kept(trial=trial, attempt=number):
+                if (attempt := self._attempt) is not None and attempt.is_run(trial, number):
+                    attempt.tell(message)
+            case Stop(trial=trial, attempt=number):
+                if (attempt := self._attempt) is not None and attempt.is_run(trial, number):
+                    attempt.tell(message)
+                    attempt.stop(self._task.grace)
             case Shutdown():
                 self._leave(LEAVE_GRACE)
             case Refused():
                 self._leave_now()
 
-    def _pass_on(self, message: ToWorker, trial: int, attempt: int) -> None:
-        assign, child = self._assign, self._current
-        if child is not None and assign is not None and (assign.trial, assign.attempt) == (trial, attempt):
-            with contextlib.suppress(OSError):  # it just died; its channel's end tells
-                child.channel.send(encode(message))
-
-    def _stop_current(self, grace: float) -> None:
-        self._told_stop = True
-        due = time.monotonic() + grace
-        self._kill_at = due if self._kill_at is None else min(self._kill_at, due)
-
     def _leave(self, grace: float) -> None:
         self._leaving = True
-        if self._assign is not None and not self._started:
-            self._assign = self._current = None
-        if self._assign is not None and self._current is not None:
-            self._pass_on(Stop(self._assign.trial, self._assign.attempt), self._assign.trial, self._assign.attempt)
-            self._stop_current(grace)
+        self._assign = None
+        if (attempt := self._attempt) is not None:
+            attempt.tell(Stop(attempt.assign.trial, attempt.assign.attempt))
+            attempt.stop(grace)
 
     def _leave_now(self) -> None:
         self._leaving = True
-        if self._current is not None:
-            self._ending.append(self._current)
-            self._current = None
+        if self._attempt is not None:
+            self._departures.add(self._attempt.child)
+            self._release()
 
     # -- children -----------------------------------------------------------------------------
 
@@ -204,100 +187,122 @@ class Agent:
         self._spawn_at = None
         if self._spare is None and not self._leaving:
             self._spare = child = self._nursery.spawn()
-            self._watch(child.channel.fileno(), lambda: self._hear(child))
+            self._watch.add(child.channel.fileno(), lambda: self._hear(child))
 
     def _start_if_possible(self) -> None:
         """Hand the assignment to the spare child, if it is warm and the GPU is free."""
         child, assign = self._spare, self._assign
-        if assign is None or self._started or child is None or not child.ready:
+        if assign is None or child is None or not child.ready:
             return
-        if self._context.accelerators and self._ending:
+        if self._context.accelerators and self._departures:
             return  # the last trial's process still holds the GPU's memory
-        self._started, self._current, self._spare = True, child, None
-        if child.output is not None:
-            self._output = output = TrialOutput(child.output, self._task.logs, assign.trial)
-            self._watch(child.output, lambda: self._read_output(child, output))
-        with contextlib.suppress(OSError):  # it was killed just now; its exit tells
-            child.channel.send(encode(assign))
+        self._assign = self._spare = None
+        self._attempt = attempt = Attempt(assign, child, self._task)
+        if child.output is not None and (output := attempt.output) is not None:
+            self._watch.add(child.output, lambda: self._read_output(child, output))
+        attempt.tell(assign)
         if self._task.isolation == "process":
             self._spawn_at = time.monotonic() + SPARE_DELAY
-
-    def _dismiss_ended(self) -> None:
-        """Let children that told their end exit, now that it disturbs no successor's start."""
-        self._dismiss_at = None
-        for child in self._ending:
-            with contextlib.suppress(OSError):  # it is gone already
-                child.channel.send(encode(Shutdown()))
 
     def _hear(self, child: Child) -> None:
         frames, alive = child.channel.drain()
         for frame in frames:
             self._take(child, frame)
-        if not alive:
-            self._unwatch(child.channel.fileno())
-            if self._nursery.descriptor is None:  # no process whose exit would tell
-                child.status = 0
-                self._exited(child)
+        if alive:
+            return
+        self._watch.remove(child.channel.fileno())
+        if self._nursery.descriptor is None:  # no process whose exit would tell
+            child.status = 0
+            self._exited(child)
+        elif self._attempt is not None and child is self._attempt.child:
+            self._attempt.hung_up()
+        elif child is self._spare:
+            self._nursery.kill(child)
 
     def _take(self, child: Child, frame: bytes) -> None:
-        match decode_to_driver(frame):
+        attempt = self._attempt if self._attempt is not None and self._attempt.child is child else None
+        match message := child.read(frame) if attempt is None else attempt.read(frame):
             case Ready():
                 child.ready = True
                 if not self._announced:
                     self._announced = True
                     self._client.send(Ready())
                 self._start_if_possible()
-            case Broken(message=message):
-                self._break_down(message)
-            case Reported() | Checkpointed():
+            case Broken():
+                self._break_down(message.message)
+            case Reported() | Checkpointed() if attempt is not None:
+                attempt.heard(message)
                 self._client.forward(frame)
-            case Finished() as finished if child is self._current:
-                self._end_attempt(child, finished)
+            case Beat() if attempt is not None:
+                attempt.heard(message)
+            case Finished() if attempt is not None:
+                self._end_attempt(attempt, attempt.verdict(message))
 
-    def _end_attempt(self, child: Child, finished: Finished) -> None:
-        """The child told its end: pass on its last output, then the end itself."""
-        if self._output is not None:
-            self._output.read_all()
-            self._forward_log()
-        self._detach_output(child)
-        self._current = self._assign = self._kill_at = None
-        if self._task.isolation == "process" or child.status is not None:
-            self._ending.append(child)
+    def _end_attempt(self, attempt: Attempt, finished: Finished) -> None:
+        """Pass on an attempt's last output, then its end."""
+        child = attempt.child
+        if attempt.output is not None:
+            attempt.output.read_all()
+            self._forward_log(attempt, last=True)
+        self._release()
+        if self._task.isolation == "process" or child.status is not None or child.is_spoiled:
+            self._departures.add(child, 0.0 if self._context.accelerators else SPARE_DELAY)
         else:
             self._spare = child
         self._client.send(finished)
-        self._dismiss_at = time.monotonic() + (0.0 if self._context.accelerators else SPARE_DELAY)
         self._spawn_spare()
 
-    def _detach_output(self, child: Child) -> None:
-        if self._output is not None:
-            self._output.close()
-            self._output = None
-        if child.output is not None:
-            self._unwatch(child.output)
+    def _release(self) -> None:
+        """Let go of the attempt, and of its child's output."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None and attempt.output is not None:
+            attempt.output.close()
+            self._watch.remove(attempt.child.output)
+
+    def _watch_nursery(self) -> None:
+        if self._nursery.descriptor is not None:
+            self._watch.add(self._nursery.descriptor, self._attend_nursery)
 
     def _attend_nursery(self) -> None:
         if not self._nursery.attend():
-            assert self._nursery.descriptor is not None
-            self._unwatch(self._nursery.descriptor)
+            self._replace_nursery()
+            return
+        for child in self._children():
+            if child.status is not None:
+                self._exited(child)
+
+    def _children(self) -> list[Child]:
+        current = self._attempt.child if self._attempt is not None else None
+        return [child for child in (current, self._spare, *self._departures) if child is not None]
+
+    def _replace_nursery(self) -> None:
+        """The fork server is gone, and its children with it; a trial may have killed it."""
+        self._watch.remove(self._nursery.descriptor)
+        if not self._announced:
             self._break_down("the fork server died; see the worker's own log for why")
             return
-        for child in (self._current, self._spare, *self._ending):
-            if child is not None and child.status is not None:
-                self._exited(child)
+        self._nursery.close()
+        self._nursery = ForkServerNursery(self._task, self._context)
+        self._watch_nursery()
+        if self._attempt is not None:
+            self._attempt.accuse("signal", "went down with the fork server, its parent", kill_at=time.monotonic())
+        for child in self._children():
+            if child.pid is not None:
+                kill_tree(child.pid)  # its process group: the child itself died with its parent
+            child.status = -signal.SIGKILL
+            self._exited(child)
 
     def _exited(self, child: Child) -> None:
         """A child's process is gone; what it had said before still counts."""
-        if child.channel.fileno() in self._handlers:
-            self._unwatch(child.channel.fileno())
+        if child.channel.fileno() in self._watch:
+            self._watch.remove(child.channel.fileno())
             for frame in child.channel.drain()[0]:
                 self._take(child, frame)
-        if child is self._current and self._assign is not None:
-            self._end_attempt(child, self._post_mortem(child, self._assign))
+        if self._attempt is not None and child is self._attempt.child:
+            self._end_attempt(self._attempt, self._attempt.post_mortem())
         if child is self._spare:
             self._spare = None
-        if child in self._ending:
-            self._ending.remove(child)
+        self._departures.discard(child)
         self._stillborn = 0 if child.ready else self._stillborn + 1
         child.close()
         if self._stillborn >= MAX_STILLBORN:
@@ -306,21 +311,9 @@ class Agent:
             self._spawn_spare()
         self._start_if_possible()
 
-    def _post_mortem(self, child: Child, assign: Assign) -> Finished:
-        if self._told_stop:
-            return Finished(assign.trial, assign.attempt, "stopped")
-        kind, how = child.cause_of_death
-        tail = ""
-        if self._output is not None:
-            self._output.read_all()
-            tail = self._output.tail
-        how = f"the trial's process {how}"
-        return Finished(assign.trial, assign.attempt, "died", kind=kind, message=how, traceback=tail)
-
-    def _kill_current(self) -> None:
-        self._kill_at = None
-        if self._current is not None:
-            self._nursery.kill(self._current)
+    def _kill(self, attempt: Attempt) -> None:
+        attempt.kill_at = time.monotonic() + self._task.grace  # again, should that not help
+        self._nursery.kill(attempt.child)
 
     def _break_down(self, message: str) -> None:
         if not self._leaving:
@@ -330,21 +323,20 @@ class Agent:
     # -- output -------------------------------------------------------------------------------
 
     def _read_output(self, child: Child, output: TrialOutput) -> None:
-        if not output.read() and child.output is not None:
-            self._unwatch(child.output)
+        if not output.read():
+            self._watch.remove(child.output)
+            child.is_spoiled = True  # it has closed its stdout and stderr
 
-    def _forward_log(self) -> None:
+    def _forward_log(self, attempt: Attempt, *, last: bool = False) -> None:
         self._logged = time.monotonic()
-        if self._output is not None and self._assign is not None:
-            lines, dropped = self._output.take()
-            if lines or dropped:
-                self._client.send(Logged(self._assign.trial, self._assign.attempt, lines, dropped))
+        if self._client.is_crowded and not last:
+            return  # what was printed stays there, trimmed and counted
+        if (logged := attempt.take_log()) is not None:
+            self._client.send(logged)
 
     def _close(self) -> None:
-        if self._output is not None:
-            self._output.close()
         self._nursery.close()
-        for child in (self._spare, self._current, *self._ending):
-            if child is not None:
-                child.close()
+        for child in self._children():
+            child.close()
+        self._release()
         self._client.close()

@@ -12,6 +12,13 @@ import threading
 
 _LENGTH = struct.Struct("!I")
 
+MAX_MESSAGE = 1 << 28
+"""Bytes of a message; who announces a longer one is not heard any more."""
+
+
+class Disconnected(OSError):
+    """The other end is gone, or this one is no longer what it was."""
+
 
 class Channel:
     """One end of a socket pair. ``send`` may be called from several threads, ``receive`` from one."""
@@ -35,10 +42,13 @@ class Channel:
         """Send one message whole.
 
         Raises:
-            OSError: The other end is gone.
+            Disconnected: It cannot be sent.
         """
-        with self._lock:
-            self._sock.sendall(_LENGTH.pack(len(message)) + message)
+        try:
+            with self._lock:
+                self._sock.sendall(_LENGTH.pack(len(message)) + message)
+        except OSError as error:
+            raise Disconnected(*error.args) from None
 
     def receive(self) -> bytes | None:
         """Wait for one message; None when the other end is gone."""
@@ -57,7 +67,8 @@ class Channel:
         messages = []
         while (message := self._next()) is not None:
             messages.append(message)
-        return messages, alive
+        too_long = len(self._buffer) >= _LENGTH.size and _LENGTH.unpack_from(self._buffer)[0] > MAX_MESSAGE
+        return messages, alive and not too_long
 
     def close(self) -> None:
         """Close this end."""

@@ -7,6 +7,7 @@ child, sends buffered reports and hears the driver's answers.
 from __future__ import annotations
 
 import inspect
+import os
 import select
 import threading
 import traceback
@@ -20,13 +21,14 @@ from maggy_like.messages import (
     Broken,
     Decided,
     Finished,
+    Kept,
     Ready,
     Shutdown,
     Stop,
     decode_to_worker,
     encode,
 )
-from maggy_like.worker.channel import Channel
+from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.checkpoints import CheckpointStore
 from maggy_like.worker.invoke import arguments_for
 from maggy_like.worker.reporter import (
@@ -58,6 +60,9 @@ def serve(
         before_end: Called after each trial, before its end is told (to run exit hooks and flush output), with
             a function that tells the end, for hooks that hang.
         on_orphaned: Called by the service thread when the agent is gone.
+
+    Raises:
+        Disconnected: The agent cannot be reached.
     """
     try:
         train_fn = load_train_fn(task)
@@ -68,12 +73,14 @@ def serve(
     parameters = inspect.signature(train_fn).parameters.values()
     service = _Service(channel, task.interval, on_orphaned)
     channel.send(encode(Ready()))
-    done = 0
+    done, process = 0, os.getpid()
     while (trials is None or done < trials) and (assign := service.assignments.get()) is not None:
         sender = Sender(assign, channel.send)
         reporter = Reporter.for_trial(assign, CheckpointStore(task.store, assign.discard), sender)
         service.sender = sender
         finished = run_attempt(train_fn, parameters, reporter, assign, interruptible=task.isolation == "none")
+        if os.getpid() != process:  # a fork that train_fn made and let return; the trial has one end
+            os._exit(0)
         service.sender = None
         tell = partial(tell_end, channel, sender, reporter, finished)
         before_end(tell)
@@ -125,8 +132,9 @@ def run_attempt(
     except BaseException as error:
         if interruptible and isinstance(error, KeyboardInterrupt):
             raise
+        kind = "report" if isinstance(error, ReportError) else "exception"
         message = "".join(traceback.format_exception_only(error)).strip()
-        return Finished(trial, attempt, "raised", kind="exception", message=message, traceback=format_traceback(error))
+        return Finished(trial, attempt, "raised", kind=kind, message=message, traceback=format_traceback(error))
     return Finished(trial, attempt, "returned", value, metrics)
 
 
@@ -169,7 +177,10 @@ class _Service:
     def _run(self) -> None:
         alive = True
         while alive:
-            readable, _, _ = select.select([self._channel], [], [], self._interval)
+            try:
+                readable, _, _ = select.select([self._channel], [], [], self._interval)
+            except (OSError, ValueError):  # the trial has closed what it did not open
+                break
             if readable:
                 frames, alive = self._channel.drain()
                 for frame in frames:
@@ -178,7 +189,7 @@ class _Service:
             if sender is not None and sender.buffer:
                 try:
                     sender.flush()
-                except OSError:
+                except Disconnected:
                     alive = False
         self.assignments.put(None)
         self._on_orphaned()
@@ -192,6 +203,8 @@ class _Service:
                 self.assignments.put(None)
             case Decided(stop=stop) if sender is not None:
                 sender.verdicts.put(stop)
+            case Kept(url=url) if sender is not None:
+                sender.kept = url
             case Stop() if sender is not None:
                 sender.stopped = True
                 sender.verdicts.put(True)  # it may be waiting for a verdict just now

@@ -15,10 +15,17 @@ from typing import Protocol
 
 import msgspec
 
-from maggy_like.worker.channel import Channel
+from maggy_like.messages import ToDriver, decode_to_driver
+from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.child import serve
-from maggy_like.worker.forkserver import FORK, KILL, REQUEST, Exited, Forked
+from maggy_like.worker.forkserver import FORK, HUNG_UP, KILL, REQUEST, Exited, Forked
 from maggy_like.worker.task import WorkerContext, WorkerTask
+
+DISCONNECTED = (
+    "disconnected",
+    "closed the connection to its agent; train_fn must leave file descriptors alone that it did not open",
+)
+"""Kind and words for what a child did that cannot be heard any more."""
 
 _REPLY: msgspec.msgpack.Decoder[Forked | Exited] = msgspec.msgpack.Decoder(Forked | Exited)
 
@@ -32,6 +39,8 @@ class Child:
         pid: Once known.
         ready: Whether it holds the training function and waits for an assignment.
         status: Exit status once it has ended; negative for a signal.
+        oom: Whether the kernel killed it for want of memory.
+        is_spoiled: Whether it is not fit for another trial.
     """
 
     def __init__(self, channel: Channel, output: int | None) -> None:
@@ -40,18 +49,34 @@ class Child:
         self.pid: int | None = None
         self.ready = False
         self.status: int | None = None
+        self.oom = False
+        self.is_spoiled = False
 
     @property
     def cause_of_death(self) -> tuple[str, str]:
         """Kind and words for the exit status of a child that ended without a word."""
         status = self.status or 0
+        if self.oom:
+            return "oom", "ran out of memory and was killed by the kernel (SIGKILL)"
+        if status == HUNG_UP:
+            return DISCONNECTED
         if status >= 0:
             return "exit", f"exited with status {status}"
+        if status == -signal.SIGKILL:
+            return "signal", "was killed by SIGKILL, which did not come from its worker"
         try:
             name = signal.Signals(-status).name
         except ValueError:
             name = f"signal {-status}"
         return "signal", f"was killed by {name}"
+
+    def read(self, frame: bytes) -> ToDriver | None:
+        """What it sent; None for what is no message, since its trial wrote to what it did not open."""
+        try:
+            return decode_to_driver(frame)
+        except msgspec.DecodeError:
+            self.is_spoiled = True
+            return None
 
     def close(self) -> None:
         """Close the agent's ends."""
@@ -143,8 +168,9 @@ class ForkServerNursery:
                     child = self._forking.popleft()
                     child.pid = pid
                     self._living[pid] = child
-                case Exited(pid=pid, status=status):
-                    self._living.pop(pid).status = status
+                case Exited(pid=pid, status=status, oom=oom):
+                    child = self._living.pop(pid)
+                    child.status, child.oom = status, oom
         return alive
 
     def kill(self, child: Child) -> None:
@@ -185,6 +211,8 @@ class InlineNursery:
             channel = Channel(self._theirs)
             try:
                 serve(channel, self._task, trials=None, before_end=lambda _: flush(), on_orphaned=lambda: None)
+            except Disconnected:
+                pass  # the search was over before this end had said that it is ready
             finally:
                 channel.close()
 

@@ -19,15 +19,17 @@ import socket
 import struct
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
 import msgspec
 
-from maggy_like.worker.channel import Channel
+from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.child import serve
 from maggy_like.worker.lifeline import adopt_orphans, children, die_with_parent, kill_tree
+from maggy_like.worker.memory import offer_as_victim, oom_kills
 from maggy_like.worker.task import WorkerTask
 
 
@@ -38,15 +40,25 @@ class Forked(msgspec.Struct, frozen=True, tag="forked"):
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
-    """Server to agent: a child has ended; ``status`` is negative for a signal."""
+    """Server to agent: a child has ended.
+
+    Attributes:
+        status: Negative for a signal.
+        oom: Whether the kernel killed it for want of memory.
+    """
 
     pid: int
     status: int
+    oom: bool = False
 
 
 # A request has one size, since the descriptors of a fork travel beside its bytes.
 REQUEST = struct.Struct("!ci")
 FORK, KILL = b"f", b"k"
+
+HUNG_UP = 113
+"""Exit status of a child that cannot reach its agent."""
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -71,7 +83,9 @@ class ForkServer:
         self._control = control
         self._channel = Channel(control)
         self._task = task
-        self._children: set[int] = set()
+        self._children: dict[int, int] = {}  # and the kernel's count of kills for want of memory at their start
+        self._killed: set[int] = set()
+        self._own = children()  # what the preloaded modules started
         self._wake, self._wake_write = os.pipe()
 
     def run(self) -> None:
@@ -93,7 +107,7 @@ class ForkServer:
             for pid in left:
                 kill_tree(pid)
             with contextlib.suppress(ChildProcessError):
-                self._children.discard(os.waitpid(-1, 0)[0])
+                self._children.pop(os.waitpid(-1, 0)[0], None)
 
     def _serve_once(self) -> bool:
         readable, _, _ = select.select([self._control.fileno(), self._wake], [], [])
@@ -112,17 +126,18 @@ class ForkServer:
         if kind == FORK:
             self._fork(*descriptors)
         elif pid in self._children:
+            self._killed.add(pid)
             kill_tree(pid)
         return True
 
     def _fork(self, channel_fd: int, output_fd: int) -> None:
-        server = os.getpid()
+        server, oom_before = os.getpid(), oom_kills()
         pid = os.fork()
         if pid == 0:
             self._become_child(channel_fd, output_fd, server)
         os.close(channel_fd)
         os.close(output_fd)
-        self._children.add(pid)
+        self._children[pid] = oom_before
         self._tell(Forked(pid))
 
     def _reap(self) -> None:
@@ -133,16 +148,23 @@ class ForkServer:
                 return
             if pid == 0:
                 return
-            if pid in self._children:
-                self._children.discard(pid)
-                self._kill_left_behind(pid)
-                self._tell(Exited(pid, os.waitstatus_to_exitcode(status)))
+            oom_before = self._children.pop(pid, None)
+            if oom_before is not None:
+                kill_tree(pid)  # the rest of its process group
+            self._kill_left_behind()
+            if oom_before is not None:
+                code = os.waitstatus_to_exitcode(status)
+                oom = code == -signal.SIGKILL and pid not in self._killed and oom_kills() > oom_before
+                self._killed.discard(pid)
+                self._tell(Exited(pid, code, oom))
 
-    def _kill_left_behind(self, pid: int) -> None:
-        """Kill what a trial started and did not end, in its own process group or not."""
-        kill_tree(pid)
+    def _kill_left_behind(self) -> None:
+        """Kill what ended trials started and did not end.
+
+        Each child adopts the orphans among its descendants, and at its end we do. As those die, we adopt theirs.
+        """
         for orphan in children():
-            if orphan not in self._children:
+            if orphan not in self._children and orphan not in self._own:
                 kill_tree(orphan)
 
     def _tell(self, message: Forked | Exited) -> None:
@@ -154,6 +176,8 @@ class ForkServer:
         try:
             os.setsid()
             die_with_parent(server)
+            adopt_orphans()
+            offer_as_victim()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -167,9 +191,14 @@ class ForkServer:
                 self._task,
                 trials=None if reused else 1,
                 before_end=(lambda _: flush_output()) if reused else partial(end_process, self._task.grace),
-                on_orphaned=lambda: os._exit(1),
+                on_orphaned=lambda: os._exit(HUNG_UP),
             )
             status = 0
+        except Disconnected:
+            status = HUNG_UP
+        except BaseException:
+            traceback.print_exc()  # into the trial's log
+            flush_output()
         finally:
             os._exit(status)
 
@@ -207,9 +236,10 @@ def end_process(grace: float, tell_end: Callable[[], None]) -> None:
     if atexit._ncallbacks():
         timer = threading.Timer(grace, give_up)
         timer.daemon = True
-        timer.start()
-        atexit._run_exitfuncs()
-        timer.cancel()
+        with contextlib.suppress(RuntimeError):  # out of memory, perhaps: no thread can watch over the hooks
+            timer.start()
+            atexit._run_exitfuncs()
+            timer.cancel()
     flush_output()
 
 

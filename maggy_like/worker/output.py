@@ -1,16 +1,24 @@
-"""A trial's output: whole into its log file, trimmed to the driver."""
+"""A trial's output: into its log file, and trimmed to the driver."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from pathlib import Path
+
+from maggy_like.worker.logfile import MAX_FILE, LogFile
 
 MAX_LINES = 200
 """Lines a batch that go to the driver; the rest is counted."""
 
 MAX_LINE = 4000
 """Characters of a line that go to the driver."""
+
+MAX_BATCH = 100_000
+"""Characters a batch that go to the driver."""
+
+_TAIL = 20
+_READ = 1 << 18
+_LARGEST_PIPE = 1 << 20
 
 
 class TrialOutput:
@@ -20,46 +28,43 @@ class TrialOutput:
         output: Read end of the child's stdout and stderr.
         folder: Where the trial's log file goes.
         trial: Number of the trial.
+        cap: Bytes of output that the log file keeps from the beginning.
     """
 
-    def __init__(self, output: int, folder: str, trial: int) -> None:
+    def __init__(self, output: int, folder: str, trial: int, *, cap: int = MAX_FILE) -> None:
         os.set_blocking(output, False)
         self._output = output
         self._rest = b""
         self._lines: list[str] = []
+        self._room = MAX_BATCH
         self._dropped = 0
-        self._tail: deque[str] = deque(maxlen=20)
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        self._file = (path / f"{trial:05d}.log").open("ab", buffering=0)
+        self._tail: deque[str] = deque(maxlen=_TAIL)
+        self._told_error = False
+        self._file = LogFile(folder, trial, cap)
 
     def read(self) -> bool:
-        """Read what is there; False at the end of the output."""
-        try:
-            data = os.read(self._output, 1 << 18)
-        except BlockingIOError:
-            return True
-        self._file.write(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > 1 << 16:  # a line without end must not fill the memory
-            lines.append(self._rest)
-            self._rest = b""
-        self._keep(lines)
-        return bool(data)
+        """Read what is there, 256 KiB at most; False at the end of the output."""
+        return self._read() != 0
 
     def read_all(self) -> None:
-        """Read until nothing more is there now, half a line included."""
-        size = -1
-        while size != (size := self._file.tell()):
-            self.read()
+        """Read all that is there now, half a line included.
+
+        No more than a pipe holds: what an ended trial left behind may print for ever.
+        """
+        size = 0
+        while size < _LARGEST_PIPE and (count := self._read()):
+            size += count
         if self._rest:
-            self._keep([self._rest])
+            self._keep(self._rest)
             self._rest = b""
 
     def take(self) -> tuple[list[str], int]:
         """The lines since the last call, and how many were left out."""
+        if self._file.error is not None and not self._told_error:
+            self._told_error = True
+            self._lines.append(f"what this trial prints cannot be written to its log file: {self._file.error}")
         taken = self._lines, self._dropped
-        self._lines, self._dropped = [], 0
+        self._lines, self._dropped, self._room = [], 0, MAX_BATCH
         return taken
 
     @property
@@ -76,11 +81,34 @@ class TrialOutput:
         """Close the log file."""
         self._file.close()
 
-    def _keep(self, lines: list[bytes]) -> None:
-        room = max(0, MAX_LINES - len(self._lines))
-        self._dropped += max(0, len(lines) - room)
-        self._lines += [_text(line) for line in lines[:room]]
-        self._tail.extend(_text(line) for line in lines[-20:])
+    def _read(self) -> int | None:
+        """Read once; how many bytes that were (0 at the end), or None if there is nothing now."""
+        try:
+            data = os.read(self._output, _READ)
+        except BlockingIOError:
+            return None
+        self._file.write(data)
+        lines, newline, self._rest = (self._rest + data).rpartition(b"\n")
+        if newline:
+            self._keep(lines)
+        if len(self._rest) > 1 << 16:  # a line without end must not fill the memory
+            self._keep(self._rest)
+            self._rest = b""
+        return len(data)
+
+    def _keep(self, lines: bytes) -> None:
+        """Take in whole lines; only those that are wanted are cut out, so that a flood costs little."""
+        count = lines.count(b"\n") + 1
+        for line in lines.split(b"\n", free)[:free] if (free := MAX_LINES - len(self._lines)) > 0 else ():
+            text = _text(line)
+            if len(text) > self._room:
+                self._room = 0
+                break
+            self._room -= len(text)
+            self._lines.append(text)
+            count -= 1
+        self._dropped += count
+        self._tail.extend(map(_text, lines.rsplit(b"\n", _TAIL)[-_TAIL:]))
 
 
 def _text(line: bytes) -> str:

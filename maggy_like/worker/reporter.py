@@ -7,12 +7,13 @@ milestone does the trial wait for the driver's verdict.
 from __future__ import annotations
 
 import operator
+import os
 import threading
 from collections.abc import Mapping
 from queue import SimpleQueue
 from typing import Any, SupportsFloat
 
-from maggy_like.messages import Assign, Checkpointed, Columns, Reported, ToDriver, encode
+from maggy_like.messages import Assign, Beat, Checkpointed, Columns, Reported, ToDriver, encode
 from maggy_like.worker.checkpoints import CheckpointStore
 
 
@@ -139,6 +140,8 @@ class Reporter:
             state: What :meth:`restore` shall give back: weights, optimizer state, the step.
         """
         self._checkpoint = self._untold = self._store.save(self.trial, self.attempt, state)
+        if self._sender is not None:
+            self._sender.send(Beat())  # saving shows that the trial goes on
 
     def restore(self) -> Any:
         """The newest saved state of this trial, or None if there is none."""
@@ -152,7 +155,7 @@ class Reporter:
         if self._untold is not None and self._sender is not None:
             self._sender.flush()
             self._sender.send(Checkpointed(self.trial, self.attempt, self._step or 0, self._untold))
-            self._store.told()
+            self._store.told(self._sender.kept)
             self._untold = None
 
 
@@ -164,26 +167,35 @@ class Sender:
             ``report`` takes no lock.
         stopped: Whether the trial was told to stop.
         verdicts: The driver's answers; True stops.
+        kept: The newest saved state that the driver knows of.
     """
 
     def __init__(self, assign: Assign, send: Any) -> None:
         self.buffer: list[tuple[int, dict[str, float]]] = []
         self.stopped = False
         self.verdicts: SimpleQueue[bool] = SimpleQueue()
+        self.kept: str | None = None
         self._assign = assign
         self._send = send
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._objective = assign.objective
 
     def send(self, message: ToDriver) -> None:
-        """Send one message now."""
+        """Send one message now.
+
+        Raises:
+            ReportError: By a process that the trial forked: the two would tell different things.
+        """
+        if os.getpid() != self._process:
+            raise ReportError("a process that the trial forked cannot report or save; do so in the trial's own")
         self._send(encode(message))
 
     def flush(self, *, awaiting: bool = False) -> None:
         """Send what is buffered."""
         with self._lock:
             while self.buffer or awaiting:
-                count = min(len(self.buffer), 50_000)  # keeps a frame below a few megabytes
+                count = max(1, 50_000 // len(self.buffer[0][1])) if self.buffer else 0  # a frame of about a megabyte
                 reports = self.buffer[:count]
                 del self.buffer[:count]
                 columns = to_columns(reports)

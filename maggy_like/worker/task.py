@@ -16,7 +16,8 @@ class WorkerTask(msgspec.Struct, frozen=True):
     Attributes:
         address: ZeroMQ address of the driver.
         server_key: The driver's public CURVE key.
-        token: The run's secret.
+        client_keys: The CURVE key pair of the run's workers, public and secret.
+        run_id: What the run's store is marked with.
         train_fn: The training function, pickled by cloudpickle.
         preload: Modules that the fork server imports once, before any trial.
         sys_path: The driver's module search path.
@@ -27,12 +28,14 @@ class WorkerTask(msgspec.Struct, frozen=True):
             (the trial runs in the launching process itself).
         interval: Seconds between two batches of measurements.
         grace: Seconds between telling a trial to stop and killing it.
+        report_timeout: Seconds that a trial may go on without a report or a checkpoint.
         silence: Seconds without a word of the driver after which the worker gives up.
     """
 
     address: str
     server_key: bytes
-    token: str
+    client_keys: tuple[bytes, bytes]
+    run_id: str
     train_fn: bytes
     preload: tuple[str, ...]
     sys_path: tuple[str, ...]
@@ -42,7 +45,12 @@ class WorkerTask(msgspec.Struct, frozen=True):
     isolation: Isolation = "process"
     interval: float = 0.1
     grace: float = 5.0
+    report_timeout: float | None = None
     silence: float = 60.0
+
+    def __repr__(self) -> str:
+        """Without the keys: a log must not let anybody in."""
+        return f"WorkerTask(address={self.address!r}, run_id={self.run_id!r})"
 
 
 @dataclass(frozen=True, slots=True)

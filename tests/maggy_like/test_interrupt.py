@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+
+from maggy_like import run
 
 SCRIPT = """
 import sys, threading
@@ -141,3 +148,160 @@ def test_ctrl_c_on_spark_cancels_the_job_and_leaves_no_trial(tmp_path: Path) -> 
     assert "ending interrupted best 0." in out
     assert "jobs 0" in out
     assert not psutil.wait_procs(trials, timeout=10)[1]
+
+
+COUNTED = """
+import os, psutil, tempfile, threading
+from maggy_like import Experiment, Float, lagom, run
+
+interrupted = run.Watch.interrupted
+
+def tell(watch, count):
+    interrupted(watch, count)
+    os.write(1, f"pressed {count}\\n".encode())
+
+run.Watch.interrupted = tell
+
+def train(x, reporter):
+    reporter.report(score=x)
+    print("under way", flush=True)
+    threading.Event().wait()
+
+def words(process):
+    "The command line; none of a dead process that nobody has waited for yet."
+    return " ".join(process.cmdline()) if process.status() != psutil.STATUS_ZOMBIE else ""
+
+def left():
+    "Processes, ports, temporary files, threads and jobs of the search."
+    me = psutil.Process()
+    workers = [p for p in me.children(recursive=True) if "maggy_like" in words(p)]
+    processes = len(psutil.wait_procs(workers, timeout=15)[1])
+    ports = sorted(c.laddr.port for c in me.net_connections() if c.status == psutil.CONN_LISTEN)
+    jobs = spark.sparkContext.statusTracker().getActiveJobsIds() if spark else []
+    return processes, ports, sorted(os.listdir(tempfile.gettempdir())), threading.active_count(), list(jobs)
+
+def search(**options):
+    before = left()
+    result = lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=3, workers=2, directory="runs",
+                   max_budget=5, progress="plain", **options)
+    after = left()
+    print("ending", result.ending, "trials", len(result.trials), "left", "nothing" if after == before else after,
+          flush=True)
+
+"""
+LOCAL = "spark = None\n"
+SPARK = """
+from maggy_like import spark_session
+spark = spark_session("local[2]")
+"""
+PRESS = "search()\n"
+STOP = """
+experiment, started = Experiment(), []
+
+def on_event(event):
+    started.append(event)
+    if len(started) == 4:  # two trials created, two started
+        threading.Thread(target=experiment.stop).start()
+
+search(experiment=experiment, callbacks=[on_event])
+"""
+NOTHING_LEFT = r"ending {} trials 2 left nothing"
+
+
+class Terminal:
+    """A script in a real terminal of its own.
+
+    Attributes:
+        text: What it has shown so far.
+    """
+
+    def __init__(self, folder: Path, code: str) -> None:
+        (folder / "tmp").mkdir()
+        (folder / "script.py").write_text(code)
+        self.text = ""
+        self.pid, self._screen = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            os.environ["TMPDIR"] = str(folder / "tmp")
+            os.execv(sys.executable, [sys.executable, "script.py"])
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._screen, b"\x03")
+
+    def until(self, pattern: str, times: int = 1) -> None:
+        """Wait until it has shown something; the tests' own time limit ends a wait that is in vain."""
+        while len(re.findall(pattern, self.text)) < times:
+            try:
+                self.text += os.read(self._screen, 65536).decode(errors="replace")
+            except OSError:
+                pytest.fail(f"it ended without {pattern!r}:\n{self.text}")
+
+    def close(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._screen)
+
+
+@contextmanager
+def terminal(folder: Path, code: str) -> Iterator[Terminal]:
+    shown = Terminal(folder, code)
+    try:
+        yield shown
+    finally:
+        shown.close()
+
+
+def test_ctrl_c_in_a_terminal_leaves_nothing(tmp_path: Path) -> None:
+    with terminal(tmp_path, COUNTED + LOCAL + PRESS) as shown:
+        shown.until("under way", times=2)
+        shown.press_ctrl_c()
+        shown.until(NOTHING_LEFT.format("interrupted"))
+        assert "Traceback" not in shown.text
+
+
+def test_a_second_ctrl_c_is_quicker_where_workers_do_not_leave(tmp_path: Path) -> None:
+    with terminal(tmp_path, COUNTED + LOCAL + PRESS) as shown:
+        shown.until("under way", times=2)
+        for process in psutil.Process(shown.pid).children():
+            process.suspend()
+        pressed = time.monotonic()
+        shown.press_ctrl_c()
+        shown.until("pressed 1")
+        shown.press_ctrl_c()
+        shown.until(NOTHING_LEFT.format("interrupted"))
+        assert time.monotonic() - pressed < run.LEAVE_PATIENCE
+
+
+def test_stop_from_another_thread_leaves_nothing(tmp_path: Path) -> None:
+    with terminal(tmp_path, COUNTED + LOCAL + STOP) as shown:
+        shown.until(NOTHING_LEFT.format("stopped"))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_ctrl_c_and_stop_on_spark_leave_no_job(tmp_path: Path) -> None:
+    with terminal(tmp_path, COUNTED + SPARK + STOP + PRESS) as shown:
+        shown.until(NOTHING_LEFT.format("stopped"))
+        shown.until("under way", times=4)
+        shown.press_ctrl_c()
+        shown.until(NOTHING_LEFT.format("interrupted"))
+
+
+@pytest.mark.notebook
+def test_an_interrupted_notebook_keeps_its_kernel_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jupyter_client.manager import run_kernel
+
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    shown = ""
+    with run_kernel(cwd=str(tmp_path)) as client:
+        client.execute(COUNTED + LOCAL + PRESS)
+        while "ending" not in shown:
+            message = client.get_iopub_msg(timeout=60)
+            before = shown.count("under way")
+            shown += message["content"].get("text", "")
+            if before < 2 <= shown.count("under way"):
+                client.parent.interrupt_kernel()
+    assert re.search(NOTHING_LEFT.format("interrupted"), shown), shown

@@ -71,6 +71,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "workers=0": ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
     "max_budget=1.5": ({"max_budget": 1.5}, "max_budget must be a whole number of at least 1, got 1.5"),
     "timeout=-1": ({"timeout": -1}, "timeout must be a positive number of seconds, got -1"),
+    "report_timeout=0.5": (
+        {"report_timeout": 0.5}, "report_timeout must be a number of seconds of at least 1, got 0.5; leave it out"),
     "an unknown direction": ({"direction": "maximise"}, r"'max', 'min', got 'maximise'"),
     "as many directions as objectives": (
         {"metric": ["loss", "seconds"], "direction": ["min"]}, r"has 2 names and .*\['min'\] has 1; give a direction"),

@@ -38,33 +38,11 @@ def talk(x: float) -> float:
     return x
 
 
-def misbehave(how: str, reporter: Reporter) -> float | None:
-    """End in the way that ``how`` says."""
-    reporter.report(score=1.0)
-    print(f"about to {how}", flush=True)
-    if how == "raise":
-        raise ValueError("the reason")
-    if how == "exit":
-        sys.exit(3)
-    if how == "segfault":
-        ctypes.string_at(0)
-    if how == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if how == "leave a thread":
-        threading.Thread(target=threading.Event().wait).start()
-    if how == "leave a grandchild":
-        subprocess.Popen(["sleep", "1000"])
-        subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    if how == "swallow":
-        swallow_everything(reporter)
-    return 1.0
-
-
-def swallow_everything(reporter: Reporter) -> None:
+def swallow_everything(x: float, reporter: Reporter) -> None:
     """Keep reporting, and catch whatever a careless training catches."""
     while True:
         try:
-            reporter.report(score=0.0)
+            reporter.report(score=x)
         except Exception:
             continue
 

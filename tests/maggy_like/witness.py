@@ -211,7 +211,9 @@ class Witness:
                 # A verdict stands, also for one that was lost; and none but a rule's verdict stops a trial.
                 run = (event.trial, event.attempt)
                 assert (run in self.condemned) == (event.state is TrialState.STOPPED)
-                assert run not in self.overdue - self.condemned
+                if run in self.overdue - self.condemned:
+                    assert event.failure is not None
+                    assert event.failure.kind == "timeout"
         self.journal.append(to_json(event))
         if self.ledger.apply(from_json(self.journal[-1])) is Decision.STOP:
             self.condemned.add((event.trial, self.ledger.trials[event.trial].attempt))
@@ -245,7 +247,7 @@ class Witness:
                 assert self.experiment.ending is not None
                 self.leaving.add(worker)
             case Refused():
-                assert self.stale
+                assert self.stale or not self.is_live(worker)
 
     def remove(self, urls: Iterable[str]) -> None:
         """A worker removes states; nobody may need them any more."""

@@ -33,7 +33,7 @@ from maggy_like.messages import (
     Stop,
 )
 from optimizers.asha import ASHA
-from optimizers.events import AttemptEnded, AttemptStarted, TrialCreated
+from optimizers.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
 from optimizers.trial import TrialState
 
 
@@ -131,6 +131,7 @@ def test_a_trial_that_keeps_dying_fails_with_its_cause() -> None:
     (again,) = hand.finish(worker, **died)
     assert isinstance(again, Assign)
     assert again.attempt == 2
+    hand.report(worker, 1, 0.5)
     hand.finish(worker, **died)
     failure = hand.study.trials[0].failure
     assert failure is not None
@@ -138,13 +139,97 @@ def test_a_trial_that_keeps_dying_fails_with_its_cause() -> None:
     assert hand.experiment.ending == "completed"
 
 
-def test_an_exception_fails_the_trial_and_the_search_goes_on() -> None:
+RAISED = {"outcome": "raised", "kind": "exception", "message": "ValueError: x", "traceback": "Tr"}
+ALIKE = "(attempt 2, just as the one before)"
+
+
+def test_an_exception_costs_two_attempts_and_the_search_goes_on() -> None:
     hand = Hand(n_trials=2).start()
     worker = hand.join(0)
-    (following,) = hand.finish(worker, outcome="raised", kind="exception", message="ValueError: x", traceback="Tr")
+    (again,) = hand.finish(worker, **RAISED)
+    assert isinstance(again, Assign)
+    assert (again.trial, again.attempt) == (0, 2)
+    assert hand.shown == ["attempt 1 lost: ValueError: x; it will run again"]
+    (following,) = hand.finish(worker, **RAISED)
     assert isinstance(following, Assign)
     assert hand.states() == ["failed", "running"]
-    assert "failed: ValueError: x\nTr" in hand.shown
+    assert f"failed: ValueError: x {ALIKE}\nTr" in hand.shown
+    ended = [event for event in hand.events if isinstance(event, AttemptEnded)]
+    assert [event.failure.message for event in ended if event.failure] == ["ValueError: x", f"ValueError: x {ALIKE}"]
+
+
+@pytest.mark.parametrize("further", ["message", "step", "checkpoint", "worker"])
+def test_an_attempt_that_failed_in_another_way_or_later_is_followed_by_another(further: str) -> None:
+    hand = Hand(n_trials=1, max_attempts=3).start()
+    worker = hand.join(0)
+    hand.report(worker, 3, 0.5)
+    hand.finish(worker, **RAISED)
+    hand.report(worker, 3, 0.5)
+    match further:
+        case "message":
+            hand.finish(worker, **{**RAISED, "message": "ValueError: y"})
+        case "step":
+            hand.report(worker, 4, 0.5)
+            hand.finish(worker, **RAISED)
+        case "checkpoint":
+            hand.tell(TrialCheckpointed(worker, Checkpointed(0, 2, 3, "file:///3")))
+            hand.finish(worker, **RAISED)
+        case "worker":
+            hand.tell(WorkerLost(worker, "kill -9"))
+            worker = hand.join(0, epoch=1)
+    assert (hand.assigned(worker).attempt, hand.states()) == (3, ["running"])
+    hand.finish(worker, **RAISED)
+    assert hand.study.trials[0].failure is not None
+    assert hand.study.trials[0].failure.message == "ValueError: x (attempt 3 of 3)"
+
+
+def test_a_mistake_in_reporting_is_paid_for_once() -> None:
+    hand = Hand(n_trials=1).start()
+    worker = hand.join(0)
+    hand.finish(worker, outcome="raised", kind="report", message="ReportError: steps rise")
+    (trial,) = hand.study.trials
+    assert (trial.state, trial.attempt) == (TrialState.FAILED, 1)
+    assert trial.failure is not None
+    assert trial.failure.message == "ReportError: steps rise"
+
+
+def test_an_attempt_that_starts_over_says_nothing_twice_and_leaves_nothing_out() -> None:
+    hand = Hand(ASHA(mode="stopping"), n_trials=3).start()
+    worker = hand.join(0)
+    for value in (1.0, 2.0):
+        hand.report(worker, 1, value, awaiting=True)
+        hand.finish(worker, outcome="stopped")
+    assert hand.report(worker, 1, 11.0, awaiting=True) == [Decided(2, 1, stop=False)]
+    hand.report(worker, 2, 12.0)
+    hand.finish(worker, **RAISED)
+    assert hand.report(worker, 1, 0.1, awaiting=True) == [Decided(2, 2, stop=False)]
+    assign = hand.assigned(worker)
+    columns = {"loss": ([2, 3], [0.2, 13.0]), "accuracy": ([1, 2, 3], [0.7, 0.8, 0.9])}
+    hand.tell(TrialReported(worker, Reported(2, assign.attempt, "loss", columns)))
+    trial = hand.study.trials[2]
+    measured = [event.columns for event in hand.events if isinstance(event, Measured) and event.trial == 2]
+    assert measured == [
+        {"loss": ([1], [11.0])},
+        {"loss": ([2], [12.0])},
+        {"loss": ([3], [13.0]), "accuracy": ([1, 2, 3], [0.7, 0.8, 0.9])},
+    ]
+    assert (trial.curve.steps.tolist(), trial.curve.values.tolist()) == ([1, 2, 3], [11.0, 12.0, 13.0])
+
+
+def test_a_resumed_run_knows_how_the_attempt_before_failed_and_how_far_this_one_had_got() -> None:
+    hand = Hand(n_trials=1).start()
+    worker = hand.join(0)
+    hand.report(worker, 3, 0.5)
+    hand.finish(worker, **RAISED)
+    again = Hand(n_trials=1)
+    again.experiment.replay(hand.events)
+    again.start()
+    worker = again.join(0)
+    assert again.assigned(worker).attempt == 3  # the second was the lost driver's
+    again.finish(worker, **RAISED)
+    assert again.assigned(worker).attempt == 4
+    again.finish(worker, **RAISED)
+    assert again.states() == ["failed"]
 
 
 def test_silence_loses_a_worker_and_beats_keep_it() -> None:
@@ -160,7 +245,7 @@ def test_silence_loses_a_worker_and_beats_keep_it() -> None:
 
 
 def test_a_trial_past_its_time_is_stopped_and_fails() -> None:
-    hand = Hand(n_trials=1, trial_timeout=5.0).start()
+    hand = Hand(n_trials=1, max_attempts=1, trial_timeout=5.0).start()
     worker = hand.join(0)
     hand.now = 6.0
     assert hand.tell(WorkerSeen(worker), Tick(), Tick()) == [Stop(0, 1)]

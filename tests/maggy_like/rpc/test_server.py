@@ -4,38 +4,58 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-import zmq
+from wire import hello
 
+from maggy_like.errors import ConfigError
 from maggy_like.experiment.inputs import WorkerId
-from maggy_like.messages import PROTOCOL_VERSION, Beat, Hello, Ready, Refused, ToDriver, ToWorker, encode
+from maggy_like.messages import (
+    Assign,
+    Beat,
+    Goodbye,
+    Hello,
+    Logged,
+    Ready,
+    Refused,
+    Stop,
+    ToWorker,
+    encode,
+)
 from maggy_like.rpc.client import Client
+from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.security import RunKeys
 from maggy_like.rpc.server import Received, Server
+from maggy_like.worker.task import WorkerTask
+
+KEYS = RunKeys()
+WORKER = WorkerId(3, 0)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server("127.0.0.1", RunKeys())
+    made = Server("127.0.0.1", KEYS, workers=4)
     yield made
     made.close()
+
+
+def connected(server: Server, message: Hello) -> Client:
+    made = Client(server.address, KEYS.server[0], KEYS.client)
+    made.introduce(message)
+    return made
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
-    made = Client(server.address, server._keys.public)
+    made = connected(server, hello(3))
     yield made
     made.close()
 
 
-def hello(server: Server, *, token: str | None = None, version: int = PROTOCOL_VERSION, epoch: int = 0) -> Hello:
-    return Hello(version, token or server._keys.token, 3, epoch, "host", 1, ["0"], True)
-
-
-def arrived(server: Server, count: int = 1) -> list[Received]:
+def arrived(server: Server, client: Client, count: int = 1) -> list[Received]:
     """The next messages that are taken; bounded, so that a missing one fails the test."""
     received: list[Received] = []
-    for _ in range(50):
-        received += server.poll(0.1)
+    for _ in range(500):
+        received += server.poll(0.01)
+        client.receive()
         if len(received) >= count:
             break
     return received
@@ -43,60 +63,103 @@ def arrived(server: Server, count: int = 1) -> list[Received]:
 
 def answer(server: Server, client: Client) -> ToWorker:
     """The next message to the client, while the server goes on serving."""
-    for _ in range(50):
-        list(server.poll(0.05))
+    for _ in range(500):
+        list(server.poll(0.01))
         if messages := client.receive():
             return messages[0]
     raise AssertionError("no answer")
 
 
 def test_a_worker_that_says_hello_is_heard_and_answered(server: Server, client: Client) -> None:
-    client.send(hello(server))
     client.send(Ready())
-    worker = WorkerId(3, 0)
-    assert arrived(server, 2) == [Received(worker, hello(server)), Received(worker, Ready())]
-    server.send(worker, Beat())
-    assert answer(server, client) == Beat()
-
-
-def test_nothing_is_heard_before_the_hello(server: Server, client: Client) -> None:
-    client.send(Ready())
-    assert answer(server, client) == Refused("unknown peer")
-    assert server.refused == {"unknown peer": 1}
+    assert arrived(server, client, 2) == [Received(WORKER, hello(3)), Received(WORKER, Ready())]
+    server.send(WORKER, Stop(1, 1))
+    assert answer(server, client) == Stop(1, 1)
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
-    [({"token": "guessed"}, "wrong token"), ({"version": 99}, "protocol version 99, not 1")],
+    ("message", "reason"),
+    [
+        (hello(3, version=99), "foreign protocol version"),
+        (hello(4), "no place in this gang"),
+        (hello(-1), "no place in this gang"),
+    ],
 )
-def test_strangers_and_foreign_versions_are_refused(
-    server: Server, client: Client, change: dict[str, object], reason: str
-) -> None:
-    client.send(hello(server, **change))  # type: ignore[arg-type]
-    assert answer(server, client) == Refused(reason)
+def test_who_does_not_belong_here_is_refused(server: Server, message: Hello, reason: str) -> None:
+    stranger = connected(server, message)
+    refused = answer(server, stranger)
+    assert isinstance(refused, Refused)
+    if message.version == 99:
+        assert refused.reason.startswith("protocol version 99, not 2")
+    assert server.refused == {reason: 1}
+    stranger.close()
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_another_process_with_the_same_id_or_an_older_one_is_stale(server: Server, epoch: int) -> None:
+    first = connected(server, hello(3, 1))
+    assert arrived(server, first) == [Received(WorkerId(3, 1), hello(3, 1))]
+    second = connected(server, hello(3, epoch))
+    assert answer(server, second) == Refused("stale incarnation")
+    first.send(Ready())
+    assert arrived(server, first) == [Received(WorkerId(3, 1), Ready())]
+    first.close()
+    second.close()
+
+
+def test_a_newer_incarnation_takes_the_place_and_the_older_is_refused(server: Server, client: Client) -> None:
+    arrived(server, client)
+    newer = connected(server, hello(3, 1))
+    assert arrived(server, newer) == [Received(WorkerId(3, 1), hello(3, 1))]
+    server.send(WORKER, Stop(1, 1))  # passed over: nobody must get the other's orders
     client.send(Ready())
     assert answer(server, client) == Refused("unknown peer")
+    newer.close()
 
 
-@pytest.mark.parametrize("frame", [b"", b"\x00", b"garbage", b"\x81\xa4type\xa3foo", encode(Beat())[:-1]])
-def test_malformed_frames_are_refused_and_the_loop_goes_on(server: Server, client: Client, frame: bytes) -> None:
-    client.forward(frame)
-    client.send(hello(server))
-    assert len(arrived(server)) == 1
-    assert server.refused == {"malformed": 1}
+def test_much_that_comes_in_is_acknowledged_at_once(server: Server, client: Client) -> None:
+    arrived(server, client)
+    client.forward(encode(Logged(0, 1, ["x" * 1000] * 16_000)))
+    assert client.is_crowded
+    assert not client.is_full
+    arrived(server, client)
+    for _ in range(500):
+        if not client.is_crowded:
+            break
+        list(server.poll(0.01))
+        client.receive()
+    assert not client.is_crowded
 
 
-def test_a_peer_without_the_key_gets_nothing_through(server: Server) -> None:
-    with zmq.Context() as context, context.socket(zmq.DEALER) as plain:
-        plain.setsockopt(zmq.LINGER, 0)
-        plain.connect(server.address)
-        plain.send(encode(hello(server)))
-        assert list(server.poll(0.5)) == []
-    wrong_key = Client(server.address, RunKeys().public)
-    wrong_key.socket.setsockopt(zmq.LINGER, 0)
-    wrong_key.send(hello(server))
-    assert list(server.poll(0.5)) == []
-    wrong_key.close()
+def test_a_worker_that_acknowledges_nothing_is_not_heard_any_more(server: Server, client: Client) -> None:
+    arrived(server, client)
+    for _ in range(1001):  # the client reads none of them
+        server.send(WORKER, Stop(1, 1))
+    assert server.refused == {"acknowledges nothing": 1}
+    assert isinstance(answer(server, client), Stop)
+    client.send(Ready())
+    for _ in range(500):
+        list(server.poll(0.01))
+        if Refused("unknown peer") in client.receive():
+            break
+    assert server.refused["unknown peer"] >= 1
+
+
+def test_a_configuration_past_the_limit_is_the_users_error(server: Server, client: Client) -> None:
+    arrived(server, client)
+    with pytest.raises(ConfigError, match="cannot be sent; keep it below"):
+        server.send(WORKER, Assign(1, 1, {"x": "x" * MAX_FRAME}, 1))
+
+
+def test_a_goodbye_is_acknowledged_so_that_nobody_waits(server: Server) -> None:
+    client = connected(server, hello(3))
+    arrived(server, client)
+    client.send(Goodbye())
+    assert arrived(server, client) == [Received(WORKER, Goodbye())]
+    closer = threading.Thread(target=client.close)
+    closer.start()
+    closer.join(0.9)  # less than it would wait in vain
+    assert not closer.is_alive()
 
 
 def test_wake_ends_a_poll_from_another_thread(server: Server) -> None:
@@ -106,13 +169,14 @@ def test_wake_ends_a_poll_from_another_thread(server: Server) -> None:
     waker.join()
 
 
-def test_a_worker_that_has_not_come_is_passed_over(server: Server) -> None:
-    message: ToDriver = Beat()
-    server.send(WorkerId(7, 0), Beat())
-    assert encode(message) == encode(Beat())
+def test_a_worker_that_has_not_come_is_passed_over(server: Server, client: Client) -> None:
+    server.send(WORKER, Beat())
+    assert arrived(server, client) == [Received(WORKER, hello(3))]
+    assert client.receive() == []
 
 
 def test_the_keys_do_not_show() -> None:
-    keys = RunKeys()
-    assert keys.token not in repr(keys)
-    assert keys.pair[1].decode() not in repr(keys)
+    task = WorkerTask("tcp://x:1", KEYS.server[0], KEYS.client, "run", b"", (), (), (), "", "")
+    for shown in (repr(KEYS), repr(task), str(task)):
+        for key in (*KEYS.server, *KEYS.client):
+            assert key.decode() not in shown

@@ -32,7 +32,7 @@ def test_another_master_is_refused_by_name(spark_local: SparkSession) -> None:
 
 def test_settings_of_a_new_session(spark_local: SparkSession) -> None:
     settings = dict(spark_local.sparkContext.getConf().getAll())
-    assert settings["spark.scheduler.barrier.maxConcurrentTasksCheck.interval"] == "2s"
+    assert settings["spark.scheduler.barrier.maxConcurrentTasksCheck.interval"] == "1s"
     assert settings["spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures"] == "3"
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
     assert settings["spark.ui.showConsoleProgress"] == "false"

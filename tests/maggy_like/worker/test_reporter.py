@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from maggy_like.messages import Assign, Checkpointed, Reported, ToDriver, decode_to_driver
+from maggy_like.messages import Assign, Beat, Checkpointed, Reported, ToDriver, decode_to_driver
 from maggy_like.worker.checkpoints import CheckpointStore, is_visible, mark_store
 from maggy_like.worker.reporter import BudgetUsed, Reporter, ReportError, Sender, TrialStopped
 
@@ -125,11 +125,11 @@ def test_alone_it_counts_and_keeps_checkpoints_in_memory() -> None:
 def test_a_store_keeps_the_newest_and_two_that_the_driver_knows(tmp_path: Path, scheme: str) -> None:
     url = (tmp_path / "store").as_uri() if scheme == "file" else f"memory://{tmp_path.name}"
     store = CheckpointStore(url)
-    urls = []
+    urls: list[str] = []
     for step in (1, 2, 3, 4, 5):
         urls.append(store.save(3, 1, {"weights": torch.full((2,), float(step))}))
         if step in (1, 2, 3):
-            store.told()
+            store.told(urls[step - 2])  # it knows the one before
     kept = {2, 3, 5}  # 4 was never told of, and is not the newest
     for step in kept:
         assert torch.equal(store.load(urls[step - 1])["weights"], torch.full((2,), float(step)))
@@ -138,13 +138,24 @@ def test_a_store_keeps_the_newest_and_two_that_the_driver_knows(tmp_path: Path, 
             store.load(urls[step - 1])
 
 
+def test_while_the_driver_does_not_answer_a_store_keeps_what_it_knows(tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    urls: list[str] = []
+    for step in (1, 2, 3, 4, 5):
+        urls.append(store.save(3, 1, step))
+        store.told(urls[1] if step > 1 else None)
+    assert [store.load(url) for url in urls[1:]] == [2, 3, 4, 5]
+    with pytest.raises(FileNotFoundError):
+        store.load(urls[0])
+
+
 def test_a_checkpoint_is_told_with_the_report_that_follows() -> None:
     line = Line()
     line.reporter.checkpoint("before step 1")
-    assert line.frames == []
+    assert line.messages == [Beat()]  # a sign of life
     line.reporter.report(1.0)
     told = Checkpointed(0, 1, 1, "memory:1")
-    assert line.messages == [Reported(0, 1, "value", {"value": ([1], [1.0])}), told]
+    assert line.messages[1:] == [Reported(0, 1, "value", {"value": ([1], [1.0])}), told]
 
 
 def test_after_restore_the_step_must_be_named() -> None:

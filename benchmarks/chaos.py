@@ -1,0 +1,284 @@
+"""A search under faults beside the same search undisturbed: nothing is lost, and what that costs.
+
+Every 2 seconds a trial breaks (exception, exit, segmentation fault, kill, out of memory, hang, closed descriptors,
+a flood of output, things left behind), every 20 seconds a worker does (its child, fork server or agent is killed, or
+frozen until it is declared lost; on Spark every 30 seconds, executors too), strangers knock at the port, and three
+times the driver is killed and the run resumed. All drawn by a seed, all real.
+
+    python -m benchmarks.chaos [--quick] [--engine local|spark|spark-tasks] [--seed N] [--json PATH]
+
+``spark`` runs on a standalone cluster of two Workers; ``spark-tasks`` is the same without a barrier. ``--quick`` runs
+100 trials instead of 300 and freezes nobody (a frozen worker is noticed after 15 seconds).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.chaos_search import FAULTS, RUN, STEPS, WORKERS, note, value
+from benchmarks.common import parser, publish
+from benchmarks.monkey import MARK, Gang, draw_victim, family, is_daemon, knock
+from maggy_like import StandaloneCluster
+
+TRIAL_SECONDS = 1.0
+DRIVER_KILLS = (0.25, 0.5, 0.75)  # shares of the trials that have ended
+KNOCK_EVERY = 5.0
+PATIENCE = 900.0
+FINAL = {"completed", "failed", "stopped"}
+
+
+@dataclass
+class Campaign:
+    """One search, disturbed or not.
+
+    Attributes:
+        folder: All files of it.
+        command: Starts its driver.
+        n_trials: How many there are.
+        wall: Seconds from its first process to the end of its last driver.
+        leftovers: Processes that were still there afterwards.
+    """
+
+    folder: Path
+    command: list[str]
+    n_trials: int
+    mark: str = field(default_factory=lambda: os.urandom(8).hex())
+    wall: float = 0.0
+    leftovers: int = 0
+
+    def start(self, *, resume: bool = False) -> subprocess.Popen[bytes]:
+        """A driver."""
+        with (self.folder / "output.txt").open("ab") as output:
+            return subprocess.Popen(
+                [*self.command, *(["--resume"] if resume else [])],
+                env={**os.environ, MARK: self.mark},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """What the trials wrote down."""
+        path = self.folder / name
+        return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+    def ended(self) -> int:
+        """How many trials have come to their end."""
+        return len({line["trial"] for line in self.lines("ends.jsonl")})
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What the search returned."""
+        found: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
+        return found
+
+
+@dataclass
+class Monkey:
+    """Breaks things at their times.
+
+    Args:
+        campaign: The search.
+        rng: Draws what and whom.
+        worker_faults: Kinds of them to draw from.
+        worker_every: Seconds between two of them.
+    """
+
+    campaign: Campaign
+    rng: random.Random
+    worker_faults: list[str]
+    worker_every: float
+    faults: int = 0
+
+    def disturb(self, driver: subprocess.Popen[bytes], deadline: float) -> None:
+        """Watch the search to its end, killing its driver at three points; faults come meanwhile."""
+        kills = list(DRIVER_KILLS)
+        now = time.monotonic()
+        due = {"trial": now + 3.0, "worker": now + self.worker_every, "stranger": now + KNOCK_EVERY}
+        every = {"trial": 2.0, "worker": self.worker_every, "stranger": KNOCK_EVERY}
+        while driver.poll() is None:
+            now = time.monotonic()
+            if now > deadline:
+                driver.kill()
+                raise SystemExit(f"the search did not end; see {self.campaign.folder / 'output.txt'}")
+            if kills and self.campaign.ended() >= kills[0] * self.campaign.n_trials:
+                kills.pop(0)
+                self._record("driver killed", self._running())
+                driver.kill()
+                driver.wait()
+                driver = self.campaign.start(resume=True)
+                continue
+            for what in [what for what, at in due.items() if now >= at]:
+                due[what] += every[what]
+                self._strike(what, driver)
+            time.sleep(0.05)
+        if driver.returncode:
+            raise SystemExit(f"the driver failed; see {self.campaign.folder / 'output.txt'}")
+
+    def _strike(self, what: str, driver: subprocess.Popen[bytes]) -> None:
+        if what == "trial":
+            self.faults += 1
+            kind = self.rng.choice(sorted(FAULTS))
+            (self.campaign.folder / "orders" / f"{self.faults}-{kind}.order").touch()
+            return
+        gang = Gang(psutil.Process(driver.pid), self.campaign.mark)
+        if what == "stranger":
+            knock(gang.driver, self.rng)
+            self._record("stranger", [])
+            return
+        kind = self.rng.choice(self.worker_faults)
+        if (found := draw_victim(kind, gang, self.rng)) is not None:
+            victim, how = found
+            hit = family(victim) | {victim.pid}
+            struck = [start for start in self._running() if start["pid"] in hit]
+            self._record(kind, struck)
+            how(victim)
+
+    def _running(self) -> list[dict[str, Any]]:
+        """The newest start of each trial that has not ended."""
+        over = {(line["trial"], line["attempt"]) for line in self.campaign.lines("ends.jsonl")}
+        newest = {line["trial"]: line for line in self.campaign.lines("starts.jsonl")}
+        return [start for start in newest.values() if (start["trial"], start["attempt"]) not in over]
+
+    def _record(self, kind: str, struck: list[dict[str, Any]]) -> None:
+        self.faults += 1
+        for start in struck or [{"trial": None, "attempt": None}]:
+            struck_trial = {"trial": start["trial"], "attempt": start["attempt"]}
+            note(self.campaign.folder / "faults.jsonl", fault=f"{self.faults}-{kind}", kind=kind, **struck_trial)
+
+
+def run(campaign: Campaign, monkey: Monkey | None) -> None:
+    """From the first process to the last."""
+    (campaign.folder / "orders").mkdir(parents=True)
+    started = time.monotonic()
+    driver = campaign.start()
+    try:
+        if monkey is None:
+            if driver.wait(PATIENCE):
+                raise SystemExit(f"the driver failed; see {campaign.folder / 'output.txt'}")
+        else:
+            monkey.disturb(driver, started + PATIENCE)
+        campaign.wall = time.monotonic() - started
+    finally:
+        campaign.leftovers = sweep(campaign.mark)
+
+
+def sweep(mark: str) -> int:
+    """Processes of a run that are still there five seconds after its end; they are killed."""
+    deadline = time.monotonic() + 5.0
+    gang = Gang(psutil.Process(), mark)
+    while (left := [process for process in gang.all() if not is_daemon(process)]) and time.monotonic() < deadline:
+        psutil.wait_procs(left, timeout=0.2)
+    for process in left:
+        print("left over:", process.pid, *process.cmdline()[:4], file=sys.stderr)
+        process.kill()
+    return len(left)
+
+
+def check(campaign: Campaign) -> dict[str, float]:
+    """Hold the journal against what the trials must have measured."""
+    journal = campaign.folder / RUN / "journal.jsonl"
+    finals: Counter[int] = Counter()
+    measured: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for line in map(json.loads, journal.read_bytes().splitlines()):
+        if line["type"] == "ended" and line["state"] in FINAL:
+            finals[line["trial"]] += 1
+        elif line["type"] == "measured":
+            steps, values = line["columns"]["value"]
+            measured[line["trial"]] += zip(steps, values, strict=True)
+    lost = twice = 0
+    for number, trial in enumerate(campaign.result["trials"]):
+        expected = {(step, value(trial["x"], step)) for step in range(1, STEPS + 1)}
+        lost += len(expected - set(measured[number]))
+        twice += len(measured[number]) - len(set(measured[number]))
+    return {
+        "trials": len(campaign.result["trials"]),
+        "trials.ended_once": sum(count == 1 for count in finals.values()),
+        "trials.completed": sum(trial["state"] == "completed" for trial in campaign.result["trials"]),
+        "measurements.lost": lost,
+        "measurements.twice": twice,
+    }
+
+
+def table(campaign: Campaign) -> Iterator[str]:
+    """The faults: how many, and how long until the trial that was hit ran again."""
+    starts = campaign.lines("starts.jsonl")
+    faults: dict[str, set[str]] = defaultdict(set)
+    waits: dict[str, list[float]] = defaultdict(list)
+    for fault in campaign.lines("faults.jsonl"):
+        faults[fault["kind"]].add(fault["fault"])
+        again = [s["time"] for s in starts if s["trial"] == fault["trial"] and s["attempt"] > (fault["attempt"] or 0)]
+        if again and fault["kind"] != "flood":
+            waits[fault["kind"]].append(min(again) - fault["time"])
+    yield f"{'fault':<20} {'count':>5} {'median s':>9} {'longest s':>10}   until the trial runs again"
+    for kind, numbers in sorted(faults.items()):
+        count = len(numbers)
+        if waits[kind]:
+            yield f"{kind:<20} {count:>5} {statistics.median(waits[kind]):>9.2f} {max(waits[kind]):>10.2f}"
+        else:
+            yield f"{kind:<20} {count:>5} {'-':>9} {'-':>10}   it went on"
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parser(__doc__)
+    options.add_argument("--engine", choices=["local", "spark", "spark-tasks"], default="local")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the runs' files there")
+    arguments = options.parse_args()
+    n_trials = 100 if arguments.quick else 300
+    seconds = TRIAL_SECONDS * (0.7 if arguments.quick else 1.0)
+    on_spark = arguments.engine != "local"
+    kinds = ["child killed", "fork server killed", "worker killed"]
+    kinds += [] if arguments.quick else ["worker frozen"]
+    kinds += ["executor killed"] if on_spark else []
+    with contextlib.ExitStack() as stack:
+        root = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        command = [sys.executable, "-m", "benchmarks.chaos_search"]
+        options_of_run = ["--trials", str(n_trials), "--seconds", str(seconds), "--engine", arguments.engine]
+        campaigns = {}
+        for name in ("undisturbed", "disturbed"):
+            folder = root / name
+            campaign = Campaign(folder, [*command, str(folder), *options_of_run], n_trials)
+            with contextlib.ExitStack() as cluster_stack:
+                if on_spark:
+                    os.environ[MARK] = campaign.mark  # the cluster's processes are the run's own, executors among them
+                    cluster = cluster_stack.enter_context(StandaloneCluster(2, cores=WORKERS // 2, memory="1g"))
+                    conf = {"spark.master": cluster.master_url, **cluster.conf}
+                    campaign.command += ["--conf", json.dumps(conf)]
+                rng = random.Random(arguments.seed)
+                monkey = Monkey(campaign, rng, kinds, 30.0 if on_spark else 20.0) if name == "disturbed" else None
+                run(campaign, monkey)
+            campaigns[name] = campaign
+        calm, wild = campaigns["undisturbed"], campaigns["disturbed"]
+        print(*table(wild), sep="\n")
+        figures = {
+            "faults": len({line["fault"] for line in wild.lines("faults.jsonl")}),
+            **check(wild),
+            "best_ratio": wild.result["best"] / calm.result["best"],
+            "seconds.undisturbed": calm.wall,
+            "seconds.disturbed": wild.wall,
+            "wall_ratio": wild.wall / calm.wall,
+            "leftover_processes": calm.leftovers + wild.leftovers,
+        }
+        publish(figures, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The search that ``benchmarks.chaos`` disturbs, a program of its own so that its driver can be killed too.
+
+    python -m benchmarks.chaos_search FOLDER --trials N --seconds S [--engine local|spark] [--master URL] [--resume]
+
+Its trials write down when they start and end, and do to themselves what ``FOLDER/orders`` holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from maggy_like import Float, Reporter, SparkEngine, lagom, spark_session
+
+STEPS = 10
+WORKERS = 4
+RUN = "chaos"
+
+
+def value(x: float, step: int) -> float:
+    """What a trial measures; known beforehand, so that a wrong or missing measurement is seen."""
+    return x * step / STEPS
+
+
+def note(path: Path, **entry: Any) -> None:
+    """Append a line, whole, whoever else writes."""
+    line = json.dumps({**entry, "time": time.time()}) + "\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, line.encode())
+    os.close(descriptor)
+
+
+def make_train(folder: Path, seconds: float) -> Callable[..., float]:
+    """A training of ``seconds``, a checkpoint and a report at each of its steps."""
+
+    def train(x: float, reporter: Reporter) -> float:
+        begun = reporter.restore() or 0
+        trial, attempt = reporter.trial, reporter.attempt
+        note(folder / "starts.jsonl", trial=trial, attempt=attempt, pid=os.getpid())
+        for step in range(begun + 1, STEPS + 1):
+            time.sleep(seconds / STEPS)
+            reporter.checkpoint(step)
+            reporter.report(value=value(x, step), step=step)
+            if step < STEPS and (order := claim(folder / "orders")) is not None:
+                _, kind = order.split("-")
+                note(folder / "faults.jsonl", fault=order, kind=kind, trial=trial, attempt=attempt)
+                FAULTS[kind]()
+        note(folder / "ends.jsonl", trial=trial, attempt=attempt)
+        return value(x, STEPS)
+
+    return train
+
+
+def claim(orders: Path) -> str | None:
+    """Take an order, as ``7-hang``, if there is one; no other trial gets it."""
+    for order in orders.glob("*.order"):
+        with contextlib.suppress(FileNotFoundError):
+            order.rename(order.with_suffix(".taken"))
+            return order.stem
+    return None
+
+
+def raise_error() -> None:
+    """An exception."""
+    raise RuntimeError("chaos")
+
+
+def leave() -> None:
+    """``sys.exit``."""
+    sys.exit(3)
+
+
+def crash() -> None:
+    """A segmentation fault."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.string_at(0)
+
+
+def kill_itself() -> None:
+    """A kill, as by the kernel's out-of-memory killer."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fill_memory() -> None:
+    """More memory than there is: the limit is real, and so is the failure."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
+    bytearray(1 << 30)
+
+
+def hang() -> None:
+    """Nothing, for ever."""
+    threading.Event().wait()
+
+
+def close_descriptors() -> None:
+    """No descriptor left, and no end."""
+    os.closerange(0, 4096)
+    threading.Event().wait()
+
+
+def flood() -> None:
+    """50 MB of output; the trial goes on."""
+    for _ in range(50):
+        print("flood " * 175_000)
+
+
+def leave_behind() -> None:
+    """A process and a thread that do not end, and a signal that is ignored; then an exception."""
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    threading.Thread(target=threading.Event().wait).start()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise RuntimeError("chaos, with something left behind")
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    "exception": raise_error,
+    "exit": leave,
+    "segfault": crash,
+    "kill": kill_itself,
+    "memory": fill_memory,
+    "hang": hang,
+    "descriptors": close_descriptors,
+    "flood": flood,
+    "leftovers": leave_behind,
+}
+
+
+def main() -> None:
+    """Run, and write what came of it."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("folder", type=Path)
+    options.add_argument("--trials", type=int, required=True)
+    options.add_argument("--seconds", type=float, required=True)
+    options.add_argument("--engine", default="local")
+    options.add_argument("--conf", type=json.loads, default={})
+    options.add_argument("--resume", action="store_true")
+    arguments = options.parse_args()
+    engine: Any = "local"
+    if arguments.engine != "local":
+        conf = dict(arguments.conf)
+        session = spark_session(conf.pop("spark.master"), app_name=RUN, conf=conf)
+        engine = SparkEngine(session, barrier=arguments.engine == "spark")
+    result = lagom(
+        make_train(arguments.folder, arguments.seconds),
+        {"x": Float(0, 1)},
+        optimizer="random",
+        n_trials=arguments.trials,
+        max_budget=STEPS,
+        workers=WORKERS,
+        engine=engine,
+        name=RUN,
+        directory=arguments.folder,
+        resume=arguments.resume,
+        max_attempts=20,
+        report_timeout=3.0,
+        progress="plain",
+    )
+    trials = [
+        {"x": trial.config["x"], "state": trial.state, "attempts": trial.attempt, "losses": trial.losses}
+        for trial in result.trials
+    ]
+    summary = {"best": result.best_value, "ending": result.ending, "trials": trials}
+    (arguments.folder / "result.json").write_text(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

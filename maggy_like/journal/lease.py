@@ -1,0 +1,136 @@
+"""One driver at a time, where there are no locks: a lease that lapses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from typing import Any
+
+import msgspec
+
+from maggy_like.errors import JournalError
+
+RENEWAL = 10.0
+"""Seconds between two renewals."""
+
+LAPSE = 60.0
+"""Seconds after the last renewal from which on another driver may take over."""
+
+_held: set[str] = set()  # owners of this process
+
+
+class _Holder(msgspec.Struct):
+    owner: str
+    host: str
+    machine: str  # beside the host's name, which need not be its own
+    pid: int
+    time: float
+
+
+class Lease:
+    """An object that says who drives a run.
+
+    It is created exclusively where the store can do that. Its times are the holders' own: the clocks of
+    hosts that may drive the same run must agree to some seconds. A driver that was frozen for so long that
+    another took over finds that out before it writes again.
+
+    Args:
+        fs: The file system.
+        path: The object.
+        name: The run's folder, for people.
+    """
+
+    def __init__(self, fs: Any, path: str, name: str) -> None:
+        self._fs = fs
+        self._path = path
+        self._name = name
+        self._owner = uuid.uuid4().hex
+        self._renewed = 0.0
+
+    def take(self) -> None:
+        """Become the holder.
+
+        Raises:
+            JournalError: Another driver is.
+        """
+        holder = self._holder()
+        if holder is not None:
+            if _is_alive(holder):
+                raise self._refusal(holder)
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(self._path)
+        try:
+            self._write("create")
+        except FileExistsError:
+            if (holder := self._holder()) is not None:
+                raise self._refusal(holder) from None
+            raise
+        _held.add(self._owner)
+
+    def renew(self) -> None:
+        """Put the present time into the lease, if the last renewal is some seconds old.
+
+        Raises:
+            JournalError: Another driver has taken over.
+        """
+        if time.time() - self._renewed < RENEWAL:
+            return
+        holder = self._holder()
+        if holder is None or holder.owner != self._owner:
+            who = "nobody" if holder is None else f"process {holder.pid} on {holder.host}"
+            raise JournalError(
+                f"the run in {self._name} was taken over: its lease, once this process's, is {who}'s now "
+                f"(it lapses when it is not renewed for {LAPSE:g} s); let that one go on"
+            )
+        self._write("overwrite")
+
+    def give_back(self) -> None:
+        """Remove the lease, if it is this driver's."""
+        _held.discard(self._owner)
+        with contextlib.suppress(Exception):  # it lapses by itself
+            holder = self._holder()
+            if holder is not None and holder.owner == self._owner:
+                self._fs.rm_file(self._path)
+
+    def _write(self, mode: str) -> None:
+        now = time.time()
+        holder = _Holder(self._owner, socket.gethostname(), _machine(), os.getpid(), now)
+        self._fs.pipe_file(self._path, msgspec.json.encode(holder), mode=mode)
+        self._renewed = now
+
+    def _holder(self) -> _Holder | None:
+        try:
+            return msgspec.json.decode(self._fs.cat_file(self._path), type=_Holder)
+        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def _refusal(self, holder: _Holder) -> JournalError:
+        left = max(0.0, holder.time + LAPSE - time.time())
+        return JournalError(
+            f"the run in {self._name} is in use by process {holder.pid} on {holder.host}; wait until it ends, or end "
+            f"it (its lease lapses in {left:.0f} s if it is dead)"
+        )
+
+
+def _is_alive(holder: _Holder) -> bool:
+    """Whether the lease still counts: it lapses with time, or at once where its process is seen to be gone."""
+    if time.time() - holder.time > LAPSE:
+        return False
+    if (holder.host, holder.machine) != (socket.gethostname(), _machine()):
+        return True
+    if holder.pid == os.getpid():  # in a container that was started again, the number is the same
+        return holder.owner in _held
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _machine() -> str:
+    return f"{uuid.getnode():012x}"

@@ -1,0 +1,84 @@
+"""A journal in one local file, to which records are appended."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from maggy_like.errors import JournalError
+from maggy_like.journal.records import Part
+
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+class LocalPlace:
+    """A folder of this machine (or one that it mounts).
+
+    A record is handed to the operating system before :meth:`append` returns, so it survives the driver's
+    death; not the machine's, since nothing is synced to the disk for each record. An append that is cut off
+    leaves a torn last line, which the next driver leaves out. The lock is one of the kernel's, on a file of
+    its own so that the journal can be replaced; it ends with the process.
+
+    Args:
+        folder: Made, for the user alone, if it is not there.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        self._path = self._folder / "journal.jsonl"
+        self._lock = self._file = -1
+        self.name = str(folder)
+
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def read(self) -> list[Part]:
+        try:
+            return [Part(str(self._path), self._path.read_bytes())]
+        except FileNotFoundError:
+            return []
+
+    def hold(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = os.open(self._folder / "journal.lock", _FLAGS, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._lock, 100, 0).decode(errors="replace") or "?"
+            self.release()
+            raise JournalError(
+                f"the run in {self._folder} is in use by another process ({holder}); wait until it ends, or end it"
+            ) from None
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, f"pid {os.getpid()}".encode())
+        self._file = os.open(self._path, _FLAGS, 0o600)
+
+    def renew(self) -> None:
+        """Nothing: the kernel's lock does not lapse."""
+
+    def append(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]
+
+    def replace(self, data: bytes) -> str:
+        count = 1
+        while (kept := self._folder / f"journal.damaged-{count}.jsonl").exists():
+            count += 1
+        draft = self._folder / "journal.draft"
+        draft.unlink(missing_ok=True)
+        file = os.open(draft, _FLAGS, 0o600)
+        os.close(self._file)
+        self._file = file
+        self.append(data)
+        os.fsync(file)
+        os.link(self._path, kept)
+        draft.replace(self._path)
+        return str(kept)
+
+    def release(self) -> None:
+        for fd in (self._file, self._lock):
+            if fd >= 0:
+                os.close(fd)
+        self._file = self._lock = -1

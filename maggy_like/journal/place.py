@@ -1,0 +1,77 @@
+"""Where a journal is kept."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from maggy_like.journal.records import Part
+
+
+class Place(Protocol):
+    """A folder that holds one run's journal. :meth:`hold` comes before whatever writes.
+
+    Two kinds serve: :class:`~maggy_like.journal.local.LocalPlace` and
+    :class:`~maggy_like.journal.remote.RemotePlace`. Errors of the file system come through as they are.
+    """
+
+    name: str
+    """The folder, for people."""
+
+    def exists(self) -> bool:
+        """Whether there is a journal."""
+        ...
+
+    def read(self) -> list[Part]:
+        """All of the journal's files, in order; none if there is no journal."""
+        ...
+
+    def hold(self) -> None:
+        """Make the folder, and keep other drivers away until :meth:`release`.
+
+        Raises:
+            JournalError: Another driver holds it; tells who.
+        """
+        ...
+
+    def renew(self) -> None:
+        """Keep holding it; call every few seconds.
+
+        Raises:
+            JournalError: Another driver has taken it over.
+        """
+        ...
+
+    def append(self, data: bytes) -> None:
+        """Add whole lines; when this returns, they outlive the driver."""
+        ...
+
+    def replace(self, data: bytes) -> str:
+        """Make ``data`` the whole journal, and keep the former one.
+
+        Whenever the driver dies, the one or the other is there whole.
+
+        Returns:
+            Where the former one is.
+        """
+        ...
+
+    def release(self) -> None:
+        """Let other drivers in."""
+        ...
+
+
+def place_of(url: str) -> Place:
+    """The folder at a path or at any URL that fsspec knows.
+
+    Raises:
+        ValueError: The URL's file system is not known.
+        ImportError: Its package is not installed.
+    """
+    from fsspec.core import url_to_fs
+    from fsspec.implementations.local import LocalFileSystem
+
+    from maggy_like.journal.local import LocalPlace
+    from maggy_like.journal.remote import RemotePlace
+
+    fs, path = url_to_fs(url)
+    return LocalPlace(path) if isinstance(fs, LocalFileSystem) else RemotePlace(fs, path, url)

@@ -1,0 +1,71 @@
+"""What happens before a peer's first frame: handshakes, answered and counted."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import deque
+
+import zmq
+
+from maggy_like.rpc.refusals import Refusals
+from maggy_like.rpc.security import AllowList
+
+HANDSHAKE_PATIENCE = 3.0
+"""Seconds that a connection gets to shake hands before it is cut off."""
+
+_EVENT = struct.Struct("=HI")
+_FAILURES = {
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "no handshake in time",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "handshake without our key",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "key not on the list",
+}
+_WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | sum(_FAILURES)
+_ROUND = 200
+
+
+class Door:
+    """Lets peers of the run into a ROUTER socket and counts the others.
+
+    Args:
+        socket: Not yet bound.
+        allowed: Says who may come in.
+        refusals: Where the others are counted.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], allowed: AllowList, refusals: Refusals) -> None:
+        socket.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_PATIENCE * 1000))
+        self._socket = socket
+        self._allowed = allowed
+        self._refusals = refusals
+        self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_WATCHED)
+        self._open: deque[float] = deque()  # when connections came whose handshake has not ended
+        self.sockets = (allowed.socket, self._monitor)
+
+    def attend(self) -> None:
+        """Take in what happened; bounded, never waits."""
+        for _ in range(_ROUND):
+            if not self._allowed.answer():
+                break
+        for _ in range(_ROUND):
+            try:
+                event, _ = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
+            except zmq.Again:
+                break
+            if event == zmq.EVENT_ACCEPTED:
+                self._open.append(time.monotonic())
+            elif self._open:
+                self._open.pop()
+            if event in _FAILURES:
+                self._refusals.count(_FAILURES[event])
+        # What speaks another protocol is cut off at once, and ZeroMQ tells of no failure: only that no end came.
+        late = time.monotonic() - 2 * HANDSHAKE_PATIENCE
+        while self._open and self._open[0] < late:
+            self._open.popleft()
+            self._refusals.count("not ZeroMQ")
+
+    def close(self) -> None:
+        """Close, before the socket itself."""
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._allowed.socket.close(0)

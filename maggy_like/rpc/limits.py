@@ -1,0 +1,38 @@
+"""Bounds of the wire: sizes, queues, and how soon a dead connection is noticed."""
+
+from __future__ import annotations
+
+import zmq
+
+MAX_FRAME = 16 << 20
+"""Bytes of the largest message that either end takes."""
+
+HIGH_WATER = 2000
+"""Messages that ZeroMQ itself queues per peer; a link keeps fewer, so that an honest one never fills it."""
+
+PING = 1.0
+"""Seconds between two signs of life of a connection."""
+
+DEAD = 3.0
+"""Seconds without any after which a connection is given up."""
+
+RECONNECT, MAX_RECONNECT = 0.05, 1.0
+"""Seconds to the first try to connect again, and at most between two."""
+
+_HARD_MAX = 2 * MAX_FRAME
+
+
+def set_limits(socket: zmq.Socket[bytes]) -> None:
+    """Set them on a socket of either end; call before it binds or connects."""
+    socket.setsockopt(zmq.MAXMSGSIZE, _HARD_MAX)  # past this the connection is cut before the memory is taken
+    socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
+    socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, _ms(PING))
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _ms(DEAD))
+    socket.setsockopt(zmq.RECONNECT_IVL, _ms(RECONNECT))
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, _ms(MAX_RECONNECT))
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, _ms(MAX_RECONNECT))
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

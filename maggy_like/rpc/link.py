@@ -1,0 +1,193 @@
+"""Exactly once and in order, whatever becomes of the connection beneath: numbers, acknowledgements, resending.
+
+A link is one end of the talk between one incarnation of a worker and the driver. It does no I/O: it turns bodies
+into frames and says of each frame that came in whether its body is the next. Each frame begins with a header of 25
+bytes: the session, a number, the last number that came in from the other end, and flags. Numbered bodies are kept
+until the other end has acknowledged them; a bare one (a hello, a welcome, a beat) is not, and carries the number of
+the last numbered one instead, by which the other end sees whether it misses any.
+"""
+
+from __future__ import annotations
+
+import enum
+import secrets
+import struct
+from collections import deque
+from dataclasses import dataclass
+
+SESSION_SIZE = 8
+"""Bytes of a session's name."""
+
+ACK_BYTES = 1 << 20
+"""Bytes that may come in before they are acknowledged without waiting for a frame that goes out anyway."""
+
+ACK_COUNT = 100
+"""The same for frames."""
+
+_HEADER = struct.Struct(f"!{SESSION_SIZE}sQQB")
+_NUMBERED, _AGAIN = 1, 2
+
+
+class LinkError(ValueError):
+    """A frame that no honest other end sends."""
+
+
+class Arrival(enum.Enum):
+    """What a frame is to its link."""
+
+    NEXT = "next"
+    """Its body is the next one, to be taken exactly now."""
+    REPEATED = "repeated"
+    """It was taken before."""
+    EARLY = "early"
+    """One before it is missing; it will come again."""
+    BARE = "bare"
+    """It has no number: hello, welcome or beat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands before each body.
+
+    Attributes:
+        session: Which incarnation of which worker; made up at random by the worker.
+        number: Of this body; of the last numbered one that was sent where this one is bare.
+        ack: The last number that came in from the other end.
+        is_numbered: Whether the body has a number of its own.
+        again: Whether the sender misses bodies after ``ack``.
+    """
+
+    session: bytes
+    number: int
+    ack: int
+    is_numbered: bool
+    again: bool
+
+
+def new_session() -> bytes:
+    """A name for a session that nobody guesses."""
+    return secrets.token_bytes(SESSION_SIZE)
+
+
+def read_header(frame: bytes) -> Header:
+    """The header of a frame.
+
+    Raises:
+        LinkError: The frame is shorter than a header, or has unknown flags.
+    """
+    if len(frame) < _HEADER.size:
+        raise LinkError(f"a frame of {len(frame)} bytes has no header of {_HEADER.size}")
+    session, number, ack, flags = _HEADER.unpack_from(frame)
+    if flags & ~(_NUMBERED | _AGAIN):
+        raise LinkError(f"unknown flags {flags:#x}")
+    return Header(session, number, ack, bool(flags & _NUMBERED), bool(flags & _AGAIN))
+
+
+def body_of(frame: bytes) -> memoryview:
+    """What stands after the header."""
+    return memoryview(frame)[_HEADER.size :]
+
+
+def bare_frame(session: bytes, body: bytes) -> bytes:
+    """A frame to a peer with which there is no link."""
+    return _HEADER.pack(session, 0, 0, 0) + body
+
+
+class Link:
+    """One end of a session.
+
+    Args:
+        session: Its name.
+        max_bytes: Bodies that may wait to be acknowledged before :attr:`is_full`, in bytes.
+        max_count: The same as a number of bodies.
+
+    Example:
+        >>> here, there = Link(b"8 bytes."), Link(b"8 bytes.")
+        >>> frame = here.number(b"once")
+        >>> there.take(read_header(frame), len(frame)), there.take(read_header(frame), len(frame))
+        (<Arrival.NEXT: 'next'>, <Arrival.REPEATED: 'repeated'>)
+    """
+
+    def __init__(self, session: bytes, max_bytes: int = 16 << 20, max_count: int = 1000) -> None:
+        self.session = session
+        self._max_bytes = max_bytes
+        self._max_count = max_count
+        self._kept: deque[tuple[int, bytes]] = deque()
+        self._size = 0
+        self._sent = 0
+        self._received = 0
+        self._gap_after = -1  # the last number before a gap that was asked for
+        self._unthanked = self._unthanked_bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was numbered has arrived."""
+        return not self._kept
+
+    @property
+    def fullness(self) -> float:
+        """Share of the room that is taken; past 1 by the last body, which is taken whole."""
+        return max(self._size / self._max_bytes, len(self._kept) / self._max_count)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing should be numbered until more is acknowledged."""
+        return self.fullness >= 1
+
+    @property
+    def owes_ack(self) -> bool:
+        """Whether so much came in since the last frame out that the other end's room may run short."""
+        return self._unthanked >= ACK_COUNT or self._unthanked_bytes >= ACK_BYTES
+
+    def number(self, body: bytes) -> bytes:
+        """Number a body and keep it; gives the frame to send."""
+        self._sent += 1
+        self._kept.append((self._sent, body))
+        self._size += len(body)
+        return self._frame(self._sent, body, _NUMBERED)
+
+    def bare(self, body: bytes, *, again: bool = False) -> bytes:
+        """The frame of a body that may be lost; with ``again`` it also asks for what is missing."""
+        return self._frame(self._sent, body, _AGAIN if again else 0)
+
+    def unacknowledged(self) -> list[bytes]:
+        """Frames of all bodies that are kept, to be sent again in this order."""
+        return [self._frame(number, body, _NUMBERED) for number, body in self._kept]
+
+    def take(self, header: Header, size: int) -> Arrival:
+        """Take in a frame of this session.
+
+        Args:
+            header: Its header.
+            size: Its size in bytes.
+
+        Raises:
+            LinkError: It acknowledges what was never sent.
+        """
+        if header.ack > self._sent:
+            raise LinkError(f"acknowledges {header.ack} where {self._sent} were sent")
+        while self._kept and self._kept[0][0] <= header.ack:
+            self._size -= len(self._kept.popleft()[1])
+        if not header.is_numbered:
+            return Arrival.BARE
+        if header.number <= self._received:
+            return Arrival.REPEATED
+        if header.number > self._received + 1:
+            return Arrival.EARLY
+        self._received += 1
+        self._unthanked += 1
+        self._unthanked_bytes += size
+        return Arrival.NEXT
+
+    def should_ask(self, header: Header) -> bool:
+        """Whether a frame shows a gap that must be asked for: once a gap, and again with each beat while it lasts."""
+        if header.number <= self._received + header.is_numbered:
+            return False
+        if header.is_numbered and self._gap_after == self._received:
+            return False
+        self._gap_after = self._received
+        return True
+
+    def _frame(self, number: int, body: bytes, flags: int) -> bytes:
+        self._unthanked = self._unthanked_bytes = 0
+        return _HEADER.pack(self.session, number, self._received, flags) + body

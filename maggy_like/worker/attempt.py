@@ -1,0 +1,156 @@
+"""What the agent knows of the attempt that one of its children runs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from maggy_like.messages import (
+    Assign,
+    Beat,
+    Checkpointed,
+    Decided,
+    Finished,
+    Logged,
+    Reported,
+    Stop,
+    ToDriver,
+    ToWorker,
+    encode,
+)
+from maggy_like.rpc.limits import MAX_FRAME
+from maggy_like.worker.children import DISCONNECTED, Child
+from maggy_like.worker.output import TrialOutput
+from maggy_like.worker.task import WorkerTask
+
+TOO_LARGE = f"sent a message of {{}} bytes, past the limit of {MAX_FRAME}; report fewer metrics at once, return less"
+
+HANGUP_PATIENCE = 1.0
+"""Seconds in which a child whose connection has ended must have exited, else it is killed."""
+
+
+class Attempt:
+    """One attempt, from the moment its child has the assignment to its end.
+
+    Args:
+        assign: The assignment.
+        child: Runs it.
+        task: What the run is.
+
+    Attributes:
+        output: What the child prints, if it is captured.
+        kill_at: When it is to be killed, if so.
+        is_unheard: Whether something that it said could not be passed on; then no end that it tells counts.
+    """
+
+    def __init__(self, assign: Assign, child: Child, task: WorkerTask) -> None:
+        self.assign = assign
+        self.child = child
+        self.output = TrialOutput(child.output, task.logs, assign.trial) if child.output is not None else None
+        self.kill_at: float | None = None
+        self.is_unheard = False
+        self._limit = task.report_timeout
+        self._grace = task.grace
+        self._quiet_since: float | None = time.monotonic()  # None while it waits for the driver's verdict
+        self._told_stop = False
+        self._fault: tuple[str, str] | None = None  # what we end it for
+        self._hung_up = False
+
+    @property
+    def due(self) -> float | None:
+        """When :meth:`check` has something to do, if ever."""
+        if self.kill_at is not None or self._limit is None or self._quiet_since is None:
+            return self.kill_at
+        return self._quiet_since + self._limit
+
+    def check(self, now: float) -> bool:
+        """End an attempt that is silent for too long; whether it must be killed now."""
+        if self.kill_at is not None:
+            if now < self.kill_at:
+                return False
+            if self._hung_up:
+                self.accuse(*DISCONNECTED, kill_at=now)
+            return True
+        if (due := self.due) is not None and now >= due:
+            silent = f"reported nothing for report_timeout={self._limit:g} s"
+            self.accuse("timeout", silent, kill_at=now + self._grace)
+            self.tell(Stop(self.assign.trial, self.assign.attempt))
+        return False
+
+    def is_run(self, trial: int, number: int) -> bool:
+        """Whether this is that attempt of that trial."""
+        return (self.assign.trial, self.assign.attempt) == (trial, number)
+
+    def read(self, frame: bytes) -> ToDriver | None:
+        """What the child sent; None, and the attempt's end, for what is no message or cannot be passed on."""
+        if len(frame) > MAX_FRAME:
+            self.is_unheard = True
+            self.accuse("too_large", TOO_LARGE.format(len(frame)), kill_at=time.monotonic())
+            return None
+        message = self.child.read(frame)
+        if message is None:
+            self.accuse(*DISCONNECTED, kill_at=time.monotonic())
+        return message
+
+    def heard(self, message: Reported | Checkpointed | Beat) -> None:
+        """The function has shown that it goes on."""
+        awaiting = isinstance(message, Reported) and message.awaiting
+        self._quiet_since = None if awaiting else time.monotonic()
+
+    def held_back(self) -> None:
+        """Its reports are not read just now: silence is not its fault."""
+        if self._quiet_since is not None:
+            self._quiet_since = time.monotonic()
+
+    def tell(self, message: ToWorker) -> None:
+        """Pass something on to the child."""
+        if isinstance(message, Decided):
+            self._quiet_since = time.monotonic()
+        with contextlib.suppress(OSError):  # it just died; its channel's end tells
+            self.child.channel.send(encode(message))
+
+    def stop(self, grace: float) -> None:
+        """It was told to stop: kill it after ``grace`` seconds if it does not."""
+        self._told_stop = True
+        self._kill_by(time.monotonic() + grace)
+
+    def accuse(self, kind: str, message: str, *, kill_at: float) -> None:
+        """End it for a fault of its own; the first word stands."""
+        self._fault = self._fault or (kind, message)
+        self._kill_by(kill_at)
+
+    def hung_up(self) -> None:
+        """The child's end of the channel is closed; most often since it has just died."""
+        self._hung_up = True
+        self._kill_by(time.monotonic() + HANGUP_PATIENCE)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether :meth:`take_log` would give anything."""
+        return self.output is not None and self.output.has_lines
+
+    def take_log(self) -> Logged | None:
+        """What was printed since the last call, if anything."""
+        lines, dropped = self.output.take() if self.output is not None else ([], 0)
+        return Logged(self.assign.trial, self.assign.attempt, lines, dropped) if lines or dropped else None
+
+    def verdict(self, finished: Finished) -> Finished:
+        """What the driver hears of an end that the child told."""
+        if self.is_unheard or (finished.outcome == "stopped" and self._fault is not None and not self._told_stop):
+            return self.post_mortem()
+        return finished
+
+    def post_mortem(self) -> Finished:
+        """What the driver hears of an attempt that ended without a word."""
+        tail = ""
+        if self.output is not None:
+            self.output.read_all()
+            tail = self.output.tail
+        trial, attempt = self.assign.trial, self.assign.attempt
+        if self._told_stop:
+            return Finished(trial, attempt, "stopped", traceback=tail)
+        kind, how = self._fault or self.child.cause_of_death
+        return Finished(trial, attempt, "died", kind=kind, message=f"the trial's process {how}", traceback=tail)
+
+    def _kill_by(self, due: float) -> None:
+        self.kill_at = due if self.kill_at is None else min(self.kill_at, due)

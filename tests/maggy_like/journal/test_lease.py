@@ -1,0 +1,118 @@
+"""Who may drive a run whose journal lies where there are no locks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from typing import Any
+
+import fsspec
+import msgspec
+import pytest
+
+from maggy_like.errors import JournalError
+from maggy_like.journal.lease import LAPSE, RENEWAL, Lease
+
+
+class Shelf:
+    """The lease of one run, in memory."""
+
+    def __init__(self) -> None:
+        self.fs = fsspec.filesystem("memory")
+        self.path = f"/{uuid.uuid4().hex}/lease.json"
+
+    def lease(self) -> Lease:
+        return Lease(self.fs, self.path, "memory://run")
+
+    def says(self) -> dict[str, Any]:
+        return dict(msgspec.json.decode(self.fs.cat_file(self.path)))
+
+    def change(self, **fields: Any) -> None:
+        self.fs.pipe_file(self.path, msgspec.json.encode({**self.says(), **fields}))
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+def dead_process() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return process.pid
+
+
+def test_a_second_driver_is_told_who_holds_it_and_when_it_lapses(shelf: Shelf) -> None:
+    first = shelf.lease()
+    first.take()
+    with pytest.raises(JournalError) as caught:
+        shelf.lease().take()
+    host = re.escape(os.uname().nodename)
+    assert re.search(rf"in use by process {os.getpid()} on {host}.*lapses in (5\d|60) s", str(caught.value))
+    first.give_back()
+    assert not shelf.fs.exists(shelf.path)
+
+
+def test_a_lease_of_another_host_is_taken_over_when_it_has_lapsed(shelf: Shelf) -> None:
+    shelf.lease().take()
+    shelf.change(host="elsewhere", time=time.time() - LAPSE + 5)
+    with pytest.raises(JournalError, match=r"on elsewhere; .*lapses in [45] s"):
+        shelf.lease().take()
+    shelf.change(time=time.time() - LAPSE - 1)
+    shelf.lease().take()
+    assert shelf.says()["host"] == os.uname().nodename
+
+
+def test_a_dead_holder_on_this_host_is_passed_over_at_once(shelf: Shelf) -> None:
+    shelf.lease().take()
+    shelf.change(pid=dead_process())
+    shelf.lease().take()
+    assert shelf.says()["pid"] == os.getpid()
+    shelf.change(owner="a process of the same number, before this container was started again")
+    shelf.lease().take()
+
+
+def test_the_same_host_name_on_another_machine_is_another_host(shelf: Shelf) -> None:
+    shelf.lease().take()
+    shelf.change(pid=dead_process(), machine="0123456789ab")
+    with pytest.raises(JournalError, match="is in use"):
+        shelf.lease().take()
+
+
+def test_it_is_renewed_when_it_is_due(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    lease = shelf.lease()
+    lease.take()
+    taken = shelf.says()["time"]
+    lease.renew()
+    assert shelf.says()["time"] == taken
+    monkeypatch.setattr("maggy_like.journal.lease.time.time", lambda: now + RENEWAL + 1)
+    lease.renew()
+    assert shelf.says()["time"] == now + RENEWAL + 1
+
+
+def test_a_driver_that_woke_too_late_finds_out_and_leaves_the_other_s_lease(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen, other = shelf.lease(), shelf.lease()
+    frozen.take()
+    now = time.time()
+    monkeypatch.setattr("maggy_like.journal.lease.time.time", lambda: now + LAPSE + 1)
+    other.take()
+    with pytest.raises(JournalError, match=rf"was taken over: .*process {os.getpid()} on .*; let that one go on"):
+        frozen.renew()
+    frozen.give_back()
+    assert shelf.fs.exists(shelf.path)
+
+
+def test_of_two_that_come_at_once_one_is_refused(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    late, holder_of = shelf.lease(), Lease._holder
+    seen = [None]  # to the late one, nobody was there as it looked
+    monkeypatch.setattr(Lease, "_holder", lambda lease: seen.pop() if lease is late and seen else holder_of(lease))
+    shelf.lease().take()
+    with pytest.raises(JournalError, match="is in use"):
+        late.take()

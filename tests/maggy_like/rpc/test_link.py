@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maggy_like.rpc.link import (
+    ACK_COUNT,
+    Arrival,
+    Link,
+    LinkError,
+    body_of,
+    new_session,
+    read_header,
+)
+
+SESSION = b"8 bytes."
+
+
+class End:
+    """One end, as client and server use a link, but without sockets."""
+
+    def __init__(self) -> None:
+        self.link = Link(SESSION)
+        self.out: deque[bytes] = deque()
+        self.said: list[bytes] = []
+        self.heard: list[bytes] = []
+
+    def say(self, body: bytes) -> None:
+        self.said.append(body)
+        self.out.append(self.link.number(body))
+
+    def hear(self, frame: bytes) -> None:
+        header = read_header(frame)
+        arrival = self.link.take(header, len(frame))
+        if header.again:
+            self.out.extend(self.link.unacknowledged())
+        if arrival in (Arrival.EARLY, Arrival.BARE) and self.link.should_ask(header):
+            self.out.append(self.link.bare(b"beat", again=True))
+        if arrival is Arrival.NEXT:
+            self.heard.append(bytes(body_of(frame)))
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["say", "deliver", "deliver", "beat", "reset", "lose", "replay", "swap"]), st.integers(0, 1)
+    ),
+    max_size=80,
+)
+
+
+@given(steps=STEPS, seed=st.integers(0, 1000))
+def test_whatever_is_lost_repeated_or_swapped_all_arrives_once_and_in_order(
+    steps: list[tuple[str, int]], seed: int
+) -> None:
+    rng = random.Random(seed)
+    ends = End(), End()
+    past: tuple[list[bytes], list[bytes]] = ([], [])
+    for step, which in steps:
+        here, there = ends[which], ends[1 - which]
+        if step == "say":
+            here.say(b"%d" % len(here.said))
+        elif step == "deliver" and here.out:
+            past[which].append(here.out[0])
+            there.hear(here.out.popleft())
+        elif step == "beat":
+            here.out.append(here.link.bare(b"beat"))
+        elif step == "reset":
+            for end in ends:
+                end.out.clear()
+                end.out.extend(end.link.unacknowledged())
+        elif step == "lose" and here.out:
+            del here.out[rng.randrange(len(here.out))]
+        elif step == "replay" and past[which]:
+            there.hear(rng.choice(past[which]))
+        elif step == "swap" and len(here.out) > 1:
+            here.out.rotate(1)
+        for end, other in (ends, ends[::-1]):
+            assert end.heard == other.said[: len(end.heard)]
+    for _ in range(4):  # beats alone mend what is still missing, and acknowledge it
+        for end in ends:
+            end.out.append(end.link.bare(b"beat"))
+        while ends[0].out or ends[1].out:
+            for end, other in (ends, ends[::-1]):
+                if end.out:
+                    other.hear(end.out.popleft())
+    for end, other in (ends, ends[::-1]):
+        assert end.heard == other.said
+        assert end.link.is_empty
+
+
+def test_a_gap_is_asked_for_once_and_again_with_each_beat() -> None:
+    here, there = Link(SESSION), Link(SESSION)
+    here.number(b"lost")
+    later = [read_header(here.number(b"later")) for _ in range(3)]
+    assert [there.take(header, 30) for header in later] == [Arrival.EARLY] * 3
+    assert [there.should_ask(header) for header in later] == [True, False, False]
+    beat = read_header(here.bare(b"beat"))
+    assert there.take(beat, 30) is Arrival.BARE
+    assert there.should_ask(beat)
+
+
+def test_the_room_ends_and_acknowledgements_give_it_back() -> None:
+    here, there = Link(SESSION, max_bytes=100), Link(SESSION)
+    frames = [here.number(bytes(40)) for _ in range(3)]
+    assert here.is_full
+    for frame in frames:
+        there.take(read_header(frame), len(frame))
+    here.take(read_header(there.bare(b"")), 30)
+    assert here.is_empty
+    assert not here.is_full
+
+
+def test_many_frames_are_acknowledged_before_there_is_an_answer() -> None:
+    here, there = Link(SESSION), Link(SESSION)
+    for _ in range(ACK_COUNT):
+        assert not there.owes_ack
+        there.take(read_header(here.number(b"")), 30)
+    assert there.owes_ack
+    there.bare(b"")
+    assert not there.owes_ack
+
+
+@pytest.mark.parametrize("frame", [b"", bytes(24), SESSION + bytes(16) + b"\x04"])
+def test_a_frame_without_a_header_is_no_frame(frame: bytes) -> None:
+    with pytest.raises(LinkError):
+        read_header(frame)
+
+
+def test_acknowledging_what_was_never_sent_is_an_error() -> None:
+    here, there = Link(SESSION), Link(SESSION)
+    there.take(read_header(here.number(b"")), 30)
+    with pytest.raises(LinkError, match="acknowledges 1 where 0 were sent"):
+        Link(SESSION).take(read_header(there.bare(b"")), 30)
+
+
+def test_sessions_differ() -> None:
+    assert new_session() != new_session()
