@@ -97,7 +97,7 @@ class Gang:
         workers = [WorkerId(index, run.epoch) for index in run.indexes]
         was_ready = any(worker in driver.ready for worker in workers)
         for worker in workers:
-            driver.post(WorkerLost(worker, reason))
+            driver.post(WorkerLost(worker, reason, with_gang=len(workers) > 1))
             self._futile[worker.index] = 0 if was_ready else self._futile[worker.index] + 1
         now = time.monotonic()
         futile = self._futile[run.indexes[0]]

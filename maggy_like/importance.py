@@ -20,7 +20,7 @@ NEEDED = 20
 """Trials below which shares are mostly chance (tried on functions of known shares)."""
 
 _BEST = 0.25  # of the trials: shares vary less from run to run than with Optuna's tenth
-_BLAMELESS = ("worker_lost", "driver_lost")  # kinds of failure that say nothing of the configuration
+_BLAMELESS = ("worker_lost", "gang_lost", "driver_lost")  # kinds of failure that say nothing of the configuration
 
 
 def importance(result: Result) -> dict[str, float]:

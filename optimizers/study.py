@@ -52,6 +52,11 @@ from optimizers.trial import Checkpoint, Curve, Failure, Trial, TrialState
 DRIVER_LOST = "driver_lost"
 """Kind of failure of an attempt that ran when the driver went down; it does not count as a loss."""
 
+GANG_LOST = "gang_lost"
+"""Kind of failure of an attempt whose whole gang fell, whichever worker brought it down; it does not count either."""
+
+UNCOUNTED = (DRIVER_LOST, GANG_LOST)
+
 
 class Study:
     """Trials, their scheduler and the history that the optimizer sees.
@@ -253,7 +258,7 @@ class Study:
         self._move(trial, event.state)
         match event.state:
             case TrialState.PENDING:
-                trial.losses += event.failure is None or event.failure.kind != DRIVER_LOST
+                trial.losses += event.failure is None or event.failure.kind not in UNCOUNTED
                 return
             case TrialState.FAILED:
                 self.scheduler.fail(trial.id)

@@ -37,7 +37,12 @@ class InlineRun(EngineRun):
 
     def wait(self, timeout: float) -> bool:
         self._thread.join(timeout)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        if not self._served:  # the search was over before there was anything to serve
+            self._served = True
+            self._nursery.abandon()
+        return True
 
     def _serve(self) -> None:
         Agent(self._task, self._context, nursery=self._nursery).run()

@@ -10,10 +10,10 @@ from maggy_like.experiment.states import SavedStates
 from maggy_like.messages import Finished, Reported
 from optimizers.base import Decision
 from optimizers.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
-from optimizers.study import DRIVER_LOST, Study
+from optimizers.study import DRIVER_LOST, GANG_LOST, UNCOUNTED, Study
 from optimizers.trial import Curve, Failure, Trial, TrialState
 
-NO_FAULT = ("worker_lost", DRIVER_LOST)
+NO_FAULT = ("worker_lost", *UNCOUNTED)
 """Kinds of failure that say nothing of the trial: it may come again for ever and be well."""
 
 FINAL = ("report",)
@@ -26,6 +26,8 @@ class Attempts:
     Args:
         study: The ledger.
         max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
+        workers: Size of the gang. When it falls as a whole, each of its trials bears a share of the blame: it takes
+            that many times as many falls to fail one.
 
     Attributes:
         retries: Trials whose attempt failed or was lost, in the order in which they shall run again.
@@ -33,12 +35,13 @@ class Attempts:
         states: What of their saved states is still of use.
     """
 
-    def __init__(self, study: Study, max_attempts: int) -> None:
+    def __init__(self, study: Study, max_attempts: int, workers: int) -> None:
         self.retries: deque[int] = deque()
         self.doomed: set[int] = set()
         self.states = SavedStates(study)
         self._study = study
         self._max_attempts = max_attempts
+        self._max_falls = max_attempts * workers
         self._began: dict[int, tuple[int, int]] = {}  # how far running trials had got when their attempt began
         self._warned: set[str] = set()
         self._out: list[Command] = []
@@ -109,9 +112,11 @@ class Attempts:
             self.stop(trial)
         elif failure.kind in FINAL:
             self.fail(trial, failure)
-        elif failure.kind != DRIVER_LOST and trial.losses + 1 >= self._max_attempts:
+        elif failure.kind not in UNCOUNTED and trial.losses + 1 >= self._max_attempts:
             nth = f" (attempt {trial.losses + 1} of {self._max_attempts})" if self._max_attempts > 1 else ""
             self.fail(trial, Failure(failure.kind, failure.message + nth, failure.traceback))
+        elif failure.kind == GANG_LOST and trial.attempt >= self._max_falls:
+            self.fail(trial, Failure(GANG_LOST, f"{failure.message} (attempt {trial.attempt})"))
         elif self._is_repeated(trial, failure):
             message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
             self.fail(trial, Failure(failure.kind, message, failure.traceback))

@@ -54,10 +54,15 @@ class WorkerBroken:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker is gone without a goodbye, as its engine says."""
+    """A worker is gone without a goodbye, as its engine says.
+
+    Attributes:
+        with_gang: Whether others fell with it, so that nobody knows whose fault it was.
+    """
 
     worker: WorkerId
     reason: str
+    with_gang: bool = False
 
 
 @dataclass(frozen=True, slots=True)

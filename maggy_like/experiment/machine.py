@@ -32,7 +32,7 @@ from maggy_like.experiment.proposals import Proposals
 from maggy_like.experiment.workers import Worker, WorkerState
 from maggy_like.messages import Assign, Decided, Kept, Refused, Reported, Shutdown, Stop
 from optimizers.events import CheckpointSaved, Event
-from optimizers.study import DRIVER_LOST, Study
+from optimizers.study import DRIVER_LOST, GANG_LOST, Study
 from optimizers.trial import Failure, Trial, TrialState
 
 
@@ -70,7 +70,7 @@ class StateMachine:
         self.error: Exception | None = None
         self.stale = 0
         self._proposals = Proposals(study, workers)
-        self._attempts = Attempts(study, max_attempts)
+        self._attempts = Attempts(study, max_attempts, workers)
         self._trial_timeout = trial_timeout
         self._heartbeat_timeout = heartbeat_timeout
         self._idle: dict[int, float] = {}  # since when workers are idle by index, in order of idling
@@ -120,9 +120,9 @@ class StateMachine:
                 self._stop_all(event.reason, event.error)
             case WorkerJoined():
                 self._joined(event)
-            case WorkerLost(worker=known, reason=reason):
+            case WorkerLost(worker=known, reason=reason, with_gang=with_gang):
                 if (worker := self._worker(known)) is not None:
-                    self._lost(worker, reason)
+                    self._lost(worker, reason, GANG_LOST if with_gang else "worker_lost")
             case _:
                 self._heard(event)
         return self._out
@@ -219,10 +219,9 @@ class StateMachine:
         else:
             self._drop(worker, WorkerState.GONE, Failure(DRIVER_LOST, "the search was stopped"))
 
-    def _lost(self, worker: Worker, reason: str) -> None:
+    def _lost(self, worker: Worker, reason: str, kind: str = "worker_lost") -> None:
         message = f"worker {worker.id.index} on {worker.host} was lost: {reason}"
-        kind = "worker_lost" if self.ending is None else DRIVER_LOST
-        self._drop(worker, WorkerState.LOST, Failure(kind, message))
+        self._drop(worker, WorkerState.LOST, Failure(kind if self.ending is None else DRIVER_LOST, message))
         self._out.append(Send(worker.id, Refused("this incarnation was declared lost")))  # it may yet live
         if self.ending is None:
             self._out.append(Show(message))

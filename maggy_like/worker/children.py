@@ -216,6 +216,11 @@ class InlineNursery:
             finally:
                 channel.close()
 
+    def abandon(self) -> None:
+        """Close what :meth:`serve_here` would have served; call once the agent has left, if nobody serves."""
+        if self._theirs is not None:
+            self._theirs.close()
+
     def attend(self) -> bool:
         return True
 

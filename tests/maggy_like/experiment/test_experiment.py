@@ -34,7 +34,7 @@ from maggy_like.messages import (
 )
 from optimizers.asha import ASHA
 from optimizers.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
-from optimizers.trial import TrialState
+from optimizers.trial import Failure, TrialState
 
 
 def test_a_worker_gets_a_trial_when_it_is_ready_and_the_next_with_its_end() -> None:
@@ -368,3 +368,14 @@ def test_replay_gives_the_same_study_and_goes_on() -> None:
     resumed = again.join(0)
     assert again.assigned(resumed).trial == running.trial
     assert again.assigned(resumed).attempt == running.attempt + 1
+
+
+def test_the_fall_of_a_gang_is_a_share_of_the_blame_for_each_of_its_trials() -> None:
+    hand = Hand(n_trials=2, workers=2, max_attempts=2).start()
+    for epoch in range(4):
+        gang = [hand.join(index, epoch) for index in range(2)]
+        assert hand.states() == ["running", "running"]
+        hand.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in gang))
+    failed = hand.study.trials[0]
+    assert (failed.attempt, failed.losses, failed.state) == (4, 0, TrialState.FAILED)
+    assert failed.failure == Failure("gang_lost", "worker 0 on host was lost: the stage fell (attempt 4)")
