@@ -63,7 +63,7 @@ SPACE = {
 
 if __name__ == "__main__":
     print("Searching 40 configurations of a network on handwritten digits; ASHA runs only the best of them on.")
-    result = lagom(train, SPACE, optimizer="asha", metric="accuracy", n_trials=40, min_budget=3, max_budget=27, seed=1)
+    result = lagom(train, SPACE, optimizer="asha", metric="accuracy", n_trials=40, max_budget=27, seed=1)
     best = result.best_trial
     assert best is not None
     print(f"best configuration: {result.best_config}")

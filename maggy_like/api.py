@@ -80,8 +80,8 @@ def lagom(
             dict of metrics with the objective in it, or None to let the last report stand.
         searchspace: Domains by name: ``Float(1e-4, 1e-1, log=True)``, ``Integer(16, 256)``,
             ``["relu", "gelu"]`` for a choice, a plain value for a constant.
-        optimizer: A name, or an :class:`~optimizers.base.Optimizer` (or its class). ``"asha"`` halves at rungs
-            over the proposals of a Gaussian process, ``"mobster"`` does so from one step on, ``"hyperband"`` and
+        optimizer: A name, or an :class:`~optimizers.base.Optimizer` (or its class). ``"asha"`` halves at ``max_budget // eta``
+            steps, after a glance below, over the proposals of a Gaussian process, ``"mobster"`` does so from one step on, ``"hyperband"`` and
             ``"bohb"`` in brackets, over random configurations or a density model; ``"bayesian"`` is the Gaussian
             process with full trainings; ``"pbt"`` is population-based training (needs checkpoints); ``"tpe"`` is
             Optuna's, ``"skopt"`` scikit-optimize's; ``"random"``, ``"grid"`` and ``"sobol"`` learn nothing. The
@@ -93,8 +93,8 @@ def lagom(
             size, or no bound when ``timeout`` is given.
         timeout: Seconds after which the search ends with what it has.
         max_budget: Steps of a full training: ``reporter.budget`` tells the function its share.
-        min_budget: ASHA and its kin: steps of the lowest rung; by default ``max_budget // eta`` for ``"asha"``, 1
-            for the others.
+        min_budget: ASHA and its kin: steps of the lowest rung; by default ``max_budget // eta**2`` for ``"asha"``,
+            1 for the others.
         eta: ASHA and its kin: one in ``eta`` goes on at each rung.
         mode: ASHA and its kin: ``"promotion"`` pauses trials and runs the best on from their checkpoints;
             ``"stopping"`` decides once at each rung. By default promotion if ``train_fn`` both

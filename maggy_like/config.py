@@ -219,7 +219,7 @@ def reach_hint(optimizer: Optimizer, problem: Problem) -> str:
     if not isinstance(optimizer, ASHA) or problem.n_trials is None:
         return ""
     levels = optimizer.levels(problem.max_budget)
-    needed = optimizer.eta ** (len(levels) - 1)
+    needed = math.ceil(math.prod(optimizer.etas(levels)[:-1]))
     if problem.n_trials >= needed:
         return ""
     rungs = ", ".join(map(str, levels))

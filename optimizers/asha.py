@@ -45,13 +45,13 @@ def rung_levels(max_budget: int, min_budget: int = 1, eta: int = 3) -> tuple[int
 
 
 class Rung:
-    """The results at one rung, split into the best ``floor(n / eta)`` and the rest.
+    """The results at one rung, split into the best ``floor(n / eta)`` and the rest; ``eta`` is above 1.
 
     Two heaps face each other at the border between the two, so recording a result costs
     O(log n) however many came before.
     """
 
-    def __init__(self, eta: int) -> None:
+    def __init__(self, eta: float) -> None:
         self._eta = eta
         self._size = 0
         self._recorded: set[int] = set()
@@ -133,8 +133,8 @@ class PromotionScheduler(Scheduler):
 
     may_promote = True
 
-    def __init__(self, levels: tuple[int, ...], eta: int) -> None:
-        self.rungs = [Rung(eta) for _ in levels]
+    def __init__(self, levels: tuple[int, ...], etas: tuple[float, ...]) -> None:
+        self.rungs = [Rung(eta) for eta in etas]
         self._levels = levels
         self._level: dict[int, int] = {}  # rung up to which the present or next attempt runs
         self._last: dict[int, float] = {}  # newest loss by trial
@@ -177,8 +177,8 @@ class PromotionScheduler(Scheduler):
 class StoppingScheduler(Scheduler):
     """The stopping form: at each rung a trial goes on only if it is in the quota as it arrives."""
 
-    def __init__(self, levels: tuple[int, ...], eta: int) -> None:
-        self.rungs = [Rung(eta) for _ in levels]
+    def __init__(self, levels: tuple[int, ...], etas: tuple[float, ...]) -> None:
+        self.rungs = [Rung(eta) for eta in etas]
         self._levels = levels
         self._reached: dict[int, int] = {}  # highest rung that holds a result of the trial
         self._grant = Grant(levels[-1], levels[:-1])
@@ -208,8 +208,7 @@ class ASHA(Optimizer):
 
     Args:
         eta: Only the best ``1 / eta`` of a rung go on; an integer of at least 2.
-        min_budget: Steps of the lowest rung, or a little more (see :func:`rung_levels`); None for
-            ``max_budget // eta``.
+        min_budget: Steps of the lowest rung, or a little more (see :func:`rung_levels`).
         mode: ``promotion`` pauses every trial at its rung and runs the best on later, from their
             checkpoints (without checkpoints they start over, which costs up to ``eta / (eta - 1)``
             of the steps). ``stopping`` decides once, when a trial reaches a rung.
@@ -225,7 +224,7 @@ class ASHA(Optimizer):
         self,
         *,
         eta: int = 3,
-        min_budget: int | None = 1,
+        min_budget: int = 1,
         mode: Mode = "promotion",
         sampler: Optimizer | None = None,
         brackets: int | None = 1,
@@ -251,7 +250,7 @@ class ASHA(Optimizer):
         self.adaptive = self.sampler.adaptive
 
     def validate(self, problem: Problem) -> None:
-        if self.min_budget is not None and self.min_budget > problem.max_budget:
+        if self.min_budget > problem.max_budget:
             raise OptimizerError(
                 f"min_budget={self.min_budget} lies above max_budget={problem.max_budget}; "
                 "lower the one or raise the other"
@@ -263,14 +262,18 @@ class ASHA(Optimizer):
 
     def levels(self, max_budget: int) -> tuple[int, ...]:
         """The steps of the rungs in a search of ``max_budget`` steps."""
-        lowest = max(max_budget // self.eta, 1) if self.min_budget is None else self.min_budget
-        return rung_levels(max_budget, lowest, self.eta)
+        return rung_levels(max_budget, self.min_budget, self.eta)
+
+    def etas(self, levels: tuple[int, ...]) -> tuple[float, ...]:
+        """One in how many goes on at each of the rungs; the top one's is of no account."""
+        return (float(self.eta),) * len(levels)
 
     def scheduler(self, problem: Problem) -> PromotionScheduler | StoppingScheduler | BracketScheduler:
         levels = self.levels(problem.max_budget)
+        etas = self.etas(levels)
         form = PromotionScheduler if self.mode == "promotion" else StoppingScheduler
         count = len(levels) if self.brackets is None else min(self.brackets, len(levels))
         if count == 1:
-            return form(levels, self.eta)
-        inner = [form(levels[lowest:], self.eta) for lowest in range(count)]
+            return form(levels, etas)
+        inner = [form(levels[lowest:], etas[lowest:]) for lowest in range(count)]
         return BracketScheduler(inner, bracket_shares(len(levels), self.eta, count), problem.seed)

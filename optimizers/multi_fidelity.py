@@ -17,32 +17,13 @@ from optimizers.novelty import key, untried
 from optimizers.random_search import RandomSearch
 
 
-def model_asha(
-    eta: int = 3, min_budget: int | None = None, mode: Mode = "promotion", brackets: int = 1, n_initial: int = 8
-) -> ASHA:
-    """ASHA over the proposals of a Gaussian process, from ``max_budget // eta`` steps on: ``optimizer="asha"``.
-
-    Rungs far below the full budget made every sampler worse on the learning curves that we measured: those who learn
-    fast at first are not those who end well, and a model learns to propose them. ``ASHA()`` itself, the class, is
-    the plain algorithm: random configurations, rungs from one step on.
-
-    Args:
-        eta: As in :class:`ASHA`.
-        min_budget: As in :class:`ASHA`; by default ``max_budget // eta``, so that there are two rungs.
-        mode: As in :class:`ASHA`.
-        brackets: As in :class:`ASHA`.
-        n_initial: As in :class:`BayesianSearch`.
-    """
-    return ASHA(eta=eta, min_budget=min_budget, mode=mode, brackets=brackets, sampler=BayesianSearch(n_initial))
-
-
 def mobster(eta: int = 3, min_budget: int = 1, mode: Mode = "promotion", n_initial: int = 8) -> ASHA:
     """ASHA from one step on, with a joint Gaussian process over configuration and budget.
 
     Source: Klein, Tiao, Lienart, Archambeau and Seeger, "Model-based Asynchronous Hyperparameter and Neural
     Architecture Search", 2020. The scores that are modelled are ours, see :mod:`optimizers.bayesian.scores`.
     """
-    return model_asha(eta, min_budget, mode, 1, n_initial)
+    return ASHA(eta=eta, min_budget=min_budget, mode=mode, sampler=BayesianSearch(n_initial))
 
 
 def hyperband(eta: int = 3, min_budget: int = 1, mode: Mode = "promotion") -> ASHA:

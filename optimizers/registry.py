@@ -11,7 +11,8 @@ from optimizers.base import Optimizer
 from optimizers.bayesian import BayesianSearch
 from optimizers.errors import OptimizerError
 from optimizers.grid import Grid
-from optimizers.multi_fidelity import bohb, hyperband, mobster, model_asha
+from optimizers.model_asha import ModelASHA
+from optimizers.multi_fidelity import bohb, hyperband, mobster
 from optimizers.names import did_you_mean
 from optimizers.population import PBT
 from optimizers.quasi_random import Sobol
@@ -25,7 +26,7 @@ _BUILT_IN: dict[str, Factory] = {
     "grid": Grid,
     "sobol": Sobol,
     "bayesian": BayesianSearch,
-    "asha": model_asha,
+    "asha": ModelASHA,
     "mobster": mobster,
     "hyperband": hyperband,
     "bohb": bohb,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,11 +15,19 @@ from optimizers.multi_objective import parego_losses
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+_NO_LEVEL = 1 << 30
+_ENOUGH = 8  # finite results above the floor, from which on those below it are left out
+_WORST = 1 / 3  # of those below the floor: what a glance throws out
 _CUT = 2.0  # distances from the best to the median, above the median
 
 
 class Results:
     """Observations in columns, which grow with a history.
+
+    Args:
+        max_budget: Steps of a full training.
+        min_share: Observations after less than this share of it have no score while there are enough others, but
+            for those of the worst third of them that got no further: these are ranked with the failed ones.
 
     Attributes:
         trials: The trial of each observation, shape (n,).
@@ -26,8 +35,9 @@ class Results:
         losses: Shape (n, m), a column for each objective.
     """
 
-    def __init__(self, max_budget: int) -> None:
+    def __init__(self, max_budget: int, min_share: float = 0.0) -> None:
         self._max_budget = max_budget
+        self._floor = math.floor(math.log2(min_share) + 1e-9) if min_share else -_NO_LEVEL
         self.trials: Integers = np.empty(0, dtype=np.int64)
         self.levels: Integers = np.empty(0, dtype=np.int64)
         self.losses: Array = np.empty((0, 0))
@@ -64,7 +74,9 @@ class Results:
             return np.empty(0, dtype=np.int64), np.empty(0)
         trials = self.trials[:n]
         losses = self.losses[:n, 0] if self.losses.shape[1] == 1 else parego_losses(self.losses[:n], rng)
-        levels = self._levels_of_failures_raised(self.levels[:n], losses)
+        kept, levels, losses = self._above_the_floor(losses)
+        trials = trials[kept]
+        levels = self._levels_of_failures_raised(levels, losses)
         score_of = np.full(trials.max(initial=-1) + 1, np.nan)
         rows, scores = [], []
         for level in np.unique(levels):
@@ -77,7 +89,21 @@ class Results:
             score_of[trials[entries]] = given
             rows.append(entries)
             scores.append(given)
-        return np.concatenate(rows), np.concatenate(scores)
+        return kept[np.concatenate(rows)], np.concatenate(scores)
+
+    def _above_the_floor(self, losses: Array) -> tuple[Integers, Integers, Array]:
+        """Which of the first observations are scored, shape (m,), with their levels and losses."""
+        trials, levels = self.trials[: len(losses)], self.levels[: len(losses)]
+        is_low = levels < self._floor
+        if not is_low.any() or np.isfinite(losses[~is_low]).sum() < _ENOUGH:
+            return np.arange(len(losses)), levels, losses
+        low = np.flatnonzero(is_low)
+        ranked = np.where(np.isfinite(losses[low]), losses[low], np.inf)
+        is_worst = ranked > np.quantile(ranked, 1.0 - _WORST, method="lower")
+        worst = low[is_worst & ~np.isin(trials[low], trials[~is_low])]
+        kept = np.sort(np.concatenate([np.flatnonzero(~is_low), worst]))
+        failed = np.isin(kept, worst)
+        return kept, np.where(failed, self._floor, levels[kept]), np.where(failed, np.inf, losses[kept])
 
     @staticmethod
     def _levels_of_failures_raised(levels: Integers, losses: Array) -> Integers:

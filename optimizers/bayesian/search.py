@@ -51,6 +51,8 @@ class BayesianSearch(Optimizer):
 
     Args:
         n_initial: Results with a finite loss before the model is used; until then, Sobol' points.
+        min_share: Results after less than this share of the full budget are left out, but for those of the worst
+            third, which count as failed. For schedules that end the worst of them there.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -61,16 +63,20 @@ class BayesianSearch(Optimizer):
 
     multi_objective = True
 
-    def __init__(self, n_initial: int = 8) -> None:
+    def __init__(self, n_initial: int = 8, *, min_share: float = 0.0) -> None:
         if isinstance(n_initial, bool) or not isinstance(n_initial, int) or n_initial < 1:
             raise OptimizerError(f"n_initial must be an integer of at least 1, got {n_initial!r}")
+        if isinstance(min_share, bool) or not isinstance(min_share, int | float) or not 0.0 <= min_share <= 1.0:
+            raise OptimizerError(f"min_share must be a number from 0 to 1, got {min_share!r}")
         self.n_initial = n_initial
+        self.min_share = min_share
         self._initial = Sobol()
         self._known: tuple[History, Surrogate] | None = None
 
     def ask(self, index: int, history: History) -> Config:
         space, rng = history.problem.space, history.rng(index)
-        n_finite = sum(math.isfinite(seen.loss) for seen in history.observations)
+        least = int(self.min_share * history.problem.max_budget + 1e-9)
+        n_finite = sum(seen.step >= least and math.isfinite(seen.loss) for seen in history.observations)
         if not space.dimensions:
             return space.sample(rng)
         if n_finite < self.n_initial and not any(history.problem.earlier):
@@ -91,7 +97,7 @@ class BayesianSearch(Optimizer):
         from optimizers.bayesian.surrogate import Surrogate  # scipy takes a second that only models should cost
 
         if self._known is None or self._known[0] is not history:
-            self._known = (history, Surrogate(history, self.n_initial))
+            self._known = (history, Surrogate(history, self.n_initial, self.min_share))
         self._known[1].update()
         return self._known[1]
 

@@ -65,20 +65,22 @@ class Surrogate:
     Args:
         history: The search; its observations only ever grow.
         n_initial: Results before the first fit, if there is no earlier search.
+        min_share: Of the full budget; see :class:`~optimizers.bayesian.scores.Results`.
     """
 
-    def __init__(self, history: History, n_initial: int) -> None:
+    def __init__(self, history: History, n_initial: int, min_share: float = 0.0) -> None:
         problem = history.problem
         self.axes = Axes(problem.space)
         self.units = np.empty((0, self.axes.d))
         self._history = history
+        self._min_share = min_share
         self._earlier = [self._read(seen, problem.max_budget) for seen in problem.earlier if seen]
         self._has_levels = problem.max_budget > 1
         self._depth = max(int(np.ceil(np.log2(problem.max_budget))), 1)
         n_extra = int(self._has_levels) + bool(self._earlier)
         self.groups = np.concatenate([self.axes.groups, self.axes.d + np.arange(n_extra)])
         self._n_axes = self.axes.d + n_extra
-        self._results = Results(problem.max_budget)
+        self._results = Results(problem.max_budget, min_share)
         self._first = 0 if self._earlier else n_initial
         self._fits: dict[int, Fit] = {}
 
@@ -161,6 +163,6 @@ class Surrogate:
         return np.array([self.axes.space.to_unit(seen.config) for seen in observations])
 
     def _read(self, observations: Sequence[Observation], max_budget: int) -> tuple[Results, Array]:
-        results = Results(max_budget)
+        results = Results(max_budget, self._min_share)
         results.extend(observations)
         return results, self._points(observations)

@@ -272,7 +272,7 @@ def test_a_trial_at_rest_is_no_candidate_before_it_has_left_its_worker() -> None
 
 
 def test_a_rung_takes_a_result_once() -> None:
-    scheduler = PromotionScheduler((2, 6, 18), 3)
+    scheduler = PromotionScheduler((2, 6, 18), (3, 3, 3))
     for step in (1, 2, 3, 7, 20):
         scheduler.report(0, step, 1.0)
     scheduler.fail(0)
@@ -295,7 +295,7 @@ def test_less_than_a_third_go_on_whatever_the_order() -> None:
 
 
 def test_a_trial_goes_on_only_if_it_is_in_the_quota_as_it_arrives() -> None:
-    scheduler = StoppingScheduler((1, 3, 9), 3)
+    scheduler = StoppingScheduler((1, 3, 9), (3, 3, 3))
     losses = [1.0, 2.0, 3.0, 0.5, 0.7, 0.6, 0.6]
     decisions = [scheduler.report(trial, 1, loss) for trial, loss in enumerate(losses)]
     # The sixth is the second best of six; the last equals it, but came later.
@@ -303,7 +303,7 @@ def test_a_trial_goes_on_only_if_it_is_in_the_quota_as_it_arrives() -> None:
 
 
 def test_a_skipped_rung_is_not_filled_backwards() -> None:
-    scheduler = StoppingScheduler((1, 3, 9), 2)
+    scheduler = StoppingScheduler((1, 3, 9), (2, 2, 2))
     for step in (5, 6, 8):
         scheduler.report(0, step, 1.0)
         assert [len(rung) for rung in scheduler.rungs] == [0, 1, 0]
@@ -313,14 +313,14 @@ def test_a_skipped_rung_is_not_filled_backwards() -> None:
 
 
 def test_nobody_stops_at_the_top_nor_between_rungs() -> None:
-    scheduler = StoppingScheduler((2, 6), 3)
+    scheduler = StoppingScheduler((2, 6), (3, 3))
     assert scheduler.report(0, 1, 1.0) is CONTINUE
     assert scheduler.report(0, 6, math.nan) is CONTINUE
     assert [len(rung) for rung in scheduler.rungs] == [0, 1]
 
 
 def test_a_crash_is_the_worst_of_the_rung_it_was_on_its_way_to() -> None:
-    scheduler = StoppingScheduler((1, 3, 9), 2)
+    scheduler = StoppingScheduler((1, 3, 9), (2, 2, 2))
     scheduler.fail(0)
     assert scheduler.report(1, 1, 5.0) is CONTINUE
     scheduler.fail(1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 
@@ -11,10 +12,12 @@ from optimizers.bayesian import BayesianSearch
 from optimizers.brackets import BracketScheduler
 from optimizers.domains import Float
 from optimizers.errors import OptimizerError
+from optimizers.model_asha import ModelASHA
 from optimizers.multi_fidelity import HighestRung
 from optimizers.random_search import RandomSearch
 from optimizers.registry import make_optimizer
 from optimizers.space import SearchSpace
+from optimizers.study import Study
 from optimizers.trial import Config
 
 LINE = SearchSpace(x=Float(0, 1))  # three results are enough
@@ -86,7 +89,7 @@ def made(name: str) -> ASHA:
 @pytest.mark.parametrize(
     ("name", "lowest", "brackets", "sampler"),
     [
-        ("asha", 27, 1, BayesianSearch),
+        ("asha", 9, 1, BayesianSearch),
         ("mobster", 1, 1, BayesianSearch),
         ("hyperband", 1, 5, RandomSearch),
         ("bohb", 1, 5, HighestRung),
@@ -102,14 +105,40 @@ def test_names_stand_for_what_people_know(name: str, lowest: int, brackets: int,
 
 
 def test_options_reach_their_parts() -> None:
-    optimizer = make_optimizer("asha", eta=4, mode="stopping", brackets=2, n_initial=5)
+    optimizer = make_optimizer("asha", eta=4, mode="stopping", n_initial=5)
     assert isinstance(optimizer, ASHA)
-    assert (optimizer.eta, optimizer.mode, optimizer.brackets) == (4, "stopping", 2)
+    assert (optimizer.eta, optimizer.mode) == (4, "stopping")
     assert isinstance(optimizer.sampler, BayesianSearch)
-    assert optimizer.sampler.n_initial == 5
-    assert optimizer.levels(81) == (20, 81)
+    assert (optimizer.sampler.n_initial, optimizer.sampler.min_share) == (5, 0.25)
+    assert optimizer.levels(81) == (5, 20, 81)
     with pytest.raises(OptimizerError, match="n_initial must be"):
         make_optimizer("mobster", n_initial=0)
+
+
+@pytest.mark.parametrize(
+    ("max_budget", "min_budget", "levels", "etas"),
+    [
+        (50, None, (5, 16, 50), (1.5, 3.0, 3.0)),
+        (50, 1, (1, 5, 16, 50), (1.5, 1.5, 3.0, 3.0)),
+        (50, 16, (16, 50), (3.0, 3.0)),
+        (3, None, (1, 3), (3.0, 3.0)),
+        (1, None, (1,), (3.0,)),
+    ],
+)
+def test_a_glance_below_the_rungs_of_asha_ends_the_worst_third(
+    max_budget: int, min_budget: int | None, levels: tuple[int, ...], etas: tuple[float, ...]
+) -> None:
+    optimizer = ModelASHA(min_budget=min_budget)
+    assert optimizer.levels(max_budget) == levels
+    assert optimizer.etas(levels) == etas
+
+
+def test_two_in_three_pass_the_glance_and_one_in_three_the_rung() -> None:
+    study = Study(LINE, ModelASHA(), max_budget=9, direction="min", seed=0, n_trials=18)
+    while (trial := study.ask()) is not None:
+        study.tell(trial, trial.config["x"])
+    steps = Counter(trial.step for trial in study.trials)
+    assert steps == {1: 6, 3: 8, 9: 4}
 
 
 def test_bohb_asks_a_density_model() -> None:

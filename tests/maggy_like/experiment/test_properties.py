@@ -83,7 +83,9 @@ class Gang(Witness, RuleBasedStateMachine):
         if how == "replaced":
             self.come(worker.index, ready=False)
         else:
-            self.tell(WorkerGone(worker) if how == "goodbye" else WorkerLost(worker, "kill -9", with_gang=pick % 2 == 0))
+            self.tell(
+                WorkerGone(worker) if how == "goodbye" else WorkerLost(worker, "kill -9", with_gang=pick % 2 == 0)
+            )
 
     @precondition(lambda self: self.busy)
     @rule(pick=PICK, n=st.integers(1, 3), value=VALUES, twice=st.booleans())

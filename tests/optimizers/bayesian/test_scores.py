@@ -13,16 +13,16 @@ Array = NDArray[np.float64]
 Row = tuple[int, int, float]
 
 
-def results(rows: list[Row], max_budget: int = 9) -> Results:
+def results(rows: list[Row], max_budget: int = 9, min_share: float = 0.0) -> Results:
     """Of (trial, step, loss)."""
-    made = Results(max_budget)
+    made = Results(max_budget, min_share)
     made.extend([Observation(trial, {}, step, loss) for trial, step, loss in rows])
     return made
 
 
-def scores(rows: list[Row], max_budget: int = 9) -> Array:
+def scores(rows: list[Row], max_budget: int = 9, min_share: float = 0.0) -> Array:
     """Scores in the order of ``rows``; NaN where there is none."""
-    chosen, given = results(rows, max_budget).scores(len(rows), np.random.default_rng(0))
+    chosen, given = results(rows, max_budget, min_share).scores(len(rows), np.random.default_rng(0))
     by_row = np.full(len(rows), np.nan)
     by_row[chosen] = given
     return by_row
@@ -88,3 +88,16 @@ def test_a_prefix_has_the_same_scores_later() -> None:
         ):
             assert (early == late).all()
     assert len(results(rows).scores(0, rng)[0]) == 0
+
+
+def test_below_the_floor_only_the_worst_third_counts_and_as_failed() -> None:
+    glance = [(trial, 1, 0.1 * trial) for trial in range(12)]
+    above = [(trial, 3, 5.0 - trial) for trial in range(7)]
+    few = scores(glance + above, min_share=1 / 3)
+    assert not np.isnan(few).any()  # seven results above are too few to do without the others
+    above.append((10, 3, 3.0))  # had a bad start, and was let go on
+    given = scores(glance + above, min_share=1 / 3)
+    assert np.flatnonzero(~np.isnan(given)).tolist() == [8, 9, 11, *range(12, 20)]
+    assert (given[[8, 9, 11]] == given[12]).all()
+    assert given[12] == np.nanmax(given)  # the worst of those that got there
+    assert given[18] == np.nanmin(given)
