@@ -80,12 +80,13 @@ def lagom(
             dict of metrics with the objective in it, or None to let the last report stand.
         searchspace: Domains by name: ``Float(1e-4, 1e-1, log=True)``, ``Integer(16, 256)``,
             ``["relu", "gelu"]`` for a choice, a plain value for a constant.
-        optimizer: A name, or an :class:`~optimizers.base.Optimizer` (or its class). ``"asha"`` halves at ``max_budget // eta``
-            steps, after a glance below, over the proposals of a Gaussian process, ``"mobster"`` does so from one step on, ``"hyperband"`` and
-            ``"bohb"`` in brackets, over random configurations or a density model; ``"bayesian"`` is the Gaussian
-            process with full trainings; ``"pbt"`` is population-based training (needs checkpoints); ``"tpe"`` is
-            Optuna's, ``"skopt"`` scikit-optimize's; ``"random"``, ``"grid"`` and ``"sobol"`` learn nothing. The
-            extra ``optuna`` brings ``"tpe"`` and ``"bohb"``, the extra ``skopt`` ``"skopt"``.
+        optimizer: A name, or an :class:`~optimizers.base.Optimizer` (or its class). ``"asha"`` halves at
+            ``max_budget // eta`` steps, after glances below, over the proposals of a Gaussian process; ``"mobster"``
+            does so from one step on, ``"hyperband"`` and ``"bohb"`` in brackets, over random configurations or a
+            density model; ``"bayesian"`` is the Gaussian process with full trainings; ``"pbt"`` is population-based
+            training (needs checkpoints); ``"tpe"`` is Optuna's, ``"skopt"`` scikit-optimize's; ``"random"``,
+            ``"grid"`` and ``"sobol"`` learn nothing. The extra ``optuna`` brings ``"tpe"`` and ``"bohb"``, the extra
+            ``skopt`` ``"skopt"``.
         metric: Name of the objective; may be left out when only one metric is reported. Or a list of several:
             then the result has a Pareto set, ``result.pareto``, and no best trial.
         direction: Whether the objective is to be large (``"max"``) or small (``"min"``); a list for several.
@@ -93,7 +94,7 @@ def lagom(
             size, or no bound when ``timeout`` is given.
         timeout: Seconds after which the search ends with what it has.
         max_budget: Steps of a full training: ``reporter.budget`` tells the function its share.
-        min_budget: ASHA and its kin: steps of the lowest rung; by default ``max_budget // eta**2`` for ``"asha"``,
+        min_budget: ASHA and its kin: steps of the lowest rung; by default ``max_budget // eta**3`` for ``"asha"``,
             1 for the others.
         eta: ASHA and its kin: one in ``eta`` goes on at each rung.
         mode: ASHA and its kin: ``"promotion"`` pauses trials and runs the best on from their checkpoints;

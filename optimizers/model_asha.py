@@ -10,17 +10,17 @@ GLANCE_ETA = 1.5
 
 
 class ModelASHA(ASHA):
-    """Halves at ``max_budget // eta``, after a glance at ``max_budget // eta**2``, over the proposals of a model.
+    """Halves at ``max_budget // eta``, after two glances below, over the proposals of a model.
 
     On the learning curves that we measured, rungs far below the full budget made every sampler worse: those who
-    learn fast at first are not those who end well, and a model learns to propose them. A glance that ends no more
-    than the worst third saves the time of what is hopeless, and the model is fitted to what lies above it. While
+    learn fast at first are not those who end well, and a model learns to propose them. Glances that end no more
+    than the worst third save the time of what is hopeless, and the model is fitted to what lies above them. While
     there is too little of that, proposals are random. The class :class:`ASHA` is the plain algorithm. The docs page
     "Which optimizer?" has the figures.
 
     Args:
         eta: As in :class:`ASHA`: one in ``eta`` goes on at ``max_budget // eta``.
-        min_budget: Steps of the lowest rung, or a little more; None for ``max_budget // eta**2``.
+        min_budget: Steps of the lowest rung, or a little more; None for ``max_budget // eta**3``.
         mode: As in :class:`ASHA`.
         n_initial: Results at ``max_budget // eta`` and above before the model is used.
 
@@ -37,7 +37,7 @@ class ModelASHA(ASHA):
         self._has_glance = min_budget is None
 
     def levels(self, max_budget: int) -> tuple[int, ...]:
-        lowest = max(1, max_budget // self.eta**2) if self._has_glance else self.min_budget
+        lowest = max(1, max_budget // self.eta**3) if self._has_glance else self.min_budget
         return rung_levels(max_budget, lowest, self.eta)
 
     def etas(self, levels: tuple[int, ...]) -> tuple[float, ...]:

@@ -30,7 +30,7 @@ from maggy_like.experiment.inputs import (
 )
 from maggy_like.experiment.proposals import Proposals
 from maggy_like.experiment.workers import Worker, WorkerState
-from maggy_like.messages import Assign, Decided, Kept, Refused, Reported, Shutdown, Stop
+from maggy_like.messages import Assign, Checkpointed, Decided, Kept, Refused, Reported, Shutdown, Stop
 from optimizers.events import CheckpointSaved, Event
 from optimizers.study import DRIVER_LOST, GANG_LOST, Study
 from optimizers.trial import Failure, Trial, TrialState
@@ -180,8 +180,7 @@ class StateMachine:
                     self._reported(worker, trial, message)
             case TrialCheckpointed(message=saved):
                 if (trial := self._running(worker, saved.trial, saved.attempt)) is not None:
-                    self._attempts.record(CheckpointSaved(trial.id, trial.attempt, saved.step, saved.url))
-                    self._out.append(Send(worker.id, Kept(trial.id, trial.attempt, saved.url)))
+                    self._saved(worker, trial, saved)
             case TrialFinished(message=finished):
                 if (trial := self._running(worker, finished.trial, finished.attempt)) is not None:
                     self._finished(worker, trial, event)
@@ -251,6 +250,14 @@ class StateMachine:
             self._out.append(Send(worker.id, Stop(trial.id, trial.attempt)))
         worker.stopping = stop
         self._dispatch()  # a result in a rung may make a promotion due
+
+    def _saved(self, worker: Worker, trial: Trial, message: Checkpointed) -> None:
+        if message.url in worker.saved:  # an older one that came again must not take the place of the newest
+            self.stale += 1
+            return
+        worker.saved.add(message.url)
+        self._attempts.record(CheckpointSaved(trial.id, trial.attempt, message.step, message.url))
+        self._out.append(Send(worker.id, Kept(trial.id, trial.attempt, message.url)))
 
     def _finished(self, worker: Worker, trial: Trial, event: TrialFinished) -> None:
         message, failure, was_stopping = event.message, worker.failure, worker.stopping

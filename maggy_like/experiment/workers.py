@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from maggy_like.experiment.inputs import WorkerId
 from optimizers.trial import Failure
@@ -30,6 +30,7 @@ class Worker:
         since: When that attempt was assigned.
         stopping: Whether the trial was told to stop.
         failure: What the trial's end is to be called if it was stopped for a fault (a timeout).
+        saved: URLs of the states that the attempt told of.
     """
 
     id: WorkerId
@@ -41,6 +42,7 @@ class Worker:
     since: float = 0.0
     stopping: bool = False
     failure: Failure | None = None
+    saved: set[str] = field(default_factory=set)
 
     @property
     def is_live(self) -> bool:
@@ -50,7 +52,7 @@ class Worker:
     def take(self, trial: int, now: float) -> None:
         """Begin an attempt."""
         self.state, self.trial, self.since = WorkerState.BUSY, trial, now
-        self.stopping, self.failure = False, None
+        self.stopping, self.failure, self.saved = False, None, set()
 
     def release(self, state: WorkerState) -> None:
         """Let go of the trial, if any."""

@@ -10,7 +10,7 @@ import msgspec
 import zmq
 
 from maggy_like.messages import Beat, Hello, Refused, ToDriver, ToWorker, Welcome, decode_to_worker, encode
-from maggy_like.rpc.limits import set_limits
+from maggy_like.rpc.limits import limit_client
 from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, read_header
 from maggy_like.rpc.security import KeyPair, secure_client
 
@@ -43,7 +43,7 @@ class Client:
     def __init__(self, address: str, server_key: bytes, keys: KeyPair) -> None:
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        set_limits(self._socket)
+        limit_client(self._socket)
         secure_client(self._socket, server_key, keys)
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_WATCHED)
         self.sockets = (self._socket, self._monitor)

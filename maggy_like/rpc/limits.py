@@ -14,7 +14,7 @@ PING = 1.0
 """Seconds between two signs of life of a connection."""
 
 DEAD = 3.0
-"""Seconds without any after which a connection is given up."""
+"""Seconds without any after which a worker gives a connection up; the driver does after twice as long."""
 
 RECONNECT, MAX_RECONNECT = 0.05, 1.0
 """Seconds to the first try to connect again, and at most between two."""
@@ -22,16 +22,31 @@ RECONNECT, MAX_RECONNECT = 0.05, 1.0
 _HARD_MAX = 2 * MAX_FRAME
 
 
-def set_limits(socket: zmq.Socket[bytes]) -> None:
-    """Set them on a socket of either end; call before it binds or connects."""
-    socket.setsockopt(zmq.MAXMSGSIZE, _HARD_MAX)  # past this the connection is cut before the memory is taken
-    socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
+def limit_server(socket: zmq.Socket[bytes]) -> None:
+    """Set the bounds of the driver's socket; call before it binds.
+
+    It sends no pings of its own: libzmq 4.3.5 aborts the process where the ping of a connection is due whose reading
+    was stopped at the high-water mark when the peer hung up. The workers' pings say how long it may wait for the next.
+    """
+    _limit(socket)
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
+
+
+def limit_client(socket: zmq.Socket[bytes]) -> None:
+    """Set the bounds of a worker's socket; call before it connects."""
+    _limit(socket)
+    socket.setsockopt(zmq.RCVHWM, 0)  # none, for the reason above; the driver's links bound what comes
     socket.setsockopt(zmq.HEARTBEAT_IVL, _ms(PING))
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _ms(DEAD))
+    socket.setsockopt(zmq.HEARTBEAT_TTL, _ms(2 * DEAD))
     socket.setsockopt(zmq.RECONNECT_IVL, _ms(RECONNECT))
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, _ms(MAX_RECONNECT))
     socket.setsockopt(zmq.CONNECT_TIMEOUT, _ms(MAX_RECONNECT))
+
+
+def _limit(socket: zmq.Socket[bytes]) -> None:
+    socket.setsockopt(zmq.MAXMSGSIZE, _HARD_MAX)  # past this the connection is cut before the memory is taken
+    socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
 
 
 def _ms(seconds: float) -> int:

@@ -27,7 +27,7 @@ from maggy_like.messages import (
     encode,
 )
 from maggy_like.rpc.door import Door
-from maggy_like.rpc.limits import MAX_FRAME, set_limits
+from maggy_like.rpc.limits import MAX_FRAME, limit_server
 from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, read_header
 from maggy_like.rpc.refusals import Refusals
 from maggy_like.rpc.security import AllowList, RunKeys, secure_server
@@ -83,7 +83,7 @@ class Server:
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 500)
-        set_limits(self._socket)
+        limit_server(self._socket)
         bracketed = f"[{host}]" if ":" in host else host
         if ":" in host:
             self._socket.setsockopt(zmq.IPV6, 1)

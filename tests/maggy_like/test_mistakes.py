@@ -152,4 +152,4 @@ def test_the_first_maggy_s_spelling_is_read(tmp_path: Path) -> None:
 
 def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lagom(train, SPACE, n_trials=3, optimizer="asha", min_budget=1, engine="local", workers=1, directory=tmp_path)
-    assert "ASHA wants n_trials=27 or more here" in capsys.readouterr().out
+    assert "ASHA wants n_trials=7 or more here" in capsys.readouterr().out

@@ -172,7 +172,8 @@ class Witness:
             case TrialReported() | TrialCheckpointed() | TrialFinished():
                 held = self.experiment.workers[event.worker.index].trial
                 current = held == event.message.trial and self.ledger.trials[held].attempt == event.message.attempt
-                return not (current and self.is_live(event.worker))
+                repeated = isinstance(event, TrialCheckpointed) and event in self.past
+                return repeated or not (current and self.is_live(event.worker))
         return not self.is_live(event.worker)
 
     def carry_out(self, commands: list[Command]) -> list[ToWorker]:

@@ -89,7 +89,7 @@ def made(name: str) -> ASHA:
 @pytest.mark.parametrize(
     ("name", "lowest", "brackets", "sampler"),
     [
-        ("asha", 9, 1, BayesianSearch),
+        ("asha", 3, 1, BayesianSearch),
         ("mobster", 1, 1, BayesianSearch),
         ("hyperband", 1, 5, RandomSearch),
         ("bohb", 1, 5, HighestRung),
@@ -110,7 +110,7 @@ def test_options_reach_their_parts() -> None:
     assert (optimizer.eta, optimizer.mode) == (4, "stopping")
     assert isinstance(optimizer.sampler, BayesianSearch)
     assert (optimizer.sampler.n_initial, optimizer.sampler.min_share) == (5, 0.25)
-    assert optimizer.levels(81) == (5, 20, 81)
+    assert optimizer.levels(81) == (1, 5, 20, 81)
     with pytest.raises(OptimizerError, match="n_initial must be"):
         make_optimizer("mobster", n_initial=0)
 
@@ -118,14 +118,15 @@ def test_options_reach_their_parts() -> None:
 @pytest.mark.parametrize(
     ("max_budget", "min_budget", "levels", "etas"),
     [
-        (50, None, (5, 16, 50), (1.5, 3.0, 3.0)),
-        (50, 1, (1, 5, 16, 50), (1.5, 1.5, 3.0, 3.0)),
+        (50, None, (1, 5, 16, 50), (1.5, 1.5, 3.0, 3.0)),
+        (1000, None, (37, 111, 333, 1000), (1.5, 1.5, 3.0, 3.0)),
+        (50, 5, (5, 16, 50), (1.5, 3.0, 3.0)),
         (50, 16, (16, 50), (3.0, 3.0)),
         (3, None, (1, 3), (3.0, 3.0)),
         (1, None, (1,), (3.0,)),
     ],
 )
-def test_a_glance_below_the_rungs_of_asha_ends_the_worst_third(
+def test_glances_below_the_rung_of_asha_end_the_worst_third(
     max_budget: int, min_budget: int | None, levels: tuple[int, ...], etas: tuple[float, ...]
 ) -> None:
     optimizer = ModelASHA(min_budget=min_budget)

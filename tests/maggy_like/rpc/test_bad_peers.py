@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import socket
 import statistics
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import zmq
@@ -242,3 +245,37 @@ def test_a_worker_takes_its_connection_back_from_who_took_it(echo: EchoServer) -
             worker.report()
             worker.wait(lambda: worker.decided == [1, 2])
     assert Decided(0, 2, False) in worker.answers
+
+
+FLOOD_AND_HANG_UP = """
+import time
+import zmq
+from maggy_like.rpc.security import RunKeys, secure_client
+from maggy_like.rpc.server import Server
+
+keys = RunKeys()
+server = Server("127.0.0.1", keys, 1)
+context = zmq.Context()
+flooder = context.socket(zmq.DEALER)
+flooder.setsockopt(zmq.SNDHWM, 0)
+secure_client(flooder, keys.server[0], keys.client)
+flooder.connect(server.address)
+while not server.refused:
+    flooder.send(b"garbage")
+    list(server.poll(0.01))
+for _ in range(20_000):
+    flooder.send(b"garbage")
+time.sleep(0.5)  # nobody reads: ZeroMQ itself stops reading
+context.destroy(linger=0)
+time.sleep(1.5)  # longer than the workers' pings are apart
+while list(server.poll(0.1)):
+    pass
+server.close()
+print("alive")
+"""
+
+
+def test_a_flooder_that_hangs_up_while_it_is_not_read_ends_nothing(run_script: Callable[..., Any]) -> None:
+    """It is a process of its own: what this is about aborts one."""
+    ran = run_script(FLOOD_AND_HANG_UP, env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    assert ran.stdout == "alive\n", ran.stderr
