@@ -61,7 +61,6 @@ def describe(trial: Any) -> dict[str, Any]:
         "x": trial.config["x"],
         "state": trial.state,
         "attempt": trial.attempt,
-        "losses": trial.losses,
         "start": trial.metrics.get("start"),
         "steps": list(trial.curve.steps),
         "values": list(trial.curve.values),

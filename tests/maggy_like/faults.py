@@ -206,8 +206,9 @@ class Search:
         assert sorted(finals) == list(range(n_trials)), self.story
         for number, trial in enumerate(self.result):
             assert trial["state"] == "completed", trial
-            assert trial["attempt"] == trial["losses"] + 1
-            assert trial["start"] == (BUDGET // 2 if trial["losses"] else 0), trial
+            lost = sum(end.trial == number for end in self.lost())
+            assert trial["attempt"] == lost + 1
+            assert trial["start"] == (BUDGET // 2 if lost else 0), trial
             assert trial["steps"] == list(range(1, BUDGET + 1))
             assert trial["values"] == [trial["x"] * step for step in trial["steps"]]
             assert self.measured()[number] == dict.fromkeys(trial["steps"], 1), self.story
