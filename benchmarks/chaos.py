@@ -143,10 +143,11 @@ class Monkey:
             self._record("stranger", [])
             return
         kind = self.rng.choice(self.worker_faults)
-        if (found := draw_victim(kind, gang, self.rng)) is not None:
+        running = self._running()
+        if (found := draw_victim(kind, gang, {start["pid"] for start in running}, self.rng)) is not None:
             victim, how = found
-            hit = family(victim) | {victim.pid}
-            struck = [start for start in self._running() if start["pid"] in hit]
+            hit = family(victim)
+            struck = [start for start in running if start["pid"] in hit]
             self._record(kind, struck)
             how(victim)
 

@@ -165,7 +165,7 @@ def main() -> None:
         directory=arguments.folder,
         resume=arguments.resume,
         max_attempts=20,
-        report_timeout=3.0,
+        report_timeout=2.0,
         progress="plain",
     )
     trials = [

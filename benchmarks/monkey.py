@@ -114,12 +114,15 @@ def knock(driver: psutil.Process, rng: random.Random) -> None:
 Victim = tuple[psutil.Process, Callable[[psutil.Process], None]]
 
 
-def draw_victim(kind: str, gang: Gang, rng: random.Random) -> Victim | None:
-    """Who is struck by a fault of a worker, and how; None if there is nobody just now."""
+def draw_victim(kind: str, gang: Gang, training: set[int], rng: random.Random) -> Victim | None:
+    """Who is struck by a fault of a worker, and how; None if there is nobody just now.
+
+    Args:
+        training: Process ids of the trials that run.
+    """
     match kind:
         case "child killed":
-            children = [child for server in gang.fork_servers() for child in _children(server)]
-            found, how = children, kill
+            found, how = [process for process in gang.all() if process.pid in training], kill
         case "fork server killed":
             found, how = gang.fork_servers(), kill
         case "worker killed":
@@ -132,9 +135,3 @@ def draw_victim(kind: str, gang: Gang, rng: random.Random) -> Victim | None:
             raise ValueError(kind)
     found = [process for process in found if process.pid != os.getpid()]
     return (rng.choice(sorted(found, key=lambda process: process.pid)), how) if found else None
-
-
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        return process.children()
-    return []
