@@ -165,7 +165,7 @@ def main() -> None:
         directory=arguments.folder,
         resume=arguments.resume,
         max_attempts=20,
-        report_timeout=2.0,
+        report_timeout=1.5,
         progress="plain",
     )
     trials = [

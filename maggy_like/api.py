@@ -121,8 +121,8 @@ def lagom(
             got no further, is the last; so is one that reported what is no number.
         trial_timeout: Seconds that one attempt may take; one that does not report then is killed
             5 seconds later.
-        report_timeout: Seconds, 1 at least, that an attempt may go on without a report or a checkpoint; then it is
-            ended in the same way.
+        report_timeout: Seconds, 1 at least, that an attempt may go on without a report or a checkpoint; one that
+            does not report for as long again is killed, after 5 seconds at most.
         points_to_evaluate: Configurations to try first. After them come the one of all priors of the
             search space, if it has any, and the best of each run of ``warm_start``.
         warm_start: Earlier runs to learn from: their results, or their folders. They must have had the

@@ -137,8 +137,11 @@ def test_without_a_barrier_the_search_goes_on_when_a_spark_worker_is_gone_for_go
 
 @pytest.mark.spark
 @pytest.mark.timeout(240)
-def test_a_killed_driver_takes_its_executors_along(standalone_cluster: StandaloneCluster, tmp_path: Path) -> None:
-    with Host(standalone_cluster.master_url, standalone_cluster.conf, standalone_cluster.pids) as host:
+def test_a_killed_driver_takes_its_executors_along(tmp_path: Path) -> None:
+    from maggy_like import StandaloneCluster
+
+    # A cluster of its own: the other tests' session holds the slots of theirs.
+    with StandaloneCluster(2, memory="1g") as cluster, Host(cluster.master_url, cluster.conf, cluster.pids) as host:
         host.start(tmp_path).begin()
         family = host.family()
         assert len([p for p in family if "maggy_like.worker.forkserver" in words(p)]) >= 4
