@@ -50,7 +50,7 @@ class Attempt:
         self.kill_at: float | None = None
         self.is_unheard = False
         self._limit = task.report_timeout
-        self._grace = min(task.grace, task.report_timeout or task.grace)  # silent for so long, it is not about to report
+        self._grace = min(task.grace, task.report_timeout or task.grace)  # silent for long, it is not about to report
         self._quiet_since: float | None = time.monotonic()  # None while it waits for the driver's verdict
         self._told_stop = False
         self._fault: tuple[str, str] | None = None  # what we end it for
