@@ -96,7 +96,7 @@ class Monkey:
     Args:
         campaign: The search.
         rng: Draws what and whom.
-        worker_faults: Kinds of them to draw from.
+        worker_faults: Kinds of them.
         worker_every: Seconds between two of them.
     """
 
@@ -105,6 +105,10 @@ class Monkey:
     worker_faults: list[str]
     worker_every: float
     faults: int = 0
+
+    def __post_init__(self) -> None:
+        self._trial_kinds = deck(sorted(FAULTS), self.rng)
+        self._worker_kinds = deck(self.worker_faults, self.rng)
 
     def disturb(self, driver: subprocess.Popen[bytes], deadline: float) -> None:
         """Watch the search to its end, killing its driver at three points; faults come meanwhile."""
@@ -134,7 +138,7 @@ class Monkey:
     def _strike(self, what: str, driver: subprocess.Popen[bytes]) -> None:
         if what == "trial":
             self.faults += 1
-            kind = self.rng.choice(sorted(FAULTS))
+            kind = next(self._trial_kinds)
             (self.campaign.folder / "orders" / f"{self.faults}-{kind}.order").touch()
             return
         gang = Gang(psutil.Process(driver.pid), self.campaign.mark)
@@ -142,7 +146,7 @@ class Monkey:
             knock(gang.driver, self.rng)
             self._record("stranger", [])
             return
-        kind = self.rng.choice(self.worker_faults)
+        kind = next(self._worker_kinds)
         running = self._running()
         if (found := draw_victim(kind, gang, {start["pid"] for start in running}, self.rng)) is not None:
             victim, how = found
@@ -162,6 +166,12 @@ class Monkey:
         for start in struck or [{"trial": None, "attempt": None}]:
             struck_trial = {"trial": start["trial"], "attempt": start["attempt"]}
             note(self.campaign.folder / "faults.jsonl", fault=f"{self.faults}-{kind}", kind=kind, **struck_trial)
+
+
+def deck(kinds: list[str], rng: random.Random) -> Iterator[str]:
+    """The kinds in a random order, again and again: each comes as often as any other."""
+    while True:
+        yield from rng.sample(kinds, len(kinds))
 
 
 def run(campaign: Campaign, monkey: Monkey | None) -> None:
