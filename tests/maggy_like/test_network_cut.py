@@ -1,0 +1,100 @@
+"""Workers behind a link that goes down in the middle of a search: for seconds, and for longer than anybody waits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maggy_like import Float, LocalEngine, api, lagom
+from maggy_like.engines.local import LocalRun
+from maggy_like.experiment import StateMachine
+from optimizers.events import AttemptStarted, Event, Measured
+from optimizers.trial import TrialState
+
+STEPS = 40
+
+
+class FarEngine(LocalEngine):
+    """Workers in another network namespace; ``sys.executable`` is what enters it."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(gpus=())
+        self._host = host
+
+    def driver_host(self) -> str:
+        return self._host
+
+
+def make_train() -> Callable[..., None]:
+    """A training of two seconds; pickled by value, since a worker has no such module."""
+
+    def train(x: float, reporter: Any) -> None:
+        import time
+
+        for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):
+            time.sleep(0.05)
+            reporter.checkpoint(step)
+            reporter.report(score=x * step, step=step)
+
+    return train
+
+
+class Cut:
+    """Takes the link down once each worker's trial is under way, and up again some seconds later."""
+
+    def __init__(self, link: str, seconds: float) -> None:
+        self.steps: Counter[tuple[int, int]] = Counter()
+        self.attempts: Counter[int] = Counter()
+        self._link = link
+        self._timer = threading.Timer(seconds, self._set, ["up"])
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case AttemptStarted(trial=trial):
+                self.attempts[trial] += 1
+            case Measured(trial=trial, columns=columns):
+                self.steps.update((trial, step) for step in columns["score"][0])
+                if not self._timer.ident and {number for number, _ in self.steps} == {0, 1}:
+                    self._set("down")
+                    self._timer.start()
+
+    def _set(self, state: str) -> None:
+        subprocess.run(["ip", "link", "set", self._link, state], check=True)
+
+
+@pytest.mark.parametrize(("seconds", "heartbeat"), [(5.0, 15.0), (6.0, 2.0)], ids=["short", "long"])
+def test_a_cut_network_costs_attempts_at_most(
+    namespace: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, heartbeat: float
+) -> None:
+    name, link, host = namespace
+    enter = tmp_path / "python"
+    enter.write_text(f'#!/bin/sh\nexec ip netns exec {name} {sys.executable} "$@"\n')
+    enter.chmod(0o700)
+    cancel = LocalRun.cancel
+    monkeypatch.setattr(sys, "executable", str(enter))
+    monkeypatch.setattr(api, "StateMachine", partial(StateMachine, heartbeat_timeout=heartbeat))
+    # The engine does not reach who is cut off either: they wake when the link is back, and say what is late.
+    monkeypatch.setattr(LocalRun, "cancel", lambda run: cancel(run) if run.epoch else None)
+    cut = Cut(link, seconds)
+
+    result = lagom(
+        make_train(), {"x": Float(0, 1)}, optimizer="random", n_trials=4, max_budget=STEPS, workers=2,
+        engine=FarEngine(host), directory=tmp_path, progress=False, callbacks=[cut],
+    )  # fmt: skip
+
+    assert result.counts == {TrialState.COMPLETED: 4}
+    assert cut.steps == Counter({(trial, step): 1 for trial in range(4) for step in range(1, STEPS + 1)})
+    for trial in result.trials:
+        assert list(trial.curve.values) == [trial.config["x"] * step for step in range(1, STEPS + 1)]
+    if heartbeat > seconds:
+        assert set(cut.attempts.values()) == {1}
+    else:
+        assert cut.attempts[0] == cut.attempts[1] == 2
