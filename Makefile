@@ -9,7 +9,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
 STAMP := .venv/.made
-FAST := not spark and not gpu and not notebook and not example
+FAST := not spark and not gpu and not notebook and not example and not e2e
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast lint clean
@@ -23,7 +23,7 @@ demo: $(STAMP) ## run examples/quickstart.py
 test: $(STAMP) ## run all tests (those that need a GPU are skipped where there is none)
 	.venv/bin/python -m pytest
 
-test-fast: $(STAMP) ## run the tests that start neither Java nor a notebook kernel
+test-fast: $(STAMP) ## run the tests that start no Java, no notebook kernel and no whole search
 	.venv/bin/python -m pytest -m "$(FAST)"
 
 lint: $(STAMP) ## check style, types and the import law

@@ -21,8 +21,11 @@ RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests without a JVM or a kernel first: what fails there explains what fails later."""
-    items.sort(key=lambda item: any(item.get_closest_marker(name) for name in ("example", "spark", "notebook")))
+    """Run the fast tests first, those with a JVM or a kernel last: what fails early explains what fails later."""
+    stages = ("e2e", "notebook", "example", "spark")
+    items.sort(
+        key=lambda item: max([stages.index(name) + 1 for name in stages if item.get_closest_marker(name)], default=0)
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

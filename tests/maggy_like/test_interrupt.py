@@ -18,6 +18,8 @@ import pytest
 
 from maggy_like import run
 
+pytestmark = pytest.mark.e2e
+
 SCRIPT = """
 import sys, threading
 from maggy_like import Float, lagom

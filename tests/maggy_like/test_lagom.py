@@ -18,6 +18,8 @@ from maggy_like.worker.task import WorkerTask
 from optimizers.events import AttemptEnded, AttemptStarted, Event
 from optimizers.trial import TrialState
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture
 def search(tmp_path: Path) -> Any:

@@ -12,6 +12,8 @@ from maggy_like import Float, Result, lagom
 from maggy_like.errors import ConfigError, UserError
 from optimizers.trial import TrialState
 
+pytestmark = pytest.mark.e2e
+
 SPACE = {"x": Float(0, 1)}
 GOALS: dict[str, Any] = {"metric": ["accuracy", "latency"], "direction": ["max", "min"]}
 

@@ -19,6 +19,8 @@ from maggy_like.experiment import StateMachine
 from optimizers.events import AttemptStarted, Event, Measured
 from optimizers.trial import TrialState
 
+pytestmark = pytest.mark.e2e
+
 STEPS = 40
 
 

@@ -17,6 +17,8 @@ from optimizers.population import PBT
 from optimizers.stopping import MedianRule
 from optimizers.trial import Trial, TrialState
 
+pytestmark = pytest.mark.e2e
+
 SPACE = {"rate": Float(1e-3, 1.0, log=True)}
 
 

@@ -23,6 +23,8 @@ from maggy_like.worker.task import WorkerTask
 from optimizers.events import AttemptEnded, Event
 from optimizers.trial import Trial, TrialState
 
+pytestmark = pytest.mark.e2e
+
 CLOSED = "closed the connection to its agent"
 
 FAULTS = {  # how: (kind, words, attempts)

@@ -18,6 +18,8 @@ from optimizers.base import History, Observation, Optimizer, Problem
 from optimizers.events import Event, TrialCreated
 from optimizers.trial import Config
 
+pytestmark = pytest.mark.e2e
+
 SPACE = {"x": Float(0, 1), "n": Integer(1, 9)}
 
 

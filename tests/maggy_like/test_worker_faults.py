@@ -21,6 +21,8 @@ from optimizers.trial import TrialState
 if TYPE_CHECKING:
     from maggy_like import StandaloneCluster
 
+pytestmark = pytest.mark.e2e
+
 FAULTS = {**{role: kill(role) for role in ROLES}, "frozen agent": freeze}
 
 HEARTBEAT = 3.0

@@ -13,6 +13,8 @@ import pytest
 from maggy_like.journal import place_of, read_journal
 from optimizers.events import AttemptStarted, TrialCreated
 
+pytestmark = pytest.mark.e2e
+
 SCRIPT = """
 import os, resource, sys
 from pathlib import Path

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
+
+pytestmark = pytest.mark.e2e
 
 SCRIPT = """
 import sys, threading

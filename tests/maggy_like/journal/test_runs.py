@@ -19,6 +19,8 @@ from maggy_like.journal.local import LocalPlace
 from optimizers.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.trial import TrialState
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture
 def search(tmp_path: Path) -> Any:

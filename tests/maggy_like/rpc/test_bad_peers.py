@@ -25,6 +25,8 @@ from maggy_like.rpc.link import Link, bare_frame, new_session
 from maggy_like.rpc.refusals import MAX_ANSWERS, MAX_STRIKES
 from maggy_like.rpc.security import KeyPair, new_key_pair, secure_client
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture
 def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[EchoServer]:

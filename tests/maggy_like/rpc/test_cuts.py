@@ -13,6 +13,8 @@ from wire import echo_server, peer, proxy
 
 from maggy_like.messages import Hello, Refused
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_resets_lose_and_repeat_no_measurement(seed: int) -> None:

@@ -16,6 +16,8 @@ from maggy_like.rpc.security import RunKeys
 from maggy_like.rpc.server import Server
 from optimizers.events import AttemptEnded, Event, Measured
 
+pytestmark = pytest.mark.e2e
+
 
 def train_in_steps(x: float, reporter: Reporter) -> float:
     for step in range(1, reporter.budget + 1):
