@@ -28,6 +28,8 @@ from optimizers.events import AttemptStarted, Event
 from optimizers.study import Study
 from optimizers.trial import TrialState
 
+pytestmark = pytest.mark.e2e
+
 SPACE = {name: Integer(0, 2**40) for name in ("observed", "pending", "pid", "threads")}
 CONFIG = dict.fromkeys(SPACE, 0)
 UPDATES = (Pending(0, CONFIG), Pending(1, CONFIG), Observation(0, CONFIG, 1, 0.5))
