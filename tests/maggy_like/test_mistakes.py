@@ -11,8 +11,6 @@ import pytest
 from maggy_like import Float, Integer, Searchspace, lagom
 from maggy_like.errors import EngineError, JournalError, MaggyError, UserError
 
-pytestmark = pytest.mark.e2e
-
 SPACE = {"lr": Float(1e-4, 1e-1, log=True), "units": Integer(16, 256)}
 
 
