@@ -131,7 +131,7 @@ def lagom(
         callbacks: Functions that take each event of :mod:`optimizers.events`, as it is recorded.
         progress: Show a live display: in the notebook cell, in the terminal, or as plain lines,
             whichever fits; ``"plain"``, ``"terminal"`` or ``"notebook"`` insist on one.
-        experiment: A handle by which another thread can stop this search: ``experiment.stop()``.
+        experiment: A new handle by which another thread can stop this search: ``experiment.stop()``.
 
     Returns:
         The result; after Ctrl-C, a stop or a timeout, the result so far.
@@ -177,6 +177,10 @@ def lagom(
     for callback in callbacks:
         if not callable(callback):
             raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
+    if experiment is not None and not isinstance(experiment, Experiment):
+        raise ConfigError(f"experiment must be an Experiment, got {experiment!r}; pass experiment=Experiment()")
+    if experiment is not None and experiment.is_taken:
+        raise ConfigError("experiment is the handle of another search already; make a new Experiment() for each")
     payload = pickle_train_fn(train_fn)
     preload = modules_of(train_fn)
     provider = choose_engine(engine)

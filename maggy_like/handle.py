@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Experiment:
-    """Lets another thread end a search: make it first, and pass it to ``lagom``.
+    """Lets another thread end a search: make one for each, and pass it to ``lagom``.
 
     Example:
         >>> experiment = Experiment()
@@ -29,6 +29,11 @@ class Experiment:
             self._stopped = True
             if self._stop is not None:
                 self._stop()
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a search has it already."""
+        return self._stop is not None
 
     def attach(self, stop: Callable[[], None]) -> None:
         """Name what ends the search; called by the runtime."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from maggy_like import Float, Integer, Searchspace, lagom
+from maggy_like import Experiment, Float, Integer, Searchspace, lagom
 from maggy_like.errors import EngineError, JournalError, MaggyError, UserError
 
 SPACE = {"lr": Float(1e-4, 1e-1, log=True), "units": Integer(16, 256)}
@@ -36,6 +36,12 @@ def uses_a_lock(lr: float) -> float:
 
 
 def positional(lr: float, /) -> None: ...
+
+
+def taken() -> Experiment:
+    experiment = Experiment()
+    experiment.attach(lambda: None)
+    return experiment
 
 
 def closure() -> Any:
@@ -101,6 +107,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a display that is none": ({"progress": "termnal"}, r"no display is called 'termnal'; did you mean 'terminal'"),
     "a directory that cannot be": ({"directory": "/proc/none"}, r"directory='/proc/none' cannot be written"),
     "a point outside the space": ({"points_to_evaluate": [{"lr": 1.0, "units": 20}]}, "lr"),
+    "no handle": ({"experiment": "x"}, r"experiment must be an Experiment, got 'x'; pass experiment=Experiment\(\)"),
+    "a handle used twice": ({"experiment": taken()}, "handle of another search already; make a new"),
     "a callback that is none": ({"callbacks": [3]}, "callbacks must be functions of one event, got 3"),
 }  # fmt: skip
 
