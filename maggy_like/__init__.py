@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from maggy_like.engines.spark import SparkEngine
     from maggy_like.experiment.simulate import simulate
     from maggy_like.handle import Experiment
-    from maggy_like.result import Result
+    from maggy_like.result import Result, Training
     from maggy_like.spark import StandaloneCluster, spark_session
+    from maggy_like.training import run
     from maggy_like.worker.reporter import Reporter
     from optimizers.domains import Choice, Constant, Float, Integer, Ordinal
     from optimizers.space import SearchSpace
@@ -42,7 +43,9 @@ _HOMES = {
     "SearchSpace": "optimizers.space",
     "SparkEngine": "maggy_like.engines.spark",
     "StandaloneCluster": "maggy_like.spark",
+    "Training": "maggy_like.result",
     "lagom": "maggy_like.api",
+    "run": "maggy_like.training",
     "simulate": "maggy_like.experiment.simulate",
     "spark_session": "maggy_like.spark",
 }
@@ -62,7 +65,9 @@ __all__ = [
     "Searchspace",
     "SparkEngine",
     "StandaloneCluster",
+    "Training",
     "lagom",
+    "run",
     "simulate",
     "spark_session",
 ]

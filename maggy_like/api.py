@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import secrets
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from maggy_like.config import Settings, check_settings
-from maggy_like.display import Display, make_display
-from maggy_like.display.base import LogLine, Snapshot
-from maggy_like.driver import Driver
+from maggy_like.config import check_settings
+from maggy_like.display import make_display
 from maggy_like.engines.base import Engine
 from maggy_like.engines.inline import InlineEngine
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import ConfigError
-from maggy_like.experiment import StateMachine
-from maggy_like.experiment.inputs import StopRequested
 from maggy_like.handle import Experiment
 from maggy_like.inspection import check_parameters, modules_of, pickle_train_fn
-from maggy_like.proposer.base import DirectProposer
-from maggy_like.proposer.process import ProcessProposer
+from maggy_like.job import Job, carry_out
 from maggy_like.result import Result
-from maggy_like.resume import open_journal
-from maggy_like.rpc.security import RunKeys
-from maggy_like.rpc.server import Server
-from maggy_like.run import Callback, run_search
-from maggy_like.worker.checkpoints import mark_store
-from maggy_like.worker.task import WorkerTask
+from maggy_like.training import result_of
+from maggy_like.watch import Callback
 from optimizers.base import Optimizer
 from optimizers.names import did_you_mean
 from optimizers.objectives import Direction
 from optimizers.space import SearchSpace
-from optimizers.study import Study
 
 ENGINES = ("auto", "local", "spark", "inline")
 
@@ -67,6 +54,10 @@ def lagom(
     report_timeout: float | None = None,
     points_to_evaluate: Sequence[Mapping[str, Any]] = (),
     warm_start: Sequence[Result | str | Path] = (),
+    workers_per_trial: int = 1,
+    train_best: bool | int = False,
+    min_workers: int | None = None,
+    keep_checkpoints: int = 2,
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
     experiment: Experiment | None = None,
@@ -128,6 +119,15 @@ def lagom(
         warm_start: Earlier runs to learn from: their results, or their folders. They must have had the
             same metric and direction; trials that do not fit into the search space are left out. A
             resumed run knows what it was started with, and needs their folders no more. A folder may be a URL.
+        workers_per_trial: How many workers run one trial together, data-parallel. Each has torchrun's environment, so
+            plain DDP, FSDP, Accelerate and Fabric code runs as it is; :meth:`Reporter.prepare` needs no such code.
+            Rank 0's reports count; all ranks are stopped in the same one.
+        train_best: Whether the whole gang trains the best configuration together once the search is over, without
+            giving its workers back; a number is that of its steps (by default ``max_budget``). See
+            :attr:`Result.training`.
+        min_workers: How many workers will do. Lost ones that do not come back within 30 s are no longer waited for
+            then, and the training goes on from its checkpoint with fewer; :meth:`Reporter.prepare` keeps the batch.
+        keep_checkpoints: How many of a trial's newest checkpoints to keep, beside that of its best value.
         callbacks: Functions that take each event of :mod:`optimizers.events`, as it is recorded.
         progress: Show a live display: in the notebook cell, in the terminal, or as plain lines,
             whichever fits; ``"plain"``, ``"terminal"`` or ``"notebook"`` insist on one.
@@ -149,6 +149,8 @@ def lagom(
         >>> result.best_config
     """
     space = searchspace if isinstance(searchspace, SearchSpace) else SearchSpace(searchspace)
+    if not space.names:
+        raise ConfigError("the search space is empty; give at least one parameter, or use maggy_like.run(train_fn)")
     check_parameters(train_fn, space)
     settings = check_settings(
         train_fn,
@@ -173,6 +175,10 @@ def lagom(
         report_timeout=report_timeout,
         points_to_evaluate=points_to_evaluate,
         warm_start=warm_start,
+        workers_per_trial=workers_per_trial,
+        train_best=train_best,
+        min_workers=min_workers,
+        keep_checkpoints=keep_checkpoints,
     )
     for callback in callbacks:
         if not callable(callback):
@@ -182,11 +188,18 @@ def lagom(
     if experiment is not None and experiment.is_taken:
         raise ConfigError("experiment is the handle of another search already; make a new Experiment() for each")
     payload = pickle_train_fn(train_fn)
-    preload = modules_of(train_fn)
     provider = choose_engine(engine)
-    display = make_display(False if provider.name == "inline" else progress)
-    with contextlib.ExitStack() as interrupts:
-        return _search(settings, provider, payload, preload, callbacks, display, experiment or Experiment(), interrupts)
+    job = Job(
+        settings,
+        provider,
+        payload,
+        modules_of(train_fn, wide=workers_per_trial > 1 or bool(train_best)),
+        make_display(False if provider.name == "inline" else progress),
+        callbacks,
+        experiment,
+    )
+    outcome = carry_out(job)
+    return result_of(job, outcome)
 
 
 def choose_engine(engine: str | Engine) -> Engine:
@@ -209,121 +222,3 @@ def choose_engine(engine: str | Engine) -> Engine:
         if engine == "spark" or active_session() is not None:
             return SparkEngine()
     return LocalEngine()
-
-
-def _search(
-    settings: Settings,
-    engine: Engine,
-    payload: bytes,
-    preload: tuple[str, ...],
-    callbacks: Sequence[Callback],
-    display: Display,
-    handle: Experiment,
-    interrupts: contextlib.ExitStack,
-) -> Result:
-    size = _gang_size(settings, engine)
-    started = time.monotonic()
-    study = Study(
-        settings.space,
-        settings.optimizer,
-        direction=settings.directions,
-        objectives=settings.metrics,
-        seed=settings.seed,
-        max_budget=settings.max_budget,
-        n_trials=settings.n_trials,
-        points=settings.points,
-        earlier=settings.earlier,
-    )
-    in_process = study.optimizer.adaptive and engine.isolation != "none"
-    proposer = ProcessProposer(study) if in_process else DirectProposer(study)
-    machine = StateMachine(
-        study,
-        objective=settings.metrics[0] if settings.metrics else None,
-        workers=size,
-        max_attempts=settings.max_attempts,
-        trial_timeout=settings.trial_timeout,
-    )
-    journal, told = open_journal(settings, machine)
-    keys, run_id = RunKeys(), secrets.token_hex(8)
-    try:
-        mark_store(settings.store, run_id)
-        server = Server(engine.driver_host(), keys, size)
-        try:
-            task = WorkerTask(
-                address=server.address,
-                server_key=keys.server[0],
-                client_keys=keys.client,
-                run_id=run_id,
-                train_fn=payload,
-                preload=preload,
-                sys_path=tuple(sys.path),
-                argv=tuple(sys.argv),
-                store=settings.store,
-                logs=str(settings.directory / "logs"),
-                isolation=engine.isolation or settings.isolation,
-                report_timeout=settings.report_timeout,
-            )
-            driver = Driver(machine, proposer, server, journal, _first_snapshot(settings), size)
-            driver.lines.extend(LogLine(None, hint) for hint in (*settings.hints, *told))
-            handle.attach(lambda: driver.post(StopRequested("stopped")))
-            run_search(
-                driver,
-                engine,
-                task,
-                size,
-                logs=str(settings.directory / "workers"),
-                display=display,
-                callbacks=callbacks,
-                timeout=settings.timeout,
-                interrupts=interrupts,
-            )
-            if (error := machine.error or driver.error) is not None:
-                raise error
-        except Exception as error:
-            error.add_note(f"the run's files are in {settings.directory}; resume=True goes on with it")
-            raise
-        finally:
-            server.close()
-    finally:
-        journal.close()
-    return Result(
-        trials=study.trials,
-        best_trial=study.best,
-        objective=machine.objective or "value",
-        direction=settings.directions[0],
-        ending=machine.ending or "stopped",
-        seconds=time.monotonic() - started,
-        directory=settings.directory,
-        space=study.problem.space,
-        others=settings.others,
-        pareto=study.pareto,
-        journal=settings.journal,
-    )
-
-
-def _gang_size(settings: Settings, engine: Engine) -> int:
-    """How many workers to launch.
-
-    Raises:
-        EngineError: More were asked for than there are slots.
-    """
-    if settings.workers is None:
-        wanted = engine.default_workers()
-        return wanted if settings.n_trials is None else min(wanted, settings.n_trials)
-    engine.require(settings.workers)
-    return settings.workers
-
-
-def _first_snapshot(settings: Settings) -> Snapshot:
-    return Snapshot(
-        name=settings.name,
-        directory=str(settings.directory),
-        optimizer=settings.optimizer_name,
-        direction=settings.directions[0],
-        phase="starting",
-        elapsed=0.0,
-        objective=settings.metrics[0] if settings.metrics else None,
-        others=settings.others,
-        n_trials=settings.n_trials,
-        timeout=settings.timeout,
-    )

@@ -49,6 +49,11 @@ class Settings:
         directions: One for each objective.
         earlier: What earlier runs observed.
         points: Configurations to try first.
+        workers_per_trial: How many workers run a trial together.
+        train_steps: Steps of the training that follows; 0 for none.
+        train_config: With which configuration, if not the best.
+        min_workers: How many workers will do; None for all.
+        keep_checkpoints: How many of an attempt's newest states to keep.
         journal: The folder of the run's journal, a path or a URL.
         hints: Lines that the user should know before it starts.
     """
@@ -74,7 +79,12 @@ class Settings:
     report_timeout: float | None
     earlier: Earlier
     points: tuple[Config, ...]
+    workers_per_trial: int
+    train_steps: int
+    min_workers: int | None
+    keep_checkpoints: int
     hints: tuple[str, ...]
+    train_config: Config | None = None
 
     @property
     def others(self) -> tuple[tuple[Direction, str], ...]:
@@ -106,6 +116,10 @@ def check_settings(
     report_timeout: float | None,
     points_to_evaluate: Sequence[Mapping[str, Any]],
     warm_start: Sequence[Result | str | Path],
+    workers_per_trial: int,
+    train_best: bool | int,
+    min_workers: int | None,
+    keep_checkpoints: int,
 ) -> Settings:
     """Check each argument of ``lagom`` and fill in what was not given.
 
@@ -164,6 +178,10 @@ def check_settings(
         else seconds("report_timeout", report_timeout, least=LEAST_SILENCE),
         earlier=earlier,
         points=points,
+        workers_per_trial=check_width(workers_per_trial, workers),
+        train_steps=check_training(train_best, max_budget, directions),
+        min_workers=check_least(min_workers, workers, workers_per_trial),
+        keep_checkpoints=whole("keep_checkpoints", keep_checkpoints, least=1),
         hints=tuple(filter(None, (reach_hint(made, problem), told))),
     )
 
@@ -190,6 +208,41 @@ def check_objectives(
             f"{len(directions)}; give a direction for each"
         )
     return metrics, tuple(cast(Direction, one_of("direction", given, ("max", "min"))) for given in directions)
+
+
+def check_width(workers_per_trial: int, workers: int | None) -> int:
+    """How many workers run a trial together."""
+    width = whole("workers_per_trial", workers_per_trial, least=1)
+    if workers is not None and width > workers:
+        raise ConfigError(f"workers_per_trial={width} is more than workers={workers}; pass workers={width} or more")
+    return width
+
+
+def check_least(min_workers: int | None, workers: int | None, workers_per_trial: int) -> int | None:
+    """How many workers will do."""
+    if min_workers is None:
+        return None
+    least = whole("min_workers", min_workers, least=1)
+    if workers is not None and least > workers:
+        raise ConfigError(f"min_workers={least} is more than workers={workers}; pass {workers} or fewer")
+    if least < workers_per_trial:
+        raise ConfigError(
+            f"min_workers={least} is less than workers_per_trial={workers_per_trial}, so no trial could run; "
+            f"pass {workers_per_trial} or more"
+        )
+    return least
+
+
+def check_training(train_best: bool | int, max_budget: int, directions: Sequence[Direction]) -> int:
+    """Steps of the training that follows; 0 for none."""
+    if train_best is False:
+        return 0
+    if len(directions) > 1:
+        raise ConfigError(
+            f"train_best={train_best!r} needs a best configuration, and a search of {len(directions)} objectives has "
+            "a Pareto set; leave it out, and pass the one you choose to maggy_like.run"
+        )
+    return max_budget if train_best is True else whole("train_best", train_best, least=1)
 
 
 def check_constraints(space: SearchSpace) -> None:

@@ -13,10 +13,12 @@ from maggy_like.experiment import StateMachine
 from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
 from maggy_like.experiment.inputs import (
     Input,
+    StoreOpened,
     SuggestionReady,
     Tick,
     TrialCheckpointed,
     TrialFinished,
+    TrialHeld,
     TrialReported,
     WorkerBroken,
     WorkerGone,
@@ -26,7 +28,20 @@ from maggy_like.experiment.inputs import (
     WorkerSeen,
 )
 from maggy_like.journal import Journal
-from maggy_like.messages import Beat, Broken, Checkpointed, Finished, Goodbye, Hello, Logged, Ready, Reported, Shutdown
+from maggy_like.messages import (
+    Beat,
+    Broken,
+    Checkpointed,
+    Finished,
+    Goodbye,
+    Held,
+    Hello,
+    Logged,
+    Opened,
+    Ready,
+    Reported,
+    Shutdown,
+)
 from maggy_like.proposer.base import Proposer
 from maggy_like.rpc.server import Received, Server
 from optimizers.events import Event
@@ -172,13 +187,17 @@ class Driver:
                 return TrialReported(worker, message)
             case Finished() as message:
                 return TrialFinished(worker, message)
-            case Logged(trial=trial, lines=lines, dropped=dropped):
-                self.lines.extend(LogLine(trial, line) for line in lines)
+            case Logged(trial=trial, lines=lines, dropped=dropped, rank=rank):
+                self.lines.extend(LogLine(trial, line, rank) for line in lines)
                 if dropped:
-                    self.lines.append(LogLine(trial, f"... {dropped} more lines stand in the trial's log file"))
+                    self.lines.append(LogLine(trial, f"... {dropped} more lines stand in the trial's log file", rank))
                 return WorkerSeen(worker)
             case Checkpointed() as message:
                 return TrialCheckpointed(worker, message)
+            case Opened() as message:
+                return StoreOpened(worker, message)
+            case Held() as message:
+                return TrialHeld(worker, message)
             case Beat():
                 self._server.send(worker, Beat())
                 return WorkerSeen(worker)
@@ -225,10 +244,11 @@ class Driver:
                     step=trial.step if trial is not None else 0,
                     budget=trial.budget if trial is not None else 0,
                     value=trial.value if trial is not None else None,
-                    seconds=now - worker.since if trial is not None else 0.0,
+                    seconds=now - worker.team.since if worker.team is not None else 0.0,
                 )
             )
-        phase = experiment.ending or ("searching" if lines else "starting")
+        running = "training" if experiment.is_training else "searching"
+        phase = experiment.ending or (running if lines else "starting")
         return Snapshot(
             name=self._base.name,
             directory=self._base.directory,

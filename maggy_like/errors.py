@@ -11,6 +11,7 @@
     ├── PlatformError                    what we wrote or read is not as it must be
     │   ├── ProtocolError                a message that no version of ours sends
     │   └── JournalError                 a run's journal is damaged, foreign or in use
+    ├── TrainingError                    a training failed for good; what it failed of
     └── InfraError                       machines and processes
         ├── EngineError                  the engine cannot provide the gang
         └── WorkerError                  a worker cannot serve the run
@@ -31,6 +32,7 @@ __all__ = [
     "ProtocolError",
     "SearchSpaceError",
     "TrainFunctionError",
+    "TrainingError",
     "UserError",
     "WorkerError",
 ]
@@ -54,6 +56,10 @@ class ProtocolError(PlatformError):
 
 class JournalError(PlatformError):
     """The journal of a run is damaged, foreign or in use by another process."""
+
+
+class TrainingError(MaggyError):
+    """What :func:`maggy_like.run` was to run failed for good."""
 
 
 class InfraError(MaggyError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from maggy_like.display.base import LogLine
 from maggy_like.driver import Driver
@@ -24,13 +24,16 @@ MAX_PAUSE = 10.0
 SLOT_POLL = 0.2
 """Seconds between two looks at the slots, at first."""
 
+SHRINK_PATIENCE = 20.0
+"""Seconds that places wait for slots before those that have one are launched without the others, if that will do."""
+
 TELL_AFTER = 2.0
 """Seconds of waiting after which the reader is told."""
 
 
 @dataclass(slots=True)
 class Vacancy:
-    """Places whose workers fell together, and will be launched together.
+    """Places whose workers fell together, and will be launched together, as far as there are slots.
 
     Attributes:
         indexes: The places.
@@ -62,10 +65,12 @@ class Gang:
         engine: Provides the slots.
         task: What the run is.
         size: How many workers.
+        least: How many will do, where there are no slots for all of them any more.
         logs: Folder for the agents' own output.
     """
 
-    def __init__(self, engine: Engine, task: WorkerTask, size: int, logs: str) -> None:
+    def __init__(self, engine: Engine, task: WorkerTask, size: int, least: int, logs: str) -> None:
+        self._least = least
         self._engine = engine
         self._task = task
         self._logs = logs
@@ -110,10 +115,14 @@ class Gang:
 
     def _fill(self, vacancy: Vacancy, driver: Driver) -> None:
         """Launch again if there are slots, else see to it that it is tried later."""
-        wanted = len(vacancy.indexes)
+        wanted, waited = len(vacancy.indexes), time.monotonic() - vacancy.since
         try:
             slots = self._engine.slots()
-            free = wanted if slots is None else slots - sum(len(run.indexes) for run in self._runs)
+            running = sum(len(run.indexes) for run in self._runs)
+            free = wanted if slots is None else slots - running
+            if 0 < free < wanted and running + free >= self._least and waited > SHRINK_PATIENCE:
+                vacancy = self._split(vacancy, free, driver)
+                wanted = free
             if free >= wanted:
                 self._runs += self._engine.launch(self._task, vacancy.indexes, vacancy.epoch, self._logs)
                 self._vacancies.remove(vacancy)
@@ -127,6 +136,14 @@ class Gang:
         except Exception as error:  # no memory for a process, say: it may pass
             lack = f"engine={self._engine.name!r}, which fails with {error!r}"
         self._put_off(vacancy, lack, driver)
+
+    def _split(self, vacancy: Vacancy, free: int, driver: Driver) -> Vacancy:
+        """The places for which there are slots; the others go on waiting."""
+        some = replace(vacancy, indexes=vacancy.indexes[:free], told=False)
+        vacancy.indexes, vacancy.due = vacancy.indexes[free:], time.monotonic() + SLOT_POLL
+        self._vacancies.append(some)
+        driver.lines.append(LogLine(None, f"{some}: launched again without {vacancy}; min_workers={self._least}"))
+        return some
 
     def _put_off(self, vacancy: Vacancy, lack: str, driver: Driver) -> None:
         now = time.monotonic()

@@ -23,6 +23,18 @@ TORCH_LATE = "torch._dynamo"
 """What torch imports only when its first optimizer is made: a second per fresh process."""
 
 
+RENDEZVOUS = "maggy_like.worker.gang.rendezvous"
+"""What workers need to run a trial together."""
+
+_HELPERS = {
+    "prepare": "maggy_like.worker.gang.parallel",
+    "average": "maggy_like.worker.gang.parallel",
+    "fully_shard": "maggy_like.worker.gang.sharded",
+    "FullyShardedDataParallel": "maggy_like.worker.gang.sharded",
+}
+"""What a function calls, and the module of ours that serves it."""
+
+
 def check_parameters(train_fn: Callable[..., Any], space: SearchSpace) -> None:
     """Check that every parameter of ``train_fn`` is filled, and every name of the space is taken.
 
@@ -132,8 +144,12 @@ def uses_checkpoints(train_fn: Callable[..., Any]) -> bool:
     return {"checkpoint", "restore"} <= names
 
 
-def modules_of(train_fn: Callable[..., Any]) -> tuple[str, ...]:
-    """Installed modules that the function uses, worth importing before any trial."""
+def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str, ...]:
+    """Installed modules that the function uses, worth importing before any trial.
+
+    Args:
+        wide: Whether several workers may run it together.
+    """
     names: dict[str, None] = {}
     words: set[str] = set()
     for function in _own_functions(train_fn):
@@ -152,6 +168,9 @@ def modules_of(train_fn: Callable[..., Any]) -> tuple[str, ...]:
     uses_torch = any(name.partition(".")[0] == "torch" for name in names)
     if uses_torch and any("optim" in word for word in (*names, *words)):
         names[TORCH_LATE] = None
+    if wide:
+        names[RENDEZVOUS] = None
+    names |= {home: None for helper, home in _HELPERS.items() if helper in words}
     return tuple(name for name in names if _is_installed(name))
 
 

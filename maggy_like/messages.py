@@ -11,12 +11,34 @@ from typing import Any, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 Columns = tuple[list[int], list[float]]
 """Steps and values of one metric."""
 
 OutcomeKind = Literal["returned", "stopped", "raised", "died"]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One worker's place among those that run an attempt together, in torchrun's terms.
+
+    Attributes:
+        rank: Its number among all.
+        world_size: How many they are.
+        local_rank: Its number among those of its host.
+        local_world_size: How many of them are on its host.
+        group_rank: Number of its host.
+        group_world_size: How many hosts there are.
+        devices: The GPUs of all ranks on its host: the ``n``-th is that of local rank ``n``, and further ones follow.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    group_rank: int
+    group_world_size: int
+    devices: tuple[str, ...] = ()
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -69,13 +91,35 @@ class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
     url: str
 
 
-class Logged(msgspec.Struct, frozen=True, tag="logged"):
-    """Lines that a trial printed; ``dropped`` more stand only in the trial's log file."""
+class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):
+    """Lines that a trial printed; ``dropped`` more stand only in the trial's log file.
+
+    Attributes:
+        rank: Whose lines, where several workers run the trial together.
+    """
 
     trial: int
     attempt: int
     lines: list[str]
     dropped: int = 0
+    rank: int | None = None
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """Rank 0 has opened the store at which the ranks meet."""
+
+    trial: int
+    attempt: int
+    host: str
+    port: int
+
+
+class Held(msgspec.Struct, frozen=True, tag="held"):
+    """The answer to a :class:`Halt`: the rank has made ``reports`` reports, and waits in the next."""
+
+    trial: int
+    attempt: int
+    reports: int
 
 
 class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
@@ -84,6 +128,9 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     Attributes:
         outcome: ``returned``, ``stopped`` (as told), ``raised`` or ``died`` (without a word).
         kind: Of the failure (see :class:`optimizers.trial.Failure`).
+        at: When it failed, in Unix time: which rank was the first.
+        returned: What a function that is no training returned, if it is plain data.
+        stored: URL of what it returned, if it is not.
     """
 
     trial: int
@@ -94,6 +141,9 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     kind: str = ""
     message: str = ""
     traceback: str = ""
+    at: float = 0.0
+    returned: Any = None
+    stored: str = ""
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):
@@ -119,6 +169,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
         objective: The metric that is optimised, or None while nobody knows.
         checkpoint: URL of the state to go on from, if there is one.
         discard: URLs of this trial's older states, which nobody needs any more.
+        place: The worker's, where several run the attempt together.
     """
 
     trial: int
@@ -129,10 +180,20 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     objective: str | None = None
     checkpoint: str | None = None
     discard: tuple[str, ...] = ()
+    place: Place | None = None
+
+
+class Meet(msgspec.Struct, frozen=True, tag="meet"):
+    """Where the ranks of an attempt meet: the store that rank 0 has opened."""
+
+    trial: int
+    attempt: int
+    host: str
+    port: int
 
 
 class Decided(msgspec.Struct, frozen=True, tag="decided"):
-    """The answer to a :class:`Reported` that is awaited."""
+    """The answer to a :class:`Reported` that is awaited; every rank waits for it at that step."""
 
     trial: int
     attempt: int
@@ -140,15 +201,30 @@ class Decided(msgspec.Struct, frozen=True, tag="decided"):
 
 
 class Kept(msgspec.Struct, frozen=True, tag="kept"):
-    """The answer to a :class:`Checkpointed`: the journal has it, older states may go."""
+    """The answer to a :class:`Checkpointed`: the journal has it, and the older states ``discard`` may go."""
 
     trial: int
     attempt: int
-    url: str
+    discard: tuple[str, ...] = ()
+
+
+class Halt(msgspec.Struct, frozen=True, tag="halt"):
+    """Wait in the next report, and say how many were made: the ranks are to stop at the same one."""
+
+    trial: int
+    attempt: int
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """End this attempt at its next report; kill it if it does not."""
+    """End this attempt at its next report, or in the one with number ``at``; kill it if it does not."""
+
+    trial: int
+    attempt: int
+    at: int | None = None
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """Kill this attempt: another rank of it has failed."""
 
     trial: int
     attempt: int
@@ -164,8 +240,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     reason: str
 
 
-ToDriver = Hello | Ready | Beat | Reported | Checkpointed | Logged | Finished | Broken | Goodbye
-ToWorker = Welcome | Assign | Decided | Kept | Stop | Shutdown | Refused | Beat
+ToDriver = Hello | Ready | Beat | Reported | Checkpointed | Logged | Opened | Held | Finished | Broken | Goodbye
+ToWorker = Welcome | Assign | Meet | Decided | Kept | Halt | Stop | Abort | Shutdown | Refused | Beat
 
 _ENCODER = msgspec.msgpack.Encoder()
 _TO_DRIVER: msgspec.msgpack.Decoder[ToDriver] = msgspec.msgpack.Decoder(ToDriver)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from maggy_like.display.text import config_text, duration, number
+from maggy_like.errors import UserError
 from maggy_like.export import to_optuna
 from maggy_like.importance import importance
 from maggy_like.pareto import pareto_lines, plot_pareto
+from maggy_like.worker.checkpoints import SHARDED, load_state
+from maggy_like.worker.logfile import log_name
 from optimizers.space import SearchSpace
 from optimizers.trial import Config, Trial, TrialState
 
@@ -18,6 +22,59 @@ if TYPE_CHECKING:
     import optuna
     import pandas
     from optuna.storages import BaseStorage
+
+
+@dataclass(frozen=True)
+class Training:
+    """What came of training one configuration on the whole gang.
+
+    Attributes:
+        trial: With its curves, its metrics, and its failure, if it failed.
+        objective: Name of the optimised metric.
+        checkpoint: URL of the last state that was saved, the trained weights; None where none was.
+        best_checkpoint: URL of the state at the objective's best value.
+        directory: Where the run's logs are.
+
+    Example:
+        >>> result = lagom(train_fn, space, train_best=True)
+        >>> model.load_state_dict(result.training.load()["model"])
+    """
+
+    trial: Trial
+    objective: str
+    checkpoint: str | None
+    best_checkpoint: str | None
+    directory: Path
+
+    @property
+    def value(self) -> float | None:
+        """The objective's last value."""
+        return self.trial.value
+
+    @property
+    def world_size(self) -> int:
+        """How many workers trained together, in the last attempt."""
+        return self.trial.world_size
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Wall time of a step (a training epoch, say), start-up and lost attempts included."""
+        return self.trial.seconds / self.trial.step if self.trial.step else None
+
+    def load(self, *, best: bool = False) -> Any:
+        """Read the last saved state, or that of the best value.
+
+        A sharded one is read by ``torch.distributed.checkpoint`` from its URL.
+
+        Raises:
+            UserError: The function saved none, or it is sharded.
+        """
+        url = self.best_checkpoint if best else self.checkpoint
+        if url is None:
+            raise UserError("there is no saved state; call reporter.checkpoint(state) in train_fn")
+        if url.endswith(SHARDED):
+            raise UserError(f"{url} is sharded; read it with torch.distributed.checkpoint.load")
+        return load_state(url)
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,6 +95,7 @@ class Result:
         pareto: Of several objectives, the trials that no other dominates: none is better in one objective and
             not worse in any. Their ``values`` are in the order of the objectives.
         journal: The folder of the run's journal, a path or a URL.
+        training: What came of ``train_best``, if that was asked for.
 
     Example:
         >>> result = lagom(train_fn, space)
@@ -55,6 +113,11 @@ class Result:
     others: tuple[tuple[str, str], ...] = ()
     pareto: list[Trial] = field(default_factory=list)
     journal: str = ""
+    training: Training | None = None
+    _again: Callable[..., Training] | None = field(default=None, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_again": None}  # it holds the engine, which cannot travel
 
     @property
     def best_config(self) -> Config | None:
@@ -76,9 +139,46 @@ class Result:
         """The failed trials."""
         return [trial for trial in self.trials if trial.state is TrialState.FAILED]
 
-    def log(self, trial: int) -> str:
-        """All that a trial printed, as far as its log file lies on this machine."""
-        path = self.directory / "logs" / f"{trial:05d}.log"
+    def train(
+        self,
+        *,
+        workers: int | None = None,
+        budget: int | None = None,
+        min_workers: int | None = None,
+        name: str | None = None,
+        progress: bool | str = True,
+    ) -> Training:
+        """Train the best configuration on a gang of workers, all together, as a run of its own.
+
+        ``lagom(..., train_best=True)`` does so on the gang of the search, without giving its workers back.
+
+        Args:
+            workers: Size of the gang; by default that of the search.
+            budget: Steps to train for; by default the search's ``max_budget``.
+            min_workers: How many workers will do, where lost ones do not come back within 30 s.
+            name: The run's name; by default made from that of the search.
+            progress: Show a live display.
+
+        Raises:
+            UserError: No trial has a value, or this result was read from a file.
+            EngineError: The engine cannot provide the gang.
+
+        Example:
+            >>> training = result.train(workers=8, budget=100)
+            >>> training.checkpoint, training.value
+        """
+        if self.best_config is None:
+            raise UserError("there is no best configuration to train; pass one to maggy_like.run(train_fn, config)")
+        if self._again is None:
+            raise UserError(
+                "this result was read from a file, so its function is not known; use "
+                "maggy_like.run(train_fn, result.best_config, workers=N)"
+            )
+        return self._again(self.best_config, workers, budget, min_workers, name, progress)
+
+    def log(self, trial: int, rank: int = 0) -> str:
+        """All that a trial printed on one of its workers, as far as its log file lies on this machine."""
+        path = self.directory / "logs" / log_name(trial, rank)
         return path.read_text(errors="replace") if path.exists() else ""
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -189,6 +289,8 @@ class Result:
             first = failures[0]
             cause = first.failure.message if first.failure is not None else ""
             lines.append(f"{len(failures)} failed, the first (trial {first.id}) with: {cause}")
+        if self.training is not None:
+            lines.append(_told(self.training))
         lines.append(f"files: {self.directory}")
         return "\n".join(lines)
 
@@ -211,3 +313,12 @@ class Result:
         names = (self.objective, *(name for _, name in self.others))
         values = trial.values or (None,) * len(names)
         return {f"value_{name}": value for name, value in zip(names, values, strict=True)}
+
+
+def _told(training: Training) -> str:
+    """A line on the training."""
+    trial = training.trial
+    if trial.failure is not None and trial.state is TrialState.FAILED:
+        return f"the training failed: {trial.failure.message}"
+    how = f"{trial.world_size} worker{'s' * (trial.world_size > 1)}, {trial.step} steps, {duration(trial.seconds)}"
+    return f"trained on {how}: {training.objective} {number(trial.value)}"

@@ -25,22 +25,26 @@ class TrialCreated(msgspec.Struct, frozen=True, omit_defaults=True, tag="created
         config: Its parameter values.
         ask: Which call of the optimizer proposed it; None for a point given by the user.
         parent: The trial from whose state at rest it starts, if any.
+        training: Of a training (see :attr:`Trial.training`): its steps.
     """
 
     trial: int
     config: Config
     ask: int | None = None
     parent: int | None = None
+    training: int = 0
 
 
 class AttemptStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="started"):
-    """A worker was told to run a trial.
+    """A worker, or several together, were told to run a trial.
 
     It repeats what :class:`TrialCreated` says, so that a journal which lost that line has lost nothing.
 
     Attributes:
+        worker: The first of them.
         budget: The step up to which it shall run.
-        config: As the trial was created; and so ``ask`` and ``parent``.
+        config: As the trial was created; and so ``ask``, ``parent`` and ``training``.
+        world_size: How many workers run it together.
     """
 
     trial: int
@@ -51,6 +55,8 @@ class AttemptStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="start
     config: Config = {}
     ask: int | None = None
     parent: int | None = None
+    training: int = 0
+    world_size: int = 1
 
 
 class Measured(msgspec.Struct, frozen=True, tag="measured"):

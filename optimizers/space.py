@@ -57,8 +57,6 @@ class SearchSpace:
         if twice := sorted(set(params) & set(named)):
             raise SearchSpaceError(f"parameters {twice} are given twice; leave one of each out")
         spellings = {**params, **named}
-        if not spellings:
-            raise SearchSpaceError("the search space is empty; give at least one parameter")
         self._domains = {_checked(name): read_domain(name, spelling) for name, spelling in spellings.items()}
         self._check_conditions()
         parents = {name: set(domain.conditions) for name, domain in self._domains.items()}

@@ -24,6 +24,7 @@ from optimizers.base import (
     WAIT,
     Answer,
     Decision,
+    FullBudget,
     Grant,
     History,
     Observation,
@@ -31,6 +32,7 @@ from optimizers.base import (
     Pending,
     Problem,
     Proposal,
+    Scheduler,
     Update,
     Wait,
 )
@@ -104,6 +106,7 @@ class Study:
         self.trials: list[Trial] = []
         self.counts: Counter[TrialState] = Counter()
         self.n_asks = 0
+        self._trainings: dict[int, Scheduler] = {}
         self.history = History(self.problem)
         self._updates: list[Update] = []
         self._front = ParetoFront()
@@ -136,7 +139,16 @@ class Study:
 
     def grant(self, trial: Trial) -> Grant:
         """The steps that the present attempt of ``trial`` has, or that its next one gets."""
-        return self.scheduler.grant(trial.id)
+        return self._scheduler_of(trial).grant(trial.id)
+
+    def is_final(self, trial: Trial) -> bool:
+        """Whether a trial that has used up its present grant is completed (else it is paused)."""
+        return self._scheduler_of(trial).is_final(trial.id)
+
+    @property
+    def size(self) -> int:
+        """How many configurations the search has tried or is trying: all trials but the trainings."""
+        return len(self.trials) - len(self._trainings)
 
     def next_promotion(self) -> Trial | None:
         """The paused trial that should run on now, if one is due."""
@@ -180,30 +192,45 @@ class Study:
             value: What it returned as the objective, or None to take the last report.
         """
         final = value if value is not None else trial.curve.last
+        if final is None and trial.training:
+            return [AttemptEnded(trial.id, trial.attempt, TrialState.COMPLETED, now, None, dict(metrics))]
         if final is None:
             failure = Failure("no_value", "train_fn returned None and reported nothing; return a number or report one")
             return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
-        if missing := self.objectives.missing(trial, metrics):
+        if not trial.training and (missing := self.objectives.missing(trial, metrics)):
             failure = Failure("no_value", missing)
             return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
         events: list[Event] = []
         if trial.step < trial.budget:
             objective = trial.objective or "value"
             events.append(Measured(trial.id, trial.attempt, objective, {objective: ([trial.budget], [final])}))
-        state = TrialState.COMPLETED if self.scheduler.is_final(trial.id) else TrialState.PAUSED
+        state = TrialState.COMPLETED if self.is_final(trial) else TrialState.PAUSED
         events.append(AttemptEnded(trial.id, trial.attempt, state, now, final, dict(metrics)))
         return events
 
-    def started(self, trial: Trial, worker: int, now: float) -> AttemptStarted:
-        """The event that says: the next attempt of ``trial`` begins on ``worker``."""
-        budget = self.grant(trial).budget
-        return AttemptStarted(trial.id, trial.attempt + 1, worker, budget, now, trial.config, trial.ask, trial.parent)
+    def started(self, trial: Trial, worker: int, now: float, world_size: int = 1) -> AttemptStarted:
+        """The event that says: the next attempt of ``trial`` begins on ``world_size`` workers, ``worker`` the first."""
+        return AttemptStarted(
+            trial.id,
+            trial.attempt + 1,
+            worker,
+            self.grant(trial).budget,
+            now,
+            trial.config,
+            trial.ask,
+            trial.parent,
+            trial.training,
+            world_size,
+        )
 
     def _created(self, event: TrialCreated) -> None:
-        trial = Trial(event.trial, event.config, ask=event.ask, parent=event.parent)
+        trial = Trial(event.trial, event.config, ask=event.ask, parent=event.parent, training=event.training)
         if event.parent is not None and (rest := self.trials[event.parent].rest) is not None:
             trial.checkpoint, trial.start = rest, rest.step
         self.trials.append(trial)
+        if trial.training:
+            self._trainings[trial.id] = FullBudget(trial.training)
+            return
         self.counts[TrialState.PENDING] += 1
         self.scheduler.create(event.trial, event.parent)
         if event.ask is not None:
@@ -219,6 +246,7 @@ class Study:
         trial.attempt = event.attempt
         trial.budget = event.budget
         trial.worker = event.worker
+        trial.world_size = event.world_size
         trial.started = event.time
 
     def _measured(self, event: Measured) -> Decision:
@@ -232,7 +260,7 @@ class Study:
         milestones = self.grant(trial).milestones
         for index in range(fresh, len(curve)):
             step, loss = curve.steps[index], self.loss(curve.values[index])
-            verdict = self.scheduler.report(trial.id, step, loss)
+            verdict = self._scheduler_of(trial).report(trial.id, step, loss)
             if verdict is Decision.STOP:
                 decision = verdict
             elif step in milestones:
@@ -256,10 +284,11 @@ class Study:
         if event.metrics:
             trial.metrics = event.metrics
         self._move(trial, event.state)
+        if event.state is TrialState.PENDING:
+            trial.losses += event.failure is None or event.failure.kind not in UNCOUNTED
+        if event.state is TrialState.PENDING or trial.training:
+            return
         match event.state:
-            case TrialState.PENDING:
-                trial.losses += event.failure is None or event.failure.kind not in UNCOUNTED
-                return
             case TrialState.FAILED:
                 self.scheduler.fail(trial.id)
             case TrialState.PAUSED:
@@ -280,17 +309,21 @@ class Study:
 
     def _rank(self, trial: Trial) -> None:
         trial.ranked = trial.value
-        if trial.value is not None and math.isfinite(trial.value):
+        if trial.value is not None and math.isfinite(trial.value) and not trial.training:
             heapq.heappush(self._ranking, (self.loss(trial.value), trial.id))
             if len(self._ranking) > 2 * len(self.trials) + 64:  # keep stale entries from piling up
-                losses = ((self.loss(trial.ranked), trial.id) for trial in self.trials)
+                losses = ((self.loss(trial.ranked), trial.id) for trial in self.trials if not trial.training)
                 self._ranking = [entry for entry in losses if math.isfinite(entry[0])]
                 heapq.heapify(self._ranking)
 
     def _move(self, trial: Trial, state: TrialState) -> None:
-        self.counts[trial.state] -= 1
-        self.counts[state] += 1
+        if not trial.training:
+            self.counts[trial.state] -= 1
+            self.counts[state] += 1
         trial.state = state
+
+    def _scheduler_of(self, trial: Trial) -> Scheduler:
+        return self._trainings.get(trial.id, self.scheduler)
 
     # -- ask and tell, for use without the runtime --------------------------------------------
 
@@ -327,9 +360,9 @@ class Study:
         self.apply(AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, 0.0, failure=failure))
 
     def _new_trial(self) -> Trial | None:
-        if self.problem.n_trials is not None and len(self.trials) >= self.problem.n_trials:
+        if self.problem.n_trials is not None and self.size >= self.problem.n_trials:
             return None
-        if (n := len(self.trials) - self.n_asks) < len(self.points):
+        if (n := self.size - self.n_asks) < len(self.points):
             self.apply(TrialCreated(len(self.trials), self.points[n]))
             return self.trials[-1]
         for update in self.take_updates():

@@ -36,8 +36,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         kind: ``exception``, ``exit`` (of the process, or by ``sys.exit``), ``signal``, ``oom`` (out of memory),
             ``timeout``, ``disconnected`` (the process closed its connection to the agent), ``too_large`` (a
-            message past the limit), ``report`` (no measurement), ``no_value``, ``worker_lost``, ``gang_lost`` or
-            ``driver_lost``.
+            message past the limit), ``report`` (no measurement), ``collective`` (an operation of all ranks failed, as
+            when one of them is gone), ``no_value``, ``worker_lost``, ``gang_lost`` or ``driver_lost``.
         message: One line for people.
         traceback: The Python traceback, or the last lines of output; may be empty.
     """
@@ -112,6 +112,9 @@ class Trial:
         ask: Which call of the optimizer proposed it; None for a point given by the user.
         parent: The trial from whose ``rest`` this one started, if any.
         start: The step of that state, or 0.
+        training: Steps of a training: a configuration that runs outside the search, as one with nothing to compete
+            with. It is neither ranked nor observed. 0 for a configuration of the search.
+        world_size: How many workers run its present or last attempt together.
         losses: Attempts that failed or were lost so far, and were or will be followed by another.
         seconds: Time spent running, over all attempts.
     """
@@ -134,6 +137,8 @@ class Trial:
     ask: int | None = None
     parent: int | None = None
     start: int = 0
+    training: int = 0
+    world_size: int = 1
     losses: int = 0
     worker: int | None = None
     started: float | None = None

@@ -81,10 +81,15 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line for the reader: of a trial's output, or of the runtime itself (``trial`` None)."""
+    """A line for the reader: of a trial's output, or of the runtime itself (``trial`` None).
+
+    Attributes:
+        rank: Which of a trial's workers wrote it, where there are several.
+    """
 
     trial: int | None
     text: str
+    rank: int | None = None
 
 
 class Display(Protocol):

@@ -87,12 +87,18 @@ def clean(text: str) -> str:
 
 def readable(lines: Iterable[LogLine]) -> list[LogLine]:
     """Log lines ready to be shown: cleaned, one physical line each, empty ones left out."""
-    return [LogLine(line.trial, text) for line in lines for part in line.text.split("\n") if (text := clean(part))]
+    return [
+        LogLine(line.trial, text, line.rank)
+        for line in lines
+        for part in line.text.split("\n")
+        if (text := clean(part))
+    ]
 
 
 def prefix(line: LogLine) -> str:
-    """Whose line it is: ``[trial 7] ``, or nothing for the runtime's own."""
-    return "" if line.trial is None else f"[trial {line.trial}] "
+    """Whose line it is: ``[trial 7] ``, ``[trial 7 rank 1] ``, or nothing for the runtime's own."""
+    rank = "" if line.rank is None else f" rank {line.rank}"
+    return "" if line.trial is None else f"[trial {line.trial}{rank}] "
 
 
 def tally(counts: Mapping[TrialState, int], states: Iterable[TrialState] = STATE_WORDS) -> str:

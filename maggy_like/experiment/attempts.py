@@ -28,6 +28,7 @@ class Attempts:
         max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
         workers: Size of the gang. When it falls as a whole, each of its trials bears a share of the blame: it takes
             that many times as many falls to fail one.
+        keep: How many saved states of an attempt to keep (see :class:`SavedStates`).
 
     Attributes:
         retries: Trials whose attempt failed or was lost, in the order in which they shall run again.
@@ -35,10 +36,10 @@ class Attempts:
         states: What of their saved states is still of use.
     """
 
-    def __init__(self, study: Study, max_attempts: int, workers: int) -> None:
+    def __init__(self, study: Study, max_attempts: int, workers: int, keep: int) -> None:
         self.retries: deque[int] = deque()
         self.doomed: set[int] = set()
-        self.states = SavedStates(study)
+        self.states = SavedStates(study, keep)
         self._study = study
         self._max_attempts = max_attempts
         self._max_falls = max_attempts * workers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from maggy_like.messages import Checkpointed, Finished, Reported
+from maggy_like.messages import Checkpointed, Finished, Held, Opened, Reported
 from optimizers.base import Proposal, Wait
 
 
@@ -89,6 +89,22 @@ class TrialCheckpointed:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreOpened:
+    """The first worker of a trial has opened the store at which they meet."""
+
+    worker: WorkerId
+    message: Opened
+
+
+@dataclass(frozen=True, slots=True)
+class TrialHeld:
+    """A worker of a trial waits in its next report."""
+
+    worker: WorkerId
+    message: Held
+
+
+@dataclass(frozen=True, slots=True)
 class TrialFinished:
     """An attempt is over, and its worker is free."""
 
@@ -127,17 +143,20 @@ class StopRequested:
     error: Exception | None = None
 
 
-Input = (
-    WorkerJoined
-    | WorkerReady
+TrialMessage = Reported | Checkpointed | Opened | Held | Finished
+"""What a worker says of the attempt that it runs."""
+
+WorkerEvent = (
+    WorkerReady
     | WorkerSeen
     | WorkerBroken
-    | WorkerLost
     | WorkerGone
     | TrialReported
     | TrialCheckpointed
+    | StoreOpened
+    | TrialHeld
     | TrialFinished
-    | SuggestionReady
-    | Tick
-    | StopRequested
 )
+"""What a worker that has joined says."""
+
+Input = WorkerEvent | WorkerJoined | WorkerLost | SuggestionReady | Tick | StopRequested

@@ -12,28 +12,39 @@ from collections.abc import Iterable
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.experiment.attempts import Attempts
 from maggy_like.experiment.commands import Command, Replace, Send, Show
+from maggy_like.experiment.finale import Finale, TrainingPlan
 from maggy_like.experiment.inputs import (
     Input,
     StopRequested,
     SuggestionReady,
     Tick,
-    TrialCheckpointed,
-    TrialFinished,
-    TrialReported,
+    TrialMessage,
     WorkerBroken,
+    WorkerEvent,
     WorkerGone,
-    WorkerId,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
     WorkerSeen,
 )
 from maggy_like.experiment.proposals import Proposals
+from maggy_like.experiment.roster import Roster
+from maggy_like.experiment.teams import Team, Teams
 from maggy_like.experiment.workers import Worker, WorkerState
-from maggy_like.messages import Assign, Checkpointed, Decided, Kept, Refused, Reported, Shutdown, Stop
+from maggy_like.messages import (
+    Assign,
+    Checkpointed,
+    Finished,
+    Held,
+    Kept,
+    Opened,
+    Refused,
+    Reported,
+    Shutdown,
+)
 from optimizers.events import CheckpointSaved, Event
 from optimizers.study import DRIVER_LOST, GANG_LOST, Study
-from optimizers.trial import Failure, Trial, TrialState
+from optimizers.trial import Checkpoint, Failure, Trial, TrialState
 
 
 class StateMachine:
@@ -42,7 +53,10 @@ class StateMachine:
     Args:
         study: The ledger, new or replayed.
         objective: Name of the optimised metric, or None to take the one that is reported.
-        workers: Size of the gang: how many proposals to keep ready where results do not matter.
+        workers: Size of the gang.
+        width: How many workers run a trial of the search together.
+        training: What the gang shall train together once the search is over.
+        keep: How many saved states of an attempt to keep, beside that of its best value.
         max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
         trial_timeout: Seconds that one attempt may take.
         heartbeat_timeout: Seconds of silence after which a worker counts as lost.
@@ -50,6 +64,7 @@ class StateMachine:
     Attributes:
         ending: Why the search ended: ``completed`` or the reason it was stopped for; None before.
         error: What ``lagom`` must raise, if anything.
+        answer: What the function of a training returned, once it has.
         stale: Messages of lost incarnations or past attempts that were ignored.
     """
 
@@ -59,29 +74,48 @@ class StateMachine:
         *,
         objective: str | None = None,
         workers: int = 1,
+        width: int = 1,
+        training: TrainingPlan | None = None,
+        keep: int = 2,
         max_attempts: int = 3,
         trial_timeout: float | None = None,
         heartbeat_timeout: float = 15.0,
     ) -> None:
         self.study = study
         self.objective = objective
-        self.workers: dict[int, Worker] = {}
+        self._roster = Roster()
         self.ending: str | None = None
         self.error: Exception | None = None
+        self.answer: Finished | None = None
         self.stale = 0
-        self._proposals = Proposals(study, workers)
-        self._attempts = Attempts(study, max_attempts, workers)
+        self._proposals = Proposals(study, workers // width)
+        self._attempts = Attempts(study, max_attempts, workers, keep)
+        self._finale = Finale(study, training)
+        self._width = width
         self._trial_timeout = trial_timeout
         self._heartbeat_timeout = heartbeat_timeout
-        self._idle: dict[int, float] = {}  # since when workers are idle by index, in order of idling
-        self._busy = 0
+        self._teams = Teams()
         self._out: list[Command] = []
         self._now = 0.0
 
     @property
+    def workers(self) -> dict[int, Worker]:
+        """The newest incarnation of each place, by index."""
+        return self._roster.workers
+
+    @property
     def is_over(self) -> bool:
         """Whether the search has ended and every worker has left."""
-        return self.ending is not None and not any(worker.is_live for worker in self.workers.values())
+        return self.ending is not None and not any(self._roster)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the search is over, and the training not."""
+        return self._finale.search_ended is not None and self.ending is None
+
+    def best_state(self, trial: Trial) -> Checkpoint | None:
+        """The state that was saved at the best value of a trial's objective, if there is one."""
+        return self._attempts.states.best(trial.id)
 
     def replay(self, events: Iterable[Event]) -> None:
         """Take in a journal's events; call before :meth:`start`."""
@@ -90,7 +124,7 @@ class StateMachine:
 
     def start(self, now: float) -> list[Command]:
         """Begin, or go on where the replayed journal ends."""
-        self._out, self._now = self._attempts.begin(now), now
+        self._begin(now)
         for trial in self.study.trials:
             if trial.objective is not None and self.objective is None:
                 self.objective = trial.objective
@@ -98,6 +132,8 @@ class StateMachine:
                 self._attempts.lose(trial, Failure(DRIVER_LOST, "the driver ended while the trial ran"))
             elif trial.state is TrialState.PENDING:
                 self._attempts.retries.append(trial.id)
+        self._finale.take_up()
+        self._sort_retries()
         self._proposals.go_on()
         self._ask_ahead()
         self._close_if_done()
@@ -110,57 +146,55 @@ class StateMachine:
             event: What happened.
             now: Seconds on any clock that never runs backwards.
         """
-        self._out, self._now = self._attempts.begin(now), now
+        self._begin(now)
         match event:
             case Tick():
                 self._tick()
             case SuggestionReady():
                 self._suggested(event)
             case StopRequested():
-                self._stop_all(event.reason, event.error)
+                self._end_search(event.reason, event.error)
             case WorkerJoined():
                 self._joined(event)
             case WorkerLost(worker=known, reason=reason, with_gang=with_gang):
-                if (worker := self._worker(known)) is not None:
+                if (worker := self._roster.find(known)) is not None:
                     self._lost(worker, reason, GANG_LOST if with_gang else "worker_lost")
             case _:
                 self._heard(event)
         return self._out
 
+    def _begin(self, now: float) -> None:
+        self._out, self._now = self._attempts.begin(now), now
+        self._teams.begin(self._out)
+
     # -- workers ------------------------------------------------------------------------------
 
-    def _worker(self, known: WorkerId) -> Worker | None:
-        """The live worker of that incarnation, or None for a stale one."""
-        worker = self.workers.get(known.index)
-        if worker is not None and worker.id == known and worker.is_live:
-            return worker
-        return None
-
     def _joined(self, event: WorkerJoined) -> None:
-        before = self.workers.get(event.worker.index)
-        if before is not None and before.id.epoch >= event.worker.epoch:
+        if self._roster.is_stale(event.worker):
             self.stale += 1
             self._out.append(Send(event.worker, Refused("a newer incarnation of this worker is known")))
             return
+        before = self.workers.get(event.worker.index)
         if before is not None and before.is_live:
             self._lost(before, "replaced by a newer incarnation")
-        worker = Worker(event.worker, event.host, event.accelerators, seen=self._now)
-        self.workers[event.worker.index] = worker
+        worker = self._roster.join(event, self._now)
         if self.ending is not None:
             self._shut_down(worker)
-        elif self.study.scheduler.may_promote and not event.store_visible:
-            error = ConfigError(
-                f"worker {worker.id.index} on host {worker.host!r} does not see the store of this run, so a "
-                "promoted trial could not go on there from its checkpoint; pass store=URL of a place that "
-                "all hosts share, or use optimizer='asha' with mode='stopping'"
-            )
-            self._stop_all("error", error)
+        elif not event.store_visible:
+            self._store_is_not_shared(worker)
 
-    def _heard(
-        self,
-        event: WorkerReady | WorkerSeen | WorkerBroken | WorkerGone | TrialReported | TrialCheckpointed | TrialFinished,
-    ) -> None:
-        worker = self._worker(event.worker)
+    def _store_is_not_shared(self, worker: Worker) -> None:
+        seen = f"worker {worker.id.index} on host {worker.host!r} does not see the store of this run, so "
+        mend = "; pass store=URL of a place that all hosts share"
+        if self.study.scheduler.may_promote:
+            hint = ", or use optimizer='asha' with mode='stopping'"
+            error = ConfigError(f"{seen}a promoted trial could not go on there from its checkpoint{mend}{hint}")
+            self._end_search("error", error)
+        elif self._width > 1 or self._finale.is_planned:
+            self._out.append(Show(f"{seen}a training that is cut off could not go on there{mend}"))
+
+    def _heard(self, event: WorkerEvent) -> None:
+        worker = self._roster.find(event.worker)
         if worker is None:
             self.stale += 1
             self._out.append(Send(event.worker, Refused("this incarnation was declared lost")))
@@ -169,47 +203,29 @@ class StateMachine:
         match event:
             case WorkerReady():
                 if worker.state is WorkerState.JOINING:
-                    self._set_idle(worker)
+                    self._roster.set_idle(worker, self._now)
                     self._dispatch()
             case WorkerBroken(message=message):
-                self._stop_all("error", WorkerError(f"worker {worker.id.index} on {worker.host}: {message}"))
+                self._end_search("error", WorkerError(f"worker {worker.id.index} on {worker.host}: {message}"))
             case WorkerGone():
                 self._gone(worker)
-            case TrialReported(message=message):
-                if (trial := self._running(worker, message.trial, message.attempt)) is not None:
-                    self._reported(worker, trial, message)
-            case TrialCheckpointed(message=saved):
-                if (trial := self._running(worker, saved.trial, saved.attempt)) is not None:
-                    self._saved(worker, trial, saved)
-            case TrialFinished(message=finished):
-                if (trial := self._running(worker, finished.trial, finished.attempt)) is not None:
-                    self._finished(worker, trial, event)
+            case WorkerSeen():
+                pass
+            case _:
+                if (team := self._team(worker, event.message.trial, event.message.attempt)) is not None:
+                    self._told(team, worker, event.message)
 
-    def _running(self, worker: Worker, number: int, attempt: int) -> Trial | None:
-        """The trial that ``worker`` runs, if ``(number, attempt)`` names it."""
-        if worker.trial == number:
-            trial = self.study.trials[number]
-            if trial.attempt == attempt:
-                return trial
+    def _team(self, worker: Worker, trial: int, attempt: int) -> Team | None:
+        """The team with which ``worker`` runs a trial, if ``(trial, attempt)`` names that."""
+        team = worker.team
+        if team is not None and (team.trial, team.attempt) == (trial, attempt):
+            return team
         self.stale += 1
         return None
 
-    def _set_idle(self, worker: Worker) -> None:
-        worker.release(WorkerState.IDLE)
-        self._idle[worker.id.index] = self._now
-
-    def _release(self, worker: Worker) -> None:
-        """Take the finished trial off a busy worker."""
-        self._busy -= 1
-        if self.ending is None:
-            self._set_idle(worker)
-        else:
-            worker.release(WorkerState.DRAINING)
-
     def _shut_down(self, worker: Worker) -> None:
-        self._idle.pop(worker.id.index, None)
-        if worker.state is not WorkerState.BUSY:
-            worker.state = WorkerState.DRAINING
+        busy = worker.state is WorkerState.BUSY
+        self._roster.retire(worker, WorkerState.BUSY if busy else WorkerState.DRAINING)
         self._out.append(Send(worker.id, Shutdown()))
 
     def _gone(self, worker: Worker) -> None:
@@ -228,91 +244,119 @@ class StateMachine:
             self._dispatch()
 
     def _drop(self, worker: Worker, state: WorkerState, failure: Failure) -> None:
-        self._idle.pop(worker.id.index, None)
-        if worker.trial is not None:
-            trial = self.study.trials[worker.trial]
-            self._busy -= 1
-            failure = worker.failure or failure
-            worker.release(state)
-            self._attempts.lose(trial, failure)
-        worker.release(state)
+        self._roster.retire(worker, state)
+        if worker.team is not None and worker.id in worker.team.running:
+            self._ended(worker.team, worker, failure)
 
     # -- trials -------------------------------------------------------------------------------
 
-    def _reported(self, worker: Worker, trial: Trial, message: Reported) -> None:
+    def _told(self, team: Team, worker: Worker, message: TrialMessage) -> None:
+        """What one of a team's workers says of the attempt."""
+        match message:
+            case Reported():
+                self._reported(team, message)
+            case Checkpointed():
+                self._saved(team, message)
+            case Opened():
+                self._teams.opened(team, worker, message)
+            case Held():
+                self._teams.held(team, worker, message)
+            case Finished():
+                self._ended(team, worker, message)
+
+    def _reported(self, team: Team, message: Reported) -> None:
+        trial = self.study.trials[team.trial]
         if self.objective is None:
             self.objective = message.objective
         self._attempts.measure(trial, message)
-        stop = trial.id in self._attempts.doomed or worker.stopping
+        doomed = trial.id in self._attempts.doomed
         if message.awaiting:
-            self._out.append(Send(worker.id, Decided(trial.id, trial.attempt, stop)))
-        elif stop and not worker.stopping:
-            self._out.append(Send(worker.id, Stop(trial.id, trial.attempt)))
-        worker.stopping = stop
+            self._teams.decide(team, stop=doomed)
+        elif doomed:
+            self._teams.stop(team)
         self._dispatch()  # a result in a rung may make a promotion due
 
-    def _saved(self, worker: Worker, trial: Trial, message: Checkpointed) -> None:
-        if message.url in worker.saved:  # an older one that came again must not take the place of the newest
+    def _saved(self, team: Team, message: Checkpointed) -> None:
+        if message.url in team.saved:  # an older one that came again must not take the place of the newest
             self.stale += 1
             return
-        worker.saved.add(message.url)
-        self._attempts.record(CheckpointSaved(trial.id, trial.attempt, message.step, message.url))
-        self._out.append(Send(worker.id, Kept(trial.id, trial.attempt, message.url)))
+        team.saved.add(message.url)
+        self._attempts.record(CheckpointSaved(team.trial, team.attempt, message.step, message.url))
+        discard = self._attempts.states.superseded(team.trial)
+        self._out.append(Send(team.members[0].id, Kept(team.trial, team.attempt, discard)))
 
-    def _finished(self, worker: Worker, trial: Trial, event: TrialFinished) -> None:
-        message, failure, was_stopping = event.message, worker.failure, worker.stopping
-        self._release(worker)
-        if message.outcome == "returned":
-            self._attempts.conclude(trial, message)
-        elif self.ending is not None and not was_stopping and message.outcome != "raised":
+    def _ended(self, team: Team, worker: Worker, end: Finished | Failure) -> None:
+        """A rank is through; the attempt is over when all are."""
+        if self._teams.ended(team, worker, end):
+            self._teams.release(team)
+            self._roster.release(team, self._now, is_over=self.ending is not None)
+            self._conclude(team, self.study.trials[team.trial])
+            self._sort_retries()
+            self._dispatch()
+
+    def _conclude(self, team: Team, trial: Trial) -> None:
+        end = team.end()
+        is_cut = self.ending is not None or (self._finale.search_ended is not None and not trial.training)
+        if isinstance(end, Failure):
+            self._attempts.lose(trial, team.failure or end)
+        elif end.outcome == "returned":
+            self._attempts.conclude(trial, end)
+            self.answer = end if trial.training else None
+        elif is_cut and not team.stopping and end.outcome != "raised":
             self._attempts.lose(trial, Failure(DRIVER_LOST, "the search was stopped"))
-        elif failure is not None:
-            self._attempts.lose(trial, Failure(failure.kind, failure.message, message.traceback))
-        elif message.outcome == "raised" or (message.outcome == "died" and not was_stopping):
-            self._attempts.lose(trial, Failure(message.kind, message.message, message.traceback))
+        elif team.failure is not None:
+            self._attempts.lose(trial, Failure(team.failure.kind, team.failure.message, end.traceback))
+        elif end.outcome == "raised" or (end.outcome == "died" and not team.stopping):
+            self._attempts.lose(trial, Failure(end.kind, end.message, end.traceback))
         else:
             self._attempts.stop(trial)
-        self._dispatch()
 
     # -- work ---------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
         """Give work to idle workers while there is some; close when there will be none."""
-        while self._idle and self.ending is None and (trial := self._next_trial()) is not None:
-            index = next(iter(self._idle))
-            del self._idle[index]
-            self._assign(self.workers[index], trial)
+        while self.ending is None and (crew := self._crew()) and (trial := self._next_trial()) is not None:
+            self._assign(crew, trial)
         self._ask_ahead()
         self._close_if_done()
+
+    def _crew(self) -> list[Worker]:
+        """The idle workers that would run the next attempt together; none while they are too few."""
+        if not self.is_training:
+            return self._roster.crew(self._width)
+        return [] if self._teams else self._roster.crew(self._finale.crew(self.workers.values(), self._now))
 
     def _next_trial(self) -> Trial | None:
         if self._attempts.retries:
             return self.study.trials[self._attempts.retries.popleft()]
+        if self.is_training:
+            return None
         if (promotion := self.study.next_promotion()) is not None:
             return promotion
-        if (created := self._proposals.take(next(iter(self._idle.values())))) is not None:
+        if (created := self._proposals.take(self._roster.idle_since)) is not None:
             self._attempts.record(created)
             return self.study.trials[-1]
         return None
 
-    def _assign(self, worker: Worker, trial: Trial) -> None:
+    def _assign(self, crew: list[Worker], trial: Trial) -> None:
         grant = self.study.grant(trial)
         attempt = trial.attempt + 1
         discard = self._attempts.states.unneeded(trial.id)
-        self._attempts.record(self.study.started(trial, worker.id.index, self._now))
-        worker.take(trial.id, self._now)
-        self._busy += 1
+        self._attempts.record(self.study.started(trial, crew[0].id.index, self._now, len(crew)))
         saved = trial.checkpoint.url if trial.checkpoint is not None else None
+        self._roster.engage(crew)
         order = Assign(trial.id, attempt, trial.config, grant.budget, grant.milestones, self.objective, saved, discard)
-        self._out.append(Send(worker.id, order))
+        self._teams.start(order, crew, self._now)
+        self._finale.started()
 
     def _ask_ahead(self) -> None:
-        if self.ending is None and (question := self._proposals.ask(self._now)) is not None:
+        searching = self.ending is None and not self.is_training
+        if searching and (question := self._proposals.ask(self._now)) is not None:
             self._out.append(question)
 
     def _suggested(self, event: SuggestionReady) -> None:
         if event.error is not None:
-            self._stop_all("error", event.error)
+            self._end_search("error", event.error)
             return
         self._proposals.answer(event, self._now)
         self._dispatch()
@@ -320,32 +364,52 @@ class StateMachine:
     # -- time and ends ------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        # Idle ones first: what one silent worker loses must not go to another that is silent too.
-        for worker in sorted(self.workers.values(), key=lambda worker: worker.state is not WorkerState.IDLE):
-            if not worker.is_live:
-                continue
-            if self._now - worker.seen > self._heartbeat_timeout:
-                self._lost(worker, f"not heard of for {self._heartbeat_timeout:g} s")
-            elif (
-                self._trial_timeout is not None
-                and worker.trial is not None
-                and not worker.stopping
-                and self._now - worker.since > self._trial_timeout
-            ):
-                worker.failure = Failure("timeout", f"took longer than trial_timeout={self._trial_timeout:g} s")
-                worker.stopping = True
-                trial = self.study.trials[worker.trial]
-                self._out.append(Send(worker.id, Stop(trial.id, trial.attempt)))
+        for worker in self._roster.silent(self._now, self._heartbeat_timeout):
+            self._lost(worker, f"not heard of for {self._heartbeat_timeout:g} s")
+        if self._trial_timeout is not None:
+            overdue = Failure("timeout", f"took longer than trial_timeout={self._trial_timeout:g} s")
+            for team in self._teams:
+                if self._now - team.since > self._trial_timeout:
+                    self._teams.stop(team, overdue)
+        if self.is_training:
+            self._dispatch()
 
     def _close_if_done(self) -> None:
-        more = self._attempts.retries or self._proposals.has_more
-        if self.ending is None and not self._busy and not more and self.study.next_promotion() is None:
-            self._stop_all("completed", None)
+        if self.ending is not None or self._teams or self._attempts.retries:
+            return
+        if self._finale.search_ended is not None:
+            self._stop_all(self._finale.search_ended, None)
+        elif not self._proposals.has_more and self.study.next_promotion() is None:
+            self._end_search("completed", None)
+
+    def _end_search(self, reason: str, error: Exception | None) -> None:
+        """No further trials; what runs is stopped. A training follows, if one is planned."""
+        if self.ending is not None or (self._finale.search_ended is not None and reason == "timeout"):
+            return
+        if self._finale.search_ended is not None or not self._finale.follows(reason):
+            self._stop_all(reason, error)
+            return
+        for team in self._teams:
+            self._teams.interrupt(team)
+        self._begin_training()
+
+    def _begin_training(self) -> None:
+        self._sort_retries()
+        if (created := self._finale.begin()) is not None:
+            self._attempts.record(created)
+            self._attempts.retries.append(created.trial)
+        self._dispatch()
+
+    def _sort_retries(self) -> None:
+        """Leave out what does not run now: the search's trials while the training is on, and the other way round."""
+        retries = self._attempts.retries
+        for number in list(retries):
+            if (self.study.trials[number].training > 0) is not self.is_training:
+                retries.remove(number)
 
     def _stop_all(self, reason: str, error: Exception | None) -> None:
         if self.ending is not None:
             return
         self.ending, self.error = reason, error
-        for worker in self.workers.values():
-            if worker.is_live:
-                self._shut_down(worker)
+        for worker in self._roster:
+            self._shut_down(worker)

@@ -44,7 +44,7 @@ class Proposals:
 
     def go_on(self) -> None:
         """Take up where a replayed study ends."""
-        for _ in range(min(len(self._points), len(self._study.trials) - self._study.n_asks)):
+        for _ in range(min(len(self._points), self._study.size - self._study.n_asks)):
             self._points.popleft()
         self._untold += (Pending(number, point) for number, point in enumerate(self._points, len(self._study.trials)))
         self._next_ask = self._study.n_asks
@@ -73,7 +73,8 @@ class Proposals:
         """The question to put to the optimizer now, so that a free worker never waits for it."""
         n_trials = self._study.problem.n_trials
         depth = self._lookahead.depth if self._study.optimizer.adaptive else max(2, self._workers)
-        enough = len(self._ready) >= depth or (n_trials is not None and self._known >= n_trials)
+        coming = self._study.size + len(self._points) + len(self._ready)
+        enough = len(self._ready) >= depth or (n_trials is not None and coming >= n_trials)
         if self._asking or self._exhausted or enough or self._stands_still:
             return None
         self._asking, self._waiting, self._asked = True, False, now
@@ -109,4 +110,4 @@ class Proposals:
     @property
     def _has_room(self) -> bool:
         n_trials = self._study.problem.n_trials
-        return n_trials is None or len(self._study.trials) < n_trials
+        return n_trials is None or self._study.size < n_trials

@@ -2,54 +2,78 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections import Counter
 
 from optimizers.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, TrialCreated
 from optimizers.study import Study
-
-_KEPT = 2
-"""States that a worker leaves of those of one attempt that the driver was told of."""
+from optimizers.trial import Checkpoint
 
 
 class SavedStates:
     """Keeps account of the states in the store, and of the trials that would go on from each.
 
-    An attempt removes nothing that another one saved. With the next attempt of a trial, its worker is told
-    what became of no use: what earlier attempts left, and neither this trial nor one that started from it
-    (see :class:`~optimizers.base.Proposal`) would go on from any more.
+    An attempt keeps the last few states that the journal knows, and that of its best value. With the next attempt
+    of a trial, its worker is told what became of no use: what earlier attempts left, and neither this trial nor one
+    that started from it (see :class:`~optimizers.base.Proposal`) would go on from any more.
 
     Args:
         study: The ledger, which has taken in each event before this does.
+        keep: How many of an attempt's states to keep at least.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, keep: int) -> None:
         self._study = study
+        self._keep = keep
         self._left: dict[int, list[tuple[int, str]]] = {}  # attempt and URL, by the trial that saved it
+        self._best: dict[int, tuple[float, Checkpoint]] = {}  # with its loss, by trial
         self._needed: dict[int, set[str]] = {}  # by trial
         self._needs: Counter[str] = Counter()
 
     def take(self, event: Event) -> None:
         """Take in an event."""
         match event:
-            case CheckpointSaved(trial=trial, attempt=attempt, url=url):
-                left = self._left.setdefault(trial, [])
-                left.append((attempt, url))
-                if len(left) > _KEPT and left[-1 - _KEPT][0] == attempt:
-                    del left[-1 - _KEPT]
+            case CheckpointSaved(trial=trial, attempt=attempt, step=step, url=url):
+                self._left.setdefault(trial, []).append((attempt, url))
+                self._compare(trial, Checkpoint(step, url))
                 self._count(trial)
             case AttemptEnded(trial=trial) | TrialCreated(trial=trial, parent=int()):
                 self._count(trial)
             case AttemptStarted(trial=trial) if trial in self._left:
                 self._left[trial] = [state for state in self._left[trial] if self._needs[state[1]]]
 
+    def best(self, trial: int) -> Checkpoint | None:
+        """The state that was saved at the best value of a trial's objective, if there is one."""
+        return self._best[trial][1] if trial in self._best else None
+
+    def superseded(self, trial: int) -> tuple[str, ...]:
+        """What the present attempt of ``trial`` may remove of its own states; told once."""
+        left = self._left[trial]
+        present = [url for attempt, url in left if attempt == left[-1][0]]
+        gone = {url for url in present[: -self._keep] if not self._needs[url]}
+        if gone:
+            self._left[trial] = [state for state in left if state[1] not in gone]
+        return tuple(url for url in present if url in gone)
+
     def unneeded(self, trial: int) -> tuple[str, ...]:
         """What a worker may remove as the next attempt of ``trial`` starts."""
         return tuple(url for _, url in self._left.get(trial, ()) if not self._needs[url])
 
+    def _compare(self, number: int, state: Checkpoint) -> None:
+        """See whether a state is the best of its trial so far."""
+        curve = self._study.trials[number].curve
+        index = bisect_left(curve.steps, state.step)
+        if index == len(curve) or curve.steps[index] != state.step:
+            return
+        loss = self._study.loss(curve.values[index])
+        if loss < self._best.get(number, (math.inf, None))[0]:
+            self._best[number] = loss, state
+
     def _count(self, number: int) -> None:
         """Enter what a trial, and those that may yet start from it, would go on from."""
         trial = self._study.trials[number]
-        needed = {state.url for state in (trial.checkpoint, trial.rest) if state is not None}
+        needed = {state.url for state in (trial.checkpoint, trial.rest, self.best(number)) if state is not None}
         before = self._needed.get(number, set())
         if needed != before:
             self._needs.update(needed - before)

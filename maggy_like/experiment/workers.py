@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from maggy_like.experiment.inputs import WorkerId
-from optimizers.trial import Failure
+
+if TYPE_CHECKING:
+    from maggy_like.experiment.teams import Team
 
 
 class WorkerState(enum.StrEnum):
@@ -20,17 +23,13 @@ class WorkerState(enum.StrEnum):
     LOST = "lost"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Worker:
     """One incarnation of a place in the gang.
 
     Attributes:
         seen: When it last said anything.
-        trial: The trial it runs while ``BUSY``.
-        since: When that attempt was assigned.
-        stopping: Whether the trial was told to stop.
-        failure: What the trial's end is to be called if it was stopped for a fault (a timeout).
-        saved: URLs of the states that the attempt told of.
+        team: With whom it runs an attempt while ``BUSY``, itself included.
     """
 
     id: WorkerId
@@ -38,23 +37,22 @@ class Worker:
     accelerators: tuple[str, ...]
     seen: float
     state: WorkerState = WorkerState.JOINING
-    trial: int | None = None
-    since: float = 0.0
-    stopping: bool = False
-    failure: Failure | None = None
-    saved: set[str] = field(default_factory=set)
+    team: Team | None = None
+
+    @property
+    def trial(self) -> int | None:
+        """The trial it runs, if any."""
+        return None if self.team is None else self.team.trial
 
     @property
     def is_live(self) -> bool:
         """Whether it may still speak."""
         return self.state not in (WorkerState.GONE, WorkerState.LOST)
 
-    def take(self, trial: int, now: float) -> None:
+    def take(self, team: Team) -> None:
         """Begin an attempt."""
-        self.state, self.trial, self.since = WorkerState.BUSY, trial, now
-        self.stopping, self.failure, self.saved = False, None, set()
+        self.state, self.team = WorkerState.BUSY, team
 
     def release(self, state: WorkerState) -> None:
         """Let go of the trial, if any."""
-        self.state, self.trial = state, None
-        self.stopping, self.failure = False, None
+        self.state, self.team = state, None

@@ -39,7 +39,7 @@ class Mender:
             if isinstance(event, TrialCreated):
                 self._births[event.trial] = event
             elif isinstance(event, AttemptStarted):
-                birth = TrialCreated(event.trial, event.config, event.ask, event.parent)
+                birth = TrialCreated(event.trial, event.config, event.ask, event.parent, event.training)
                 self._births.setdefault(event.trial, birth)
 
     def events(self) -> Iterator[Event]:
@@ -95,7 +95,7 @@ class Mender:
     def _end(self, trial: Trial, budget: int | None) -> Event:
         """The end of an attempt that another one followed: it rested if it had done, or was then granted, more."""
         is_done = trial.step >= trial.budget if budget is None else budget > trial.budget
-        if is_done and not self._study.scheduler.is_final(trial.id):
+        if is_done and not self._study.is_final(trial):
             self.told.append(f"trial {trial.id}: that attempt {trial.attempt} paused was inferred")
             return AttemptEnded(trial.id, trial.attempt, TrialState.PAUSED, self._now, trial.curve.last)
         self.told.append(f"trial {trial.id}: that attempt {trial.attempt} was lost was inferred")

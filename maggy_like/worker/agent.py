@@ -12,6 +12,7 @@ import time
 
 from maggy_like.messages import (
     PROTOCOL_VERSION,
+    Abort,
     Assign,
     Beat,
     Broken,
@@ -19,8 +20,12 @@ from maggy_like.messages import (
     Decided,
     Finished,
     Goodbye,
+    Halt,
+    Held,
     Hello,
     Kept,
+    Meet,
+    Opened,
     Ready,
     Refused,
     Reported,
@@ -30,7 +35,7 @@ from maggy_like.messages import (
 )
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.watch import Watch
-from maggy_like.worker.attempt import Attempt
+from maggy_like.worker.attempt import Attempt, OfAttempt
 from maggy_like.worker.checkpoints import is_visible
 from maggy_like.worker.children import Child, ForkServerNursery, Nursery
 from maggy_like.worker.departures import Departures
@@ -78,6 +83,7 @@ class Agent:
         self._spare: Child | None = None
         self._departures = Departures(task.grace)
         self._assign: Assign | None = None  # not yet handed to a child
+        self._early: list[OfAttempt] = []  # told of that assignment
         self._attempt: Attempt | None = None
         self._spawn_at: float | None = None
         self._leaving = False
@@ -154,14 +160,16 @@ class Agent:
         match message:
             case Assign():
                 self._assign = message
+                self._early.clear()
                 self._start_if_possible()
-            case Decided(trial=trial, attempt=number) | Kept(trial=trial, attempt=number):
-                if (attempt := self._attempt) is not None and attempt.is_run(trial, number):
-                    attempt.tell(message)
-            case Stop(trial=trial, attempt=number):
-                if (attempt := self._attempt) is not None and attempt.is_run(trial, number):
-                    attempt.tell(message)
-                    attempt.stop(self._task.grace)
+            case Meet() | Decided() | Kept() | Halt() | Stop() | Abort():
+                if (attempt := self._attempt) is not None and attempt.is_run(message.trial, message.attempt):
+                    attempt.pass_on(message)
+                elif self._assign is not None and (self._assign.trial, self._assign.attempt) == (
+                    message.trial,
+                    message.attempt,
+                ):
+                    self._early.append(message)  # another rank was quicker
             case Shutdown():
                 self._leave(LEAVE_GRACE)
             case Refused():
@@ -201,6 +209,9 @@ class Agent:
         if child.output is not None and (output := attempt.output) is not None:
             self._watch.add(child.output, lambda: self._read_output(child, output))
         attempt.tell(assign)
+        for message in self._early:
+            attempt.pass_on(message)
+        self._early.clear()
         if self._task.isolation == "process":
             self._spawn_at = time.monotonic() + SPARE_DELAY
 
@@ -233,6 +244,8 @@ class Agent:
             case Reported() | Checkpointed() if attempt is not None:
                 attempt.heard(message)
                 self._client.forward(frame)
+            case Opened() | Held() if attempt is not None:
+                self._client.forward(frame)
             case Beat() if attempt is not None:
                 attempt.heard(message)
             case Finished() if attempt is not None:
@@ -245,7 +258,7 @@ class Agent:
             attempt.output.read_all()
             self._forward_log(attempt, last=True)
         self._release()
-        if self._task.isolation == "process" or child.status is not None or child.is_spoiled:
+        if self._task.isolation == "process" or attempt.is_wide or child.status is not None or child.is_spoiled:
             self._departures.add(child, 0.0 if self._context.accelerators else SPARE_DELAY)
         else:
             self._spare = child

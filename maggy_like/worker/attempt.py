@@ -6,12 +6,16 @@ import contextlib
 import time
 
 from maggy_like.messages import (
+    Abort,
     Assign,
     Beat,
     Checkpointed,
     Decided,
     Finished,
+    Halt,
+    Kept,
     Logged,
+    Meet,
     Reported,
     Stop,
     ToDriver,
@@ -22,6 +26,9 @@ from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.worker.children import DISCONNECTED, Child
 from maggy_like.worker.output import TrialOutput
 from maggy_like.worker.task import WorkerTask
+
+OfAttempt = Meet | Decided | Kept | Halt | Stop | Abort
+"""What the driver says of an attempt that runs."""
 
 TOO_LARGE = f"sent a message of {{}} bytes, past the limit of {MAX_FRAME}; report fewer metrics at once, return less"
 
@@ -38,6 +45,7 @@ class Attempt:
         task: What the run is.
 
     Attributes:
+        rank: The child's, where several workers run the attempt together.
         output: What the child prints, if it is captured.
         kill_at: When it is to be killed, if so.
         is_unheard: Whether something that it said could not be passed on; then no end that it tells counts.
@@ -46,15 +54,22 @@ class Attempt:
     def __init__(self, assign: Assign, child: Child, task: WorkerTask) -> None:
         self.assign = assign
         self.child = child
-        self.output = TrialOutput(child.output, task.logs, assign.trial) if child.output is not None else None
+        self.rank = assign.place.rank if assign.place is not None else None
+        self.output = TrialOutput(child.output, task.logs, assign.trial, self.rank or 0) if child.output else None
         self.kill_at: float | None = None
         self.is_unheard = False
-        self._limit = task.report_timeout
+        self._patience = task.grace
+        self._limit = None if self.rank else task.report_timeout  # rank 0 alone reports
         self._grace = min(task.grace, task.report_timeout or task.grace)  # silent for long, it is not about to report
         self._quiet_since: float | None = time.monotonic()  # None while it waits for the driver's verdict
         self._told_stop = False
         self._fault: tuple[str, str] | None = None  # what we end it for
         self._hung_up = False
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether other workers run the attempt too."""
+        return self.rank is not None
 
     @property
     def due(self) -> float | None:
@@ -109,6 +124,15 @@ class Attempt:
         with contextlib.suppress(OSError):  # it just died; its channel's end tells
             self.child.channel.send(encode(message))
 
+    def pass_on(self, message: OfAttempt) -> None:
+        """Do what the driver says of this attempt."""
+        if isinstance(message, Abort):
+            self.stop(0.0)
+            return
+        self.tell(message)
+        if isinstance(message, Halt | Stop):
+            self.stop(self._patience)
+
     def stop(self, grace: float) -> None:
         """It was told to stop: kill it after ``grace`` seconds if it does not."""
         self._told_stop = True
@@ -132,7 +156,9 @@ class Attempt:
     def take_log(self) -> Logged | None:
         """What was printed since the last call, if anything."""
         lines, dropped = self.output.take() if self.output is not None else ([], 0)
-        return Logged(self.assign.trial, self.assign.attempt, lines, dropped) if lines or dropped else None
+        if not lines and not dropped:
+            return None
+        return Logged(self.assign.trial, self.assign.attempt, lines, dropped, self.rank)
 
     def verdict(self, finished: Finished) -> Finished:
         """What the driver hears of an end that the child told."""
@@ -150,7 +176,8 @@ class Attempt:
         if self._told_stop:
             return Finished(trial, attempt, "stopped", traceback=tail)
         kind, how = self._fault or self.child.cause_of_death
-        return Finished(trial, attempt, "died", kind=kind, message=f"the trial's process {how}", traceback=tail)
+        message = f"the trial's process {how}"
+        return Finished(trial, attempt, "died", kind=kind, message=message, traceback=tail, at=time.time())
 
     def _kill_by(self, due: float) -> None:
         self.kill_at = due if self.kill_at is None else min(self.kill_at, due)

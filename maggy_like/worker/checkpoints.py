@@ -7,13 +7,14 @@ import os
 import pickle
 from typing import Any
 
+SHARDED = ".dcp"
+"""How the URL of a state ends that several ranks wrote, each its shards."""
+
 
 class CheckpointStore:
     """Saves and loads the states of one attempt under one folder of any fsspec file system.
 
-    Three files as a rule: the newest, and the two newest that the driver was told of. While the driver does not
-    answer, all stay from the one on that it last said to know: the trial may go on elsewhere from that. What an
-    attempt goes on from stays: other trials may start from it too, and the driver alone knows when none does any more.
+    Which of them are of use, the driver says; a state is removed only after a newer one was saved.
 
     Args:
         url: The folder, or None to keep states in memory (a function that runs alone).
@@ -24,51 +25,57 @@ class CheckpointStore:
         self._url = url.rstrip("/") if url is not None else None
         self._memory = b""
         self._count = 0
-        self._untold: str | None = None
-        self._told: list[str] = []
-        self._discard = discard
+        self._discard = list(discard)
 
-    def save(self, trial: int, attempt: int, state: Any) -> str:
-        """Save a state, whole or not at all.
+    @property
+    def has_place(self) -> bool:
+        """Whether states go to a file system."""
+        return self._url is not None
 
-        Returns:
-            The URL that :meth:`load` takes.
-        """
-        data = pickle.dumps(state, protocol=5)
+    def next_url(self, trial: int, attempt: int, suffix: str = ".pkl") -> str:
+        """Where the next state goes: the same on every rank, each of which calls this for every state."""
         self._count += 1
+        return f"{self._url}/{trial:05d}/{attempt}-{self._count}{suffix}" if self._url else f"memory:{self._count}"
+
+    def save(self, url: str, state: Any) -> None:
+        """Save a state, whole or not at all."""
+        data = pickle.dumps(state, protocol=5)
         if self._url is None:
             self._memory = data
-            return f"memory:{self._count}"
-        url = f"{self._url}/{trial:05d}/{attempt}-{self._count}.pkl"
+            return
         fs, path = _open_file_system(url)
         _write(fs, f"{path}.part", data)
         fs.mv(f"{path}.part", path)
-        if self._untold is not None:
-            _remove(self._untold)
-        self._untold = url
-        for old in self._discard:
-            _remove(old)
-        self._discard = ()
-        return url
 
-    def told(self, kept: str | None) -> None:
-        """Take in that the driver was told of the newest state.
+    def remove_later(self, url: str) -> None:
+        """Have a state removed by the next :meth:`tidy`."""
+        self._discard.append(url)
 
-        Args:
-            kept: The newest that the driver has said to know.
-        """
-        if self._untold is not None:
-            self._told.append(self._untold)
-            self._untold = None
-        while len(self._told) > 2 and kept in self._told[1:]:
-            _remove(self._told.pop(0))
+    def tidy(self) -> None:
+        """Remove what is of no use any more; call after a newer state was saved."""
+        while self._url is not None and self._discard:
+            _remove(self._discard.pop())
 
     def load(self, url: str) -> Any:
         """Read a state back."""
         if self._url is None:
             return pickle.loads(self._memory)
-        fs, path = _open_file_system(url)
-        return pickle.loads(fs.cat_file(path))
+        return load_state(url)
+
+
+def load_state(url: str) -> Any:
+    """Read a state that was saved whole.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    fs, path = _open_file_system(url)
+    return pickle.loads(fs.cat_file(path))
+
+
+def save_state(url: str, state: Any) -> None:
+    """Save one state of its own, which nothing removes."""
+    CheckpointStore(url).save(url, state)
 
 
 def is_visible(store: str, run_id: str) -> bool:
@@ -102,7 +109,7 @@ def _remove(url: str) -> None:
     """Remove a state that nobody needs; a store that will not, or has not got it, is no reason for a trial to fail."""
     with contextlib.suppress(Exception):
         fs, path = _open_file_system(url)
-        fs.rm_file(path)
+        fs.rm(path, recursive=url.endswith(SHARDED))
 
 
 def _open_file_system(url: str) -> tuple[Any, str]:

@@ -9,19 +9,25 @@ from __future__ import annotations
 import inspect
 import os
 import select
+import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from maggy_like.messages import (
     Assign,
     Broken,
     Decided,
     Finished,
+    Halt,
+    Held,
     Kept,
+    Meet,
+    Opened,
     Ready,
     Shutdown,
     Stop,
@@ -29,18 +35,15 @@ from maggy_like.messages import (
     encode,
 )
 from maggy_like.worker.channel import Channel, Disconnected
-from maggy_like.worker.checkpoints import CheckpointStore
+from maggy_like.worker.checkpoints import CheckpointStore, save_state
 from maggy_like.worker.invoke import arguments_for
-from maggy_like.worker.reporter import (
-    BudgetUsed,
-    Reporter,
-    ReportError,
-    Sender,
-    TrialStopped,
-    as_number,
-    pick_objective,
-)
+from maggy_like.worker.metrics import ReportError, as_number, pick_objective
+from maggy_like.worker.reporter import BudgetUsed, Reporter, TrialStopped
+from maggy_like.worker.sender import Sender
 from maggy_like.worker.task import WorkerTask
+
+if TYPE_CHECKING:
+    from maggy_like.worker.gang.rendezvous import Membership
 
 
 def serve(
@@ -74,11 +77,11 @@ def serve(
     service = _Service(channel, task.interval, on_orphaned)
     channel.send(encode(Ready()))
     done, process = 0, os.getpid()
-    while (trials is None or done < trials) and (assign := service.assignments.get()) is not None:
-        sender = Sender(assign, channel.send)
+    while (trials is None or done < trials) and (assigned := service.assignments.get()) is not None:
+        assign, sender = assigned
         reporter = Reporter.for_trial(assign, CheckpointStore(task.store, assign.discard), sender)
-        service.sender = sender
-        finished = run_attempt(train_fn, parameters, reporter, assign, interruptible=task.isolation == "none")
+        enter = partial(join, assign, task, sender, service)
+        finished = run_attempt(train_fn, parameters, reporter, assign, task, enter)
         if os.getpid() != process:  # a fork that train_fn made and let return; the trial has one end
             os._exit(0)
         service.sender = None
@@ -94,8 +97,20 @@ def tell_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Fin
     """Send what an attempt still holds, then its end."""
     sender.flush()
     if finished.outcome == "returned":
-        reporter.tell_checkpoint()
+        reporter.finish()
     channel.send(encode(finished))
+
+
+def join(assign: Assign, task: WorkerTask, sender: Sender, service: _Service) -> Membership | None:
+    """Meet the other ranks of an attempt, if there are any."""
+    if assign.place is None:
+        return None
+    from maggy_like.worker.gang.rendezvous import Membership
+
+    def opened(host: str, port: int) -> None:
+        sender.send(Opened(assign.trial, assign.attempt, host, port))
+
+    return Membership(assign.place, task.address, opened, partial(service.meeting, assign))
 
 
 def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
@@ -111,34 +126,83 @@ def run_attempt(
     parameters: Iterable[inspect.Parameter],
     reporter: Reporter,
     assign: Assign,
-    *,
-    interruptible: bool,
+    task: WorkerTask,
+    enter: Callable[[], Membership | None],
 ) -> Finished:
     """Run the training function once and say how it ended.
 
     Args:
-        interruptible: Whether a KeyboardInterrupt is the caller's own, to be passed on to it.
+        enter: Meets the other ranks.
     """
     trial, attempt = assign.trial, assign.attempt
     try:
-        returned = train_fn(**arguments_for(parameters, assign.config, reporter))
-        value, metrics = read_returned(returned, reporter.objective)
+        membership = enter()
+        try:
+            returned = train_fn(**arguments_for(parameters, assign.config, reporter))
+        except BudgetUsed:
+            returned = None
+        reporter.settle()
+        finished = read_returned(returned, reporter, assign, task)
+        if membership is not None:
+            membership.leave()
+        return finished
     except TrialStopped:
         return Finished(trial, attempt, "stopped")
-    except BudgetUsed:
-        return Finished(trial, attempt, "returned")
     except SystemExit as error:
-        return Finished(trial, attempt, "raised", kind="exit", message=f"train_fn called sys.exit({error.code!r})")
+        message = f"train_fn called sys.exit({error.code!r})"
+        return Finished(trial, attempt, "raised", kind="exit", message=message, at=time.time())
     except BaseException as error:
-        if interruptible and isinstance(error, KeyboardInterrupt):
-            raise
-        kind = "report" if isinstance(error, ReportError) else "exception"
+        at = time.time()
+        if task.isolation == "none" and isinstance(error, KeyboardInterrupt):
+            raise  # the caller's own
         message = "".join(traceback.format_exception_only(error)).strip()
-        return Finished(trial, attempt, "raised", kind=kind, message=message, traceback=format_traceback(error))
-    return Finished(trial, attempt, "returned", value, metrics)
+        trace = format_traceback(error)
+        return Finished(trial, attempt, "raised", kind=kind_of(error), message=message, traceback=trace, at=at)
 
 
-def read_returned(returned: object, objective: str | None) -> tuple[float | None, dict[str, float]]:
+def kind_of(error: BaseException) -> str:
+    """The kind of failure that an exception is."""
+    if isinstance(error, ReportError):
+        return "report"
+    distributed = sys.modules.get("torch.distributed")
+    is_collective = (distributed is not None and isinstance(error, distributed.DistError)) or (
+        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _BACKENDS)
+    )
+    return "collective" if is_collective else "exception"
+
+
+def read_returned(returned: object, reporter: Reporter, assign: Assign, task: WorkerTask) -> Finished:
+    """What rank 0 says of the end of a function that returned; of the others, nothing is asked.
+
+    Raises:
+        ReportError: It is no training's value (see :func:`read_value`).
+    """
+    trial, attempt = assign.trial, assign.attempt
+    if not reporter.is_main:
+        return Finished(trial, attempt, "returned")
+    if not task.returns_anything:
+        return Finished(trial, attempt, "returned", *read_value(returned, reporter.objective))
+    if is_plain(returned):
+        return Finished(trial, attempt, "returned", returned=returned)
+    url = f"{task.store.rstrip('/')}/returned.pkl"
+    save_state(url, returned)
+    return Finished(trial, attempt, "returned", stored=url)
+
+
+def is_plain(value: object) -> bool:
+    """Whether a value arrives as it is sent: numbers, text, and lists and dicts of such."""
+    if isinstance(value, list):
+        return all(map(is_plain, value))
+    if isinstance(value, dict):
+        return all(type(key) is str for key in value) and all(map(is_plain, value.values()))
+    return (
+        value is None
+        or type(value) in (bool, float, str, bytes)
+        or (type(value) is int and -(1 << 63) <= value < 1 << 63)
+    )
+
+
+def read_value(returned: object, objective: str | None) -> tuple[float | None, dict[str, float]]:
     """The objective and the other metrics in what the training function returned.
 
     Raises:
@@ -163,16 +227,28 @@ def format_traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
 
 
+_BACKENDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
+"""What the messages of failed collective operations speak of, where they are plain RuntimeErrors."""
+
+
 class _Service:
     """The child's second thread: sends each interval, listens always."""
 
     def __init__(self, channel: Channel, interval: float, on_orphaned: Callable[[], None]) -> None:
-        self.assignments: SimpleQueue[Assign | None] = SimpleQueue()
+        self.assignments: SimpleQueue[tuple[Assign, Sender] | None] = SimpleQueue()
+        self.meetings: SimpleQueue[Meet] = SimpleQueue()
         self.sender: Sender | None = None
         self._channel = channel
         self._interval = interval
         self._on_orphaned = on_orphaned
         threading.Thread(target=self._run, name="maggy-service", daemon=True).start()
+
+    def meeting(self, assign: Assign) -> tuple[str, int]:
+        """Wait for the host and port at which the ranks of an attempt meet."""
+        while True:
+            meet = self.meetings.get()
+            if (meet.trial, meet.attempt) == (assign.trial, assign.attempt):
+                return meet.host, meet.port
 
     def _run(self) -> None:
         alive = True
@@ -198,13 +274,21 @@ class _Service:
         sender = self.sender
         match decode_to_worker(frame):
             case Assign() as assign:
-                self.assignments.put(assign)
+                self.sender = Sender(assign, self._channel.send)
+                self.assignments.put((assign, self.sender))
+            case Meet() as meet:
+                self.meetings.put(meet)
             case Shutdown():
                 self.assignments.put(None)
             case Decided(stop=stop) if sender is not None:
                 sender.verdicts.put(stop)
-            case Kept(url=url) if sender is not None:
-                sender.kept = url
+            case Kept(discard=discard) if sender is not None:
+                for url in discard:
+                    sender.discard.put(url)
+            case Halt(trial=trial, attempt=attempt) if sender is not None and sender.gate is not None:
+                self._channel.send(encode(Held(trial, attempt, sender.gate.halt())))
+            case Stop(at=int(report)) if sender is not None and sender.gate is not None:
+                sender.gate.stop_at(report)
             case Stop() if sender is not None:
                 sender.stopped = True
                 sender.verdicts.put(True)  # it may be waiting for a verdict just now

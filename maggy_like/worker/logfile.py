@@ -14,6 +14,11 @@ MAX_END = 64 << 10
 """Bytes of the output's end that follow them."""
 
 
+def log_name(trial: int, rank: int = 0) -> str:
+    """The name of the log file of one of a trial's workers."""
+    return f"{trial:05d}-{rank}.log" if rank else f"{trial:05d}.log"
+
+
 class LogFile:
     """The beginning of the output whole, then how much was left out, and the last lines.
 
@@ -21,20 +26,20 @@ class LogFile:
 
     Args:
         folder: Where it goes; made if it is not there.
-        trial: Number of the trial, whose attempts share the file.
+        name: Its name (see :func:`log_name`); a trial's attempts share it.
         cap: Bytes to keep from the beginning, over all attempts.
 
     Attributes:
         error: Why something could not be written, if so.
     """
 
-    def __init__(self, folder: str, trial: int, cap: int = MAX_FILE) -> None:
+    def __init__(self, folder: str, name: str, cap: int = MAX_FILE) -> None:
         self.error: OSError | None = None
         self._left_out = 0
         self._end = b""
         self._room = 0
         self._file: FileIO | None = None
-        path = Path(folder) / f"{trial:05d}.log"
+        path = Path(folder) / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._file = FileIO(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600))

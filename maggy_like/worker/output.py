@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 
-from maggy_like.worker.logfile import MAX_FILE, LogFile
+from maggy_like.worker.logfile import MAX_FILE, LogFile, log_name
 
 MAX_LINES = 200
 """Lines a batch that go to the driver; the rest is counted."""
@@ -28,10 +28,11 @@ class TrialOutput:
         output: Read end of the child's stdout and stderr.
         folder: Where the trial's log file goes.
         trial: Number of the trial.
+        rank: Number of the worker among those that run the trial together.
         cap: Bytes of output that the log file keeps from the beginning.
     """
 
-    def __init__(self, output: int, folder: str, trial: int, *, cap: int = MAX_FILE) -> None:
+    def __init__(self, output: int, folder: str, trial: int, rank: int = 0, *, cap: int = MAX_FILE) -> None:
         os.set_blocking(output, False)
         self._output = output
         self._rest = b""
@@ -40,7 +41,7 @@ class TrialOutput:
         self._dropped = 0
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._told_error = False
-        self._file = LogFile(folder, trial, cap)
+        self._file = LogFile(folder, log_name(trial, rank), cap)
 
     def read(self) -> bool:
         """Read what is there, 256 KiB at most; False at the end of the output."""

@@ -6,19 +6,17 @@ milestone does the trial wait for the driver's verdict.
 
 from __future__ import annotations
 
-import operator
 import os
-import threading
-from collections.abc import Mapping
-from queue import SimpleQueue
-from typing import Any, SupportsFloat
+from typing import TYPE_CHECKING, Any
 
-from maggy_like.messages import Assign, Beat, Checkpointed, Columns, Reported, ToDriver, encode
+from maggy_like.messages import Assign
 from maggy_like.worker.checkpoints import CheckpointStore
+from maggy_like.worker.metrics import ReportError, as_number, as_step, pick_objective
+from maggy_like.worker.saves import Saves
+from maggy_like.worker.sender import Sender
 
-
-class ReportError(ValueError):
-    """A report or a returned value is no measurement; raised inside the training function."""
+if TYPE_CHECKING:
+    import torch
 
 
 class TrialStopped(BaseException):
@@ -41,6 +39,8 @@ class Reporter:
         trial: Number of the trial.
         attempt: Which run of the trial this is, from 1.
         config: The configuration.
+        rank: Number of this worker among those that run the trial together; 0 where it is alone.
+        world_size: How many they are.
 
     Example:
         >>> def train(lr, reporter):
@@ -56,25 +56,27 @@ class Reporter:
         self.trial = 0
         self.attempt = 1
         self.config: dict[str, Any] = {}
-        self._store = store or CheckpointStore(None)
+        self.rank = int(os.environ.get("RANK", 0))
+        self.world_size = int(os.environ.get("WORLD_SIZE", 1))
+        self._saves = Saves(store or CheckpointStore(None), None, None, 0, 1)
         self._sender: Sender | None = None
         self._step: int | None = None
         self._objective: str | None = None
         self._milestones: tuple[int, ...] = ()
-        self._checkpoint: str | None = None
-        self._untold: str | None = None
         self._restored = False
 
     @classmethod
     def for_trial(cls, assign: Assign, store: CheckpointStore, sender: Sender) -> Reporter:
         """The reporter of one attempt in a child."""
-        reporter = cls(assign.budget, store=store)
+        reporter = cls(assign.budget)
         reporter.trial = assign.trial
         reporter.attempt = assign.attempt
         reporter.config = assign.config
+        reporter.rank = assign.place.rank if assign.place is not None else 0
+        reporter.world_size = assign.place.world_size if assign.place is not None else 1
         reporter._objective = assign.objective
         reporter._milestones = assign.milestones
-        reporter._checkpoint = assign.checkpoint
+        reporter._saves = Saves(store, assign.checkpoint, sender, assign.trial, assign.attempt)
         reporter._sender = sender
         return reporter
 
@@ -82,6 +84,59 @@ class Reporter:
     def objective(self) -> str | None:
         """Name of the metric that is optimised; None while nobody knows."""
         return self._objective
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, whose reports, logs and return value stand for all."""
+        return self.rank == 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where this worker trains: its own GPU, or the CPU."""
+        from maggy_like.worker.gang import parallel
+
+        return parallel.device()
+
+    def prepare(self, *objects: Any) -> Any:
+        """Make a model, its optimizer and its loaders ready to be trained by all workers of the trial together.
+
+        With one worker they are moved to its device, and that is all; on a CPU the same objects come back. With
+        several, the model's gradients are averaged over the workers (DistributedDataParallel), and a loader
+        gives each worker its share of every batch. The batch size stays that of the whole batch, so the
+        training is the same, step by step, however many workers there are.
+
+        Args:
+            *objects: Models, optimizers and data loaders of torch, in any order; others are given back as they are.
+
+        Returns:
+            The prepared objects in the same order; a single one alone.
+
+        Raises:
+            ValueError: A loader cannot be shared out; the message says why.
+
+        Example:
+            >>> model, optimizer, loader = reporter.prepare(model, optimizer, loader)
+        """
+        from maggy_like.worker.gang import parallel
+
+        return parallel.prepare(*objects)
+
+    def average(self, weight: float = 1.0, /, **metrics: Any) -> dict[str, float]:
+        """Metrics averaged over the workers of the trial; all of them must call this.
+
+        Args:
+            weight: How much this worker's metrics count, such as the number of samples that they are of.
+            **metrics: Numbers by name.
+
+        Example:
+            >>> reporter.report(**reporter.average(len(shard), loss=loss), step=step)
+        """
+        numbers = {name: as_number(f"average({name}=...)", value) for name, value in metrics.items()}
+        if self.world_size == 1:
+            return numbers
+        from maggy_like.worker.gang import parallel
+
+        return parallel.average(numbers, weight)
 
     def report(self, value: float | None = None, /, *, step: int | None = None, **metrics: float) -> None:
         """Report metrics at a step.
@@ -95,7 +150,7 @@ class Reporter:
             ReportError: The step does not rise, a value is no number, or the objective is missing.
         """
         sender = self._sender
-        if sender is not None and sender.stopped:
+        if sender is not None and (sender.stopped or (sender.gate is not None and not sender.gate.passes())):
             raise TrialStopped
         last = self._step
         if step is None:
@@ -118,151 +173,47 @@ class Reporter:
             self._objective = pick_objective(metrics, self._objective)
         self._step = step
         if sender is not None:
-            sender.buffer.append((step, metrics))
+            if sender.is_main:
+                sender.buffer.append((step, metrics))
             if self._milestones and step >= self._milestones[0]:
                 self._milestones = tuple(later for later in self._milestones if later > step)
                 if sender.wait_for_verdict():
                     raise TrialStopped
-            if self._untold is not None:
-                self.tell_checkpoint()
+            self._saves.reported(step)
 
     def log(self, *parts: object) -> None:
         """Print a line; it stands in the display and in the trial's log file."""
         print(*parts, flush=True)
 
     def checkpoint(self, state: Any) -> None:
-        """Save ``state`` (anything that pickles), whole or not at all; only the newest are kept.
+        """Save ``state`` (anything that pickles), whole or not at all; the newest few and the best are kept.
 
         The trial goes on from it once the next report has come, or the function has returned:
         a state whose step was never measured would leave a hole in the curve.
 
+        Where several workers run the trial, all of them call this. Rank 0 writes the state; one that holds
+        sharded tensors (FSDP) is written by all, each its shards, while the training goes on.
+
         Args:
             state: What :meth:`restore` shall give back: weights, optimizer state, the step.
         """
-        self._checkpoint = self._untold = self._store.save(self.trial, self.attempt, state)
-        if self._sender is not None:
-            self._sender.send(Beat())  # saving shows that the trial goes on
+        self._saves.save(state)
 
-    def restore(self) -> Any:
-        """The newest saved state of this trial, or None if there is none."""
-        if self._checkpoint is None:
-            return None
-        self._restored = True
-        return self._store.load(self._checkpoint)
+    def restore(self, into: Any = None) -> Any:
+        """The newest saved state of this trial, or None if there is none.
 
-    def tell_checkpoint(self) -> None:
-        """Tell the driver of the newest saved state, if it does not know. Called by the runtime."""
-        if self._untold is not None and self._sender is not None:
-            self._sender.flush()
-            self._sender.send(Checkpointed(self.trial, self.attempt, self._step or 0, self._untold))
-            self._store.told(self._sender.kept)
-            self._untold = None
-
-
-class Sender:
-    """Carries a trial's reports to the agent. One per attempt; shared with the service thread.
-
-    Attributes:
-        buffer: Reports that were not sent yet. Appending and cutting a list are atomic, so
-            ``report`` takes no lock.
-        stopped: Whether the trial was told to stop.
-        verdicts: The driver's answers; True stops.
-        kept: The newest saved state that the driver knows of.
-    """
-
-    def __init__(self, assign: Assign, send: Any) -> None:
-        self.buffer: list[tuple[int, dict[str, float]]] = []
-        self.stopped = False
-        self.verdicts: SimpleQueue[bool] = SimpleQueue()
-        self.kept: str | None = None
-        self._assign = assign
-        self._send = send
-        self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._objective = assign.objective
-
-    def send(self, message: ToDriver) -> None:
-        """Send one message now.
-
-        Raises:
-            ReportError: By a process that the trial forked: the two would tell different things.
+        Args:
+            into: For a sharded state: one of the same structure with the present sharding, on any number of
+                workers. It is filled in place and returned.
         """
-        if os.getpid() != self._process:
-            raise ReportError("a process that the trial forked cannot report or save; do so in the trial's own")
-        self._send(encode(message))
+        state = self._saves.restore(into)
+        self._restored = self._restored or state is not None
+        return state
 
-    def flush(self, *, awaiting: bool = False) -> None:
-        """Send what is buffered."""
-        with self._lock:
-            while self.buffer or awaiting:
-                count = max(1, 50_000 // len(self.buffer[0][1])) if self.buffer else 0  # a frame of about a megabyte
-                reports = self.buffer[:count]
-                del self.buffer[:count]
-                columns = to_columns(reports)
-                if self._objective is None:
-                    self._objective = pick_objective(columns, None)
-                last = awaiting and not self.buffer
-                self.send(Reported(self._assign.trial, self._assign.attempt, self._objective, columns, last))
-                if last:
-                    break
+    def settle(self) -> None:
+        """Wait until all that was saved is written. Called by the runtime as the function returns."""
+        self._saves.settle()
 
-    def wait_for_verdict(self) -> bool:
-        """Send all, with the last report awaiting; True if the trial must stop."""
-        self.flush(awaiting=True)
-        return self.verdicts.get()
-
-
-def to_columns(reports: list[tuple[int, dict[str, float]]]) -> dict[str, Columns]:
-    """Reports by step, turned into steps and values by metric."""
-    columns: dict[str, Columns] = {}
-    for step, metrics in reports:
-        for name, value in metrics.items():
-            column = columns.get(name)
-            if column is None:
-                column = columns[name] = ([], [])
-            column[0].append(step)
-            column[1].append(value)
-    return columns
-
-
-def pick_objective(metrics: Mapping[str, object], wanted: str | None) -> str:
-    """The name of the objective among ``metrics``.
-
-    Raises:
-        ReportError: It is missing, or there are several and nobody said which.
-    """
-    if wanted is not None:
-        if wanted in metrics:
-            return wanted
-        given = ", ".join(sorted(metrics)) or "nothing"
-        raise ReportError(f"the metric {wanted!r} is missing; given: {given}. Report it, or pass metric=NAME")
-    if len(metrics) == 1:
-        return next(iter(metrics))
-    given = ", ".join(sorted(metrics)) or "nothing"
-    raise ReportError(f"which metric is optimised? Given: {given}. Pass metric=NAME to lagom")
-
-
-def as_number(what: str, value: object) -> float:
-    """A metric as a float; numpy scalars and tensors of one element serve too.
-
-    Raises:
-        ReportError: It is no number.
-    """
-    if isinstance(value, SupportsFloat) and not isinstance(value, str | bytes):
-        try:
-            return float(value)
-        except (TypeError, ValueError, RuntimeError):
-            pass
-    raise ReportError(f"{what} must be a number, got {value!r} of type {type(value).__name__}")
-
-
-def as_step(step: object) -> int:
-    """A step as an int.
-
-    Raises:
-        ReportError: It is no whole number.
-    """
-    try:
-        return operator.index(step)  # type: ignore[arg-type]
-    except TypeError:
-        raise ReportError(f"step must be a whole number, got {step!r}") from None
+    def finish(self) -> None:
+        """Tell the driver of the newest saved state, if it does not know. Called by the runtime."""
+        self._saves.finish(self._step or 0)

@@ -29,6 +29,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
         interval: Seconds between two batches of measurements.
         grace: Seconds between telling a trial to stop and killing it.
         report_timeout: Seconds that a trial may go on without a report or a checkpoint.
+        returns_anything: Whether the function is no training, so that it may return whatever it likes.
         silence: Seconds without a word of the driver after which the worker gives up.
     """
 
@@ -46,6 +47,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
     interval: float = 0.1
     grace: float = 5.0
     report_timeout: float | None = None
+    returns_anything: bool = False
     silence: float = 60.0
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from maggy_like import run
+from maggy_like import watch
 
 pytestmark = pytest.mark.e2e
 
@@ -271,7 +271,7 @@ def test_a_second_ctrl_c_is_quicker_where_workers_do_not_leave(tmp_path: Path) -
         shown.until("pressed 1")
         shown.press_ctrl_c()
         shown.until(NOTHING_LEFT.format("interrupted"))
-        assert time.monotonic() - pressed < run.LEAVE_PATIENCE
+        assert time.monotonic() - pressed < watch.LEAVE_PATIENCE
 
 
 def test_stop_from_another_thread_leaves_nothing(tmp_path: Path) -> None:

@@ -107,7 +107,6 @@ def test_wrong_points(u: Any) -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({}, "empty"),
         ([("a", 1)], "use a dict"),
         ({"learning rate": 1}, "use a Python identifier"),
         ({"lambda": 1}, "use a Python identifier"),

@@ -90,7 +90,7 @@ def test_who_does_not_belong_here_is_refused(server: Server, message: Hello, rea
     refused = answer(server, stranger)
     assert isinstance(refused, Refused)
     if message.version == 99:
-        assert refused.reason.startswith("protocol version 99, not 2")
+        assert refused.reason.startswith("protocol version 99, not 3")
     assert server.refused == {reason: 1}
     stranger.close()
 

@@ -77,10 +77,10 @@ def test_what_prints_for_ever_does_not_hold_up_the_end_of_a_trial(tmp_path: Path
 
 def test_attempts_share_the_cap_and_each_one_s_end_is_kept(tmp_path: Path) -> None:
     for attempt in (b"1", b"2"):
-        file = LogFile(str(tmp_path), 3, cap=10)
+        file = LogFile(str(tmp_path), "log", cap=10)
         file.write(b"line\n" * 3 + b"end " + attempt + b"\n")
         file.close()
-    assert (tmp_path / "00003.log").read_bytes() == b"line\n" * 3 + b"end 1\n" + b"line\n" * 3 + b"end 2\n"
+    assert (tmp_path / "log").read_bytes() == b"line\n" * 3 + b"end 1\n" + b"line\n" * 3 + b"end 2\n"
 
 
 def test_a_log_file_that_cannot_be_made_costs_nothing(tmp_path: Path, pipe: tuple[int, int]) -> None:
@@ -103,7 +103,7 @@ import resource, signal
 from maggy_like.worker.logfile import LogFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-file = LogFile({str(tmp_path)!r}, 0)
+file = LogFile({str(tmp_path)!r}, 'log')
 file.write(b"x" * 250)
 file.write(b"y" * 50)
 file.close()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -8,18 +7,20 @@ import pytest
 import torch
 
 from maggy_like.messages import Assign, Beat, Checkpointed, Reported, ToDriver, decode_to_driver
-from maggy_like.worker.checkpoints import CheckpointStore, is_visible, mark_store
-from maggy_like.worker.reporter import BudgetUsed, Reporter, ReportError, Sender, TrialStopped
+from maggy_like.worker.checkpoints import CheckpointStore, is_visible, load_state, mark_store
+from maggy_like.worker.metrics import ReportError
+from maggy_like.worker.reporter import BudgetUsed, Reporter, TrialStopped
+from maggy_like.worker.sender import Sender
 
 
 class Line:
     """A sender whose messages are kept."""
 
-    def __init__(self, **fields: object) -> None:
+    def __init__(self, store: CheckpointStore | None = None, **fields: object) -> None:
         assign = Assign(0, 1, {}, **{"budget": 10, **fields})  # type: ignore[arg-type]
         self.frames: list[bytes] = []
         self.sender = Sender(assign, self.frames.append)
-        self.reporter = Reporter.for_trial(assign, CheckpointStore(None), self.sender)
+        self.reporter = Reporter.for_trial(assign, store or CheckpointStore(None), self.sender)
 
     @property
     def messages(self) -> list[ToDriver]:
@@ -122,31 +123,30 @@ def test_alone_it_counts_and_keeps_checkpoints_in_memory() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["file", "memory"])
-def test_a_store_keeps_the_newest_and_two_that_the_driver_knows(tmp_path: Path, scheme: str) -> None:
+def test_states_go_when_the_driver_says_so_and_a_newer_one_is_there(tmp_path: Path, scheme: str) -> None:
     url = (tmp_path / "store").as_uri() if scheme == "file" else f"memory://{tmp_path.name}"
-    store = CheckpointStore(url)
-    urls: list[str] = []
-    for step in (1, 2, 3, 4, 5):
-        urls.append(store.save(3, 1, {"weights": torch.full((2,), float(step))}))
-        if step in (1, 2, 3):
-            store.told(urls[step - 2])  # it knows the one before
-    kept = {2, 3, 5}  # 4 was never told of, and is not the newest
-    for step in kept:
-        assert torch.equal(store.load(urls[step - 1])["weights"], torch.full((2,), float(step)))
-    for step in {1, 4}:
-        with pytest.raises(FileNotFoundError):
-            store.load(urls[step - 1])
-
-
-def test_while_the_driver_does_not_answer_a_store_keeps_what_it_knows(tmp_path: Path) -> None:
-    store = CheckpointStore(str(tmp_path))
-    urls: list[str] = []
-    for step in (1, 2, 3, 4, 5):
-        urls.append(store.save(3, 1, step))
-        store.told(urls[1] if step > 1 else None)
-    assert [store.load(url) for url in urls[1:]] == [2, 3, 4, 5]
+    line = Line(store=CheckpointStore(url))
+    for step in (1, 2, 3):
+        line.reporter.checkpoint({"weights": torch.full((2,), float(step))})
+        line.reporter.report(1.0, step=step)
+    urls = [message.url for message in line.messages if isinstance(message, Checkpointed)]
+    line.sender.discard.put(urls[0])
+    assert torch.equal(load_state(urls[0])["weights"], torch.ones(2))
+    line.reporter.checkpoint("newer")
     with pytest.raises(FileNotFoundError):
-        store.load(urls[0])
+        load_state(urls[0])
+    assert torch.equal(load_state(urls[1])["weights"], torch.full((2,), 2.0))
+    assert line.reporter.restore() == "newer"
+
+
+def test_a_state_that_was_never_measured_is_replaced_by_the_next(tmp_path: Path) -> None:
+    line = Line(store=CheckpointStore(str(tmp_path)))
+    for state in "abc":
+        line.reporter.checkpoint(state)
+    line.reporter.report(1.0)
+    (told,) = [message for message in line.messages if isinstance(message, Checkpointed)]
+    assert [path.name for path in (tmp_path / "00000").iterdir()] == [Path(told.url).name]
+    assert load_state(told.url) == "c"
 
 
 def test_a_checkpoint_is_told_with_the_report_that_follows() -> None:
@@ -159,8 +159,9 @@ def test_a_checkpoint_is_told_with_the_report_that_follows() -> None:
 
 
 def test_after_restore_the_step_must_be_named() -> None:
-    line = Line(checkpoint="memory:1")
-    line.reporter._store._memory = pickle.dumps(3)
+    store = CheckpointStore(None)
+    store.save("memory:1", 3)
+    line = Line(store, checkpoint="memory:1")
     assert line.reporter.restore() == 3
     with pytest.raises(ReportError, match=r"after restore.*step=step"):
         line.reporter.report(1.0)

@@ -32,6 +32,7 @@ def run_search(
     task: WorkerTask,
     size: int,
     *,
+    least: int,
     logs: str,
     display: Display,
     callbacks: Sequence[Callback],
@@ -45,6 +46,7 @@ def run_search(
         engine: Provides the slots.
         task: What the run is.
         size: How many workers.
+        least: How many will do (see :class:`Gang`).
         logs: Folder for the agents' own output.
         display: Shows the search.
         callbacks: Get each recorded event.
@@ -55,7 +57,7 @@ def run_search(
     watch = Watch(driver, display, callbacks, timeout)
     if engine.isolation != "none":  # else Ctrl-C belongs to the function that runs in this thread
         interrupts.enter_context(interrupts_to(watch.interrupted))
-    gang = Gang(engine, task, size, logs)
+    gang = Gang(engine, task, size, least, logs)
     driver.start()
     watch.begin()
     try:
@@ -123,6 +125,7 @@ class Watch:
         self._call_back()
         self._show(lambda: self._display.update(self._driver.snapshot, self._take_lines()))
         if self._timeout is not None and self._driver.elapsed() > self._timeout and not self._driver.has_ended:
+            self._timeout = None  # told once: a training may follow
             self._driver.post(StopRequested("timeout"))
 
     def _show(self, draw: Callable[[], None]) -> None:

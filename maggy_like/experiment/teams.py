@@ -1,0 +1,222 @@
+"""The workers that run one attempt together: one as a rule, several where the trial is data-parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from maggy_like.experiment.commands import Command, Send
+from maggy_like.experiment.inputs import WorkerId
+from maggy_like.experiment.workers import Worker
+from maggy_like.messages import Abort, Assign, Decided, Finished, Halt, Held, Meet, Opened, Place, Stop, ToWorker
+from optimizers.trial import Failure
+
+
+@dataclass(slots=True, eq=False)
+class Team:
+    """One attempt's workers, in order of rank.
+
+    Attributes:
+        since: When the attempt was assigned.
+        stopping: Whether the attempt was told to stop.
+        failure: What the attempt's end is to be called if it was stopped for a fault (a timeout).
+        saved: URLs of the states that the attempt told of.
+        ends: How ranks ended, in the order in which that was heard.
+        held: How many reports ranks had made when they were halted; None while nobody wants them to stop.
+    """
+
+    trial: int
+    attempt: int
+    members: tuple[Worker, ...]
+    since: float
+    stopping: bool = False
+    failure: Failure | None = None
+    saved: set[str] = field(default_factory=set)
+    ends: dict[int, Finished | Failure] = field(default_factory=dict)
+    held: dict[int, int] | None = None
+
+    def rank(self, worker: WorkerId) -> int:
+        """The rank of a member."""
+        return next(rank for rank, member in enumerate(self.members) if member.id == worker)
+
+    @property
+    def running(self) -> list[WorkerId]:
+        """The members that have not ended."""
+        return [member.id for rank, member in enumerate(self.members) if rank not in self.ends]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every member has."""
+        return len(self.ends) == len(self.members)
+
+    @property
+    def stop_at(self) -> int | None:
+        """The report in which all must stop: the first that none of them has passed; None until all have said."""
+        if self.held is None or not all(rank in self.held or rank in self.ends for rank in range(len(self.members))):
+            return None
+        return max(self.held.values(), default=0) + 1
+
+    def end(self) -> Finished | Failure:
+        """How the attempt ended: as rank 0 did, or with the earliest failure.
+
+        A failed collective operation is no cause of its own while there is another: it is how the others hear
+        that a rank is gone. Nor is the loss of a worker, if a rank had failed before.
+        """
+        faults = {rank: end for rank, end in self.ends.items() if is_fault(end)}
+        if not faults:
+            return self.ends[0]
+        rank = min(faults, key=lambda rank: _order(faults[rank]))
+        return faults[rank] if len(self.members) == 1 else _of_rank(rank, faults[rank])
+
+
+def is_fault(end: Finished | Failure) -> bool:
+    """Whether a rank that ended so ends the attempt for all."""
+    return isinstance(end, Failure) or end.outcome in ("raised", "died")
+
+
+def _order(end: Finished | Failure) -> tuple[int, float]:
+    if isinstance(end, Failure):
+        return 1, 0.0
+    return (2, end.at) if end.kind == "collective" else (0, end.at)
+
+
+def _of_rank(rank: int, end: Finished | Failure) -> Finished | Failure:
+    message = f"rank {rank}: {end.message}"
+    if isinstance(end, Failure):
+        return Failure(end.kind, message, end.traceback)
+    return Finished(end.trial, end.attempt, end.outcome, kind=end.kind, message=message, traceback=end.traceback)
+
+
+def choose(idle: Iterable[Worker], width: int) -> list[Worker]:
+    """The ``width`` of the idle workers that lie on as few hosts as can be, those of a host side by side.
+
+    Args:
+        idle: In order of preference; ``width`` of them at least.
+    """
+    hosts: dict[str, list[Worker]] = {}
+    for worker in idle:
+        hosts.setdefault(worker.host, []).append(worker)
+    fullest = sorted(hosts.values(), key=len, reverse=True)
+    chosen = [worker for workers in fullest for worker in sorted(workers, key=lambda worker: worker.id.index)]
+    return chosen[:width]
+
+
+def places(members: Sequence[Worker]) -> list[Place]:
+    """The members' places, by rank."""
+    hosts: dict[str, list[Worker]] = {}
+    for member in members:
+        hosts.setdefault(member.host, []).append(member)
+    groups = list(hosts)
+    return [
+        Place(
+            rank=rank,
+            world_size=len(members),
+            local_rank=hosts[member.host].index(member),
+            local_world_size=len(hosts[member.host]),
+            group_rank=groups.index(member.host),
+            group_world_size=len(groups),
+            devices=_devices(hosts[member.host]),
+        )
+        for rank, member in enumerate(members)
+    ]
+
+
+def _devices(ranks: Sequence[Worker]) -> tuple[str, ...]:
+    """The GPUs of a host's ranks: the first of each, in their order, then the others."""
+    first = [rank.accelerators[0] for rank in ranks if rank.accelerators]
+    others = [address for rank in ranks for address in rank.accelerators[1:]]
+    return tuple(dict.fromkeys([*first, *others]))
+
+
+class Teams:
+    """The attempts that run, and what their workers are told of each other.
+
+    One attempt's ranks stop in the same report: they are halted, say how many reports they have made, and go on to
+    the first that none of them has passed. One that fails ends the attempt for all.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[int, Team] = {}  # by trial
+        self._out: list[Command] = []
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __iter__(self) -> Iterator[Team]:
+        return iter(self._running.values())
+
+    def begin(self, out: list[Command]) -> None:
+        """Put the commands that follow into ``out``."""
+        self._out = out
+
+    def start(self, order: Assign, crew: Sequence[Worker], now: float) -> None:
+        """Have the workers run an attempt together.
+
+        Args:
+            order: For rank 0; the others get it too, each with its place.
+        """
+        team = self._running[order.trial] = Team(order.trial, order.attempt, tuple(crew), now)
+        for worker, place in zip(crew, places(crew) if len(crew) > 1 else [None], strict=True):
+            worker.take(team)
+            mine = order if place is None else msgspec.structs.replace(order, place=place)
+            self._out.append(Send(worker.id, mine))
+
+    def release(self, team: Team) -> None:
+        """Let go of an attempt that is over."""
+        del self._running[team.trial]
+
+    def tell(self, workers: Iterable[WorkerId], message: ToWorker) -> None:
+        """Send a message to some workers."""
+        self._out.extend(Send(worker, message) for worker in workers)
+
+    def decide(self, team: Team, *, stop: bool) -> None:
+        """Answer a report that is awaited; every rank waits at that step."""
+        team.stopping = team.stopping or stop
+        self.tell(team.running, Decided(team.trial, team.attempt, team.stopping))
+
+    def stop(self, team: Team, failure: Failure | None = None) -> None:
+        """Have an attempt end at its next report, unless it was told to already.
+
+        Args:
+            failure: What its end is to be called then.
+        """
+        if not team.stopping:
+            team.stopping, team.failure = True, failure
+            self.interrupt(team)
+
+    def interrupt(self, team: Team) -> None:
+        """Have an attempt end at its next report, all ranks at the same."""
+        if len(team.members) == 1:
+            self.tell(team.running, Stop(team.trial, team.attempt))
+        elif team.held is None:
+            team.held = {}
+            self.tell(team.running, Halt(team.trial, team.attempt))
+
+    def opened(self, team: Team, worker: Worker, message: Opened) -> None:
+        """Tell the other ranks where to meet."""
+        others = [member.id for member in team.members if member is not worker]
+        self.tell(others, Meet(message.trial, message.attempt, message.host, message.port))
+
+    def held(self, team: Team, worker: Worker, message: Held) -> None:
+        """Take in how far a halted rank is."""
+        if team.held is not None:
+            team.held[team.rank(worker.id)] = message.reports
+            self._go_on(team)
+
+    def ended(self, team: Team, worker: Worker, end: Finished | Failure) -> bool:
+        """Take in a rank's end; whether the attempt is over with it."""
+        team.ends[team.rank(worker.id)] = end
+        if team.has_ended:
+            return True
+        if is_fault(end):
+            self.tell(team.running, Abort(team.trial, team.attempt))
+        else:
+            self._go_on(team)
+        return False
+
+    def _go_on(self, team: Team) -> None:
+        """Say where to stop, once every rank has said how far it is; until then none goes further."""
+        if (at := team.stop_at) is not None:
+            self.tell(team.running, Stop(team.trial, team.attempt, at))

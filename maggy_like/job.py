@@ -1,0 +1,211 @@
+"""One run from its checked settings to its end: a search, a training, or one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from maggy_like.config import Settings
+from maggy_like.display import Display
+from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.driver import Driver
+from maggy_like.engines.base import Engine
+from maggy_like.errors import EngineError
+from maggy_like.experiment import StateMachine
+from maggy_like.experiment.finale import TrainingPlan
+from maggy_like.experiment.inputs import StopRequested
+from maggy_like.handle import Experiment
+from maggy_like.proposer.base import DirectProposer
+from maggy_like.proposer.process import ProcessProposer
+from maggy_like.resume import open_journal
+from maggy_like.rpc.security import RunKeys
+from maggy_like.rpc.server import Server
+from maggy_like.watch import Callback, run_search
+from maggy_like.worker.checkpoints import mark_store
+from maggy_like.worker.task import WorkerTask
+from optimizers.study import Study
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run, where, and who watches.
+
+    Attributes:
+        settings: The search and the training, checked.
+        engine: Provides the workers.
+        payload: The training function, pickled.
+        preload: Modules that workers import once.
+        display: Shows the run.
+        callbacks: Get each recorded event.
+        handle: By which other threads stop the run.
+        returns_anything: Whether the function is no training (see :attr:`WorkerTask.returns_anything`).
+    """
+
+    settings: Settings
+    engine: Engine
+    payload: bytes
+    preload: tuple[str, ...]
+    display: Display
+    callbacks: Sequence[Callback] = ()
+    handle: Experiment | None = None
+    returns_anything: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a job.
+
+    Attributes:
+        machine: With the study.
+        seconds: Wall time.
+    """
+
+    machine: StateMachine
+    seconds: float
+
+
+def carry_out(job: Job) -> Outcome:
+    """Run a job; Ctrl-C ends it with what there is.
+
+    Raises:
+        EngineError: The engine cannot provide the gang.
+        JournalError: The run's files are in use, damaged, or of another search.
+        UserError: The optimizer or the configuration cannot be used.
+    """
+    with contextlib.ExitStack() as interrupts:
+        return _carry_out(job, interrupts)
+
+
+def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
+    settings, engine = job.settings, job.engine
+    size = gang_size(settings, engine)
+    started = time.monotonic()
+    machine = _machine(settings, size)
+    study = machine.study
+    in_process = study.optimizer.adaptive and engine.isolation != "none"
+    proposer = ProcessProposer(study) if in_process else DirectProposer(study)
+    journal, told = open_journal(settings, machine)
+    keys, run_id = RunKeys(), secrets.token_hex(8)
+    try:
+        mark_store(settings.store, run_id)
+        server = Server(engine.driver_host(), keys, size)
+        try:
+            task = WorkerTask(
+                address=server.address,
+                server_key=keys.server[0],
+                client_keys=keys.client,
+                run_id=run_id,
+                train_fn=job.payload,
+                preload=job.preload,
+                sys_path=tuple(sys.path),
+                argv=tuple(sys.argv),
+                store=settings.store,
+                logs=str(settings.directory / "logs"),
+                isolation=engine.isolation or settings.isolation,
+                report_timeout=settings.report_timeout,
+                returns_anything=job.returns_anything,
+            )
+            driver = Driver(machine, proposer, server, journal, _first_snapshot(settings), size)
+            driver.lines.extend(LogLine(None, hint) for hint in (*settings.hints, *_fit(settings, size), *told))
+            if job.handle is not None:
+                job.handle.attach(lambda: driver.post(StopRequested("stopped")))
+            run_search(
+                driver,
+                engine,
+                task,
+                size,
+                least=settings.min_workers or size,
+                logs=str(settings.directory / "workers"),
+                display=job.display,
+                callbacks=job.callbacks,
+                timeout=settings.timeout,
+                interrupts=interrupts,
+            )
+            if (error := machine.error or driver.error) is not None:
+                raise error
+        except Exception as error:
+            error.add_note(f"the run's files are in {settings.directory}; resume=True goes on with it")
+            raise
+        finally:
+            server.close()
+    finally:
+        journal.close()
+    return Outcome(machine, time.monotonic() - started)
+
+
+def _machine(settings: Settings, size: int) -> StateMachine:
+    study = Study(
+        settings.space,
+        settings.optimizer,
+        direction=settings.directions,
+        objectives=settings.metrics,
+        seed=settings.seed,
+        max_budget=settings.max_budget,
+        n_trials=settings.n_trials,
+        points=settings.points,
+        earlier=settings.earlier,
+    )
+    plan = None
+    if settings.train_steps:
+        plan = TrainingPlan(settings.train_steps, size, settings.min_workers or size, settings.train_config)
+    return StateMachine(
+        study,
+        objective=settings.metrics[0] if settings.metrics else None,
+        workers=size,
+        width=settings.workers_per_trial,
+        training=plan,
+        keep=settings.keep_checkpoints,
+        max_attempts=settings.max_attempts,
+        trial_timeout=settings.trial_timeout,
+    )
+
+
+def gang_size(settings: Settings, engine: Engine) -> int:
+    """How many workers to launch.
+
+    Raises:
+        EngineError: More are needed than there are slots.
+    """
+    if settings.workers is not None:
+        engine.require(settings.workers)
+        return settings.workers
+    size = engine.default_workers()
+    if settings.n_trials is not None and not settings.train_steps:
+        size = min(size, settings.n_trials * settings.workers_per_trial)
+    for name in ("workers_per_trial", "min_workers"):
+        if (getattr(settings, name) or 1) > size:
+            raise EngineError(
+                f"{name}={getattr(settings, name)}, but engine={engine.name!r} gives {size} workers by default; "
+                "pass workers=N, or give the engine more slots"
+            )
+    return size
+
+
+def _fit(settings: Settings, size: int) -> list[str]:
+    """A word on workers that cannot be used."""
+    rest = size % settings.workers_per_trial
+    if not rest:
+        return []
+    return [
+        f"workers={size} is no multiple of workers_per_trial={settings.workers_per_trial}: {rest} of them will idle "
+        "while the others run trials"
+    ]
+
+
+def _first_snapshot(settings: Settings) -> Snapshot:
+    return Snapshot(
+        name=settings.name,
+        directory=str(settings.directory),
+        optimizer=settings.optimizer_name,
+        direction=settings.directions[0],
+        phase="starting",
+        elapsed=0.0,
+        objective=settings.metrics[0] if settings.metrics else None,
+        others=settings.others,
+        n_trials=settings.n_trials,
+        timeout=settings.timeout,
+    )

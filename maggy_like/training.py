@@ -1,0 +1,271 @@
+"""Training one configuration on the whole gang: after a search, of a result, or any function at all."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from maggy_like.config import Settings, check_least, check_name, check_settings, whole
+from maggy_like.display import make_display
+from maggy_like.engines.base import Engine
+from maggy_like.errors import ConfigError, TrainingError
+from maggy_like.experiment import StateMachine
+from maggy_like.handle import Experiment
+from maggy_like.inspection import RENDEZVOUS, check_parameters, modules_of, pickle_train_fn
+from maggy_like.job import Job, Outcome, carry_out
+from maggy_like.result import Result, Training
+from maggy_like.watch import Callback
+from maggy_like.worker.checkpoints import load_state
+from optimizers.domains import Constant
+from optimizers.enumeration import Enumeration
+from optimizers.space import SearchSpace
+from optimizers.trial import Config, TrialState
+
+if TYPE_CHECKING:
+    from maggy_like.messages import Finished
+
+
+def run(
+    train_fn: Callable[..., Any],
+    config: Mapping[str, Any] | None = None,
+    *,
+    workers: int | None = None,
+    min_workers: int | None = None,
+    budget: int = 1,
+    engine: str | Engine = "auto",
+    name: str | None = None,
+    directory: str | Path = "maggy_runs",
+    journal: str | None = None,
+    store: str | None = None,
+    resume: bool = False,
+    max_attempts: int = 3,
+    report_timeout: float | None = None,
+    keep_checkpoints: int = 2,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | str = True,
+    experiment: Experiment | None = None,
+) -> Any:
+    """Run a function on all workers of a gang together, and return what it returned on rank 0.
+
+    Each worker has torchrun's environment (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR``, ...), so code
+    written for torchrun, Horovod-like runners, Accelerate or Fabric runs as it is; so does a training function of
+    :func:`maggy_like.lagom`. What all ranks print appears live, with their rank. The death of one rank ends the
+    attempt for all, and the next goes on from the last checkpoint, if the function saves and restores some.
+
+    Args:
+        train_fn: The function. Its parameters are filled by name, as for :func:`maggy_like.lagom`: those of
+            ``config``, and ``reporter``, ``config`` or ``budget``. It may return anything; what is not plain data
+            (numbers, text, lists and dicts of them) must pickle, and travels through ``store``.
+        config: Arguments by name: numbers, text, booleans or None. For others, use :func:`functools.partial`.
+        workers: Size of the gang; by default all slots of the engine.
+        min_workers: How many workers will do, where lost ones do not come back within 30 s.
+        budget: What ``reporter.budget`` says.
+        engine: As for :func:`maggy_like.lagom`.
+        name: The run's name; made up if not given.
+        directory: Where runs are kept.
+        journal: As for :func:`maggy_like.lagom`.
+        store: URL of the checkpoints' folder, where ``directory`` is not shared by all hosts.
+        resume: Go on with the run called ``name``.
+        max_attempts: How many attempts there are; one that fails just as the one before is the last.
+        report_timeout: Seconds that an attempt may go on without a report or a checkpoint.
+        keep_checkpoints: How many of the newest checkpoints to keep, beside that of the best value.
+        callbacks: Functions that take each event.
+        progress: Show a live display.
+        experiment: A new handle by which another thread can stop it.
+
+    Raises:
+        UserError: An argument or the function is wrong; told before anything starts.
+        EngineError: The engine cannot provide the gang.
+        TrainingError: The function failed, with the traceback of the rank that was the first to fail.
+        KeyboardInterrupt: After Ctrl-C, once all workers have left.
+
+    Example:
+        >>> def hello():
+        ...     torch.distributed.init_process_group()
+        ...     ranks = torch.ones(1)
+        ...     torch.distributed.all_reduce(ranks)
+        ...     return ranks.item()
+        >>> maggy_like.run(hello, workers=2)
+        2.0
+    """
+    from maggy_like.api import choose_engine
+
+    given = check_config(config)
+    space = SearchSpace({key: Constant(value) for key, value in given.items()})
+    check_parameters(train_fn, space)
+    settings = check_settings(
+        train_fn,
+        space=space,
+        optimizer=Enumeration(),
+        options={},
+        metric=None,
+        direction="max",
+        n_trials=1,
+        timeout=None,
+        max_budget=budget,
+        workers=workers,
+        seed=0,
+        name=name,
+        directory=directory,
+        journal=journal,
+        store=store,
+        resume=resume,
+        isolation="process",
+        max_attempts=max_attempts,
+        trial_timeout=None,
+        report_timeout=report_timeout,
+        points_to_evaluate=(),
+        warm_start=(),
+        workers_per_trial=1,
+        train_best=True,
+        min_workers=min_workers,
+        keep_checkpoints=keep_checkpoints,
+    )
+    provider = choose_engine(engine)
+    job = Job(
+        settings=replace(settings, n_trials=0, train_config=given, optimizer_name="training"),
+        engine=provider,
+        payload=pickle_train_fn(train_fn),
+        preload=modules_of(train_fn, wide=workers != 1),
+        display=make_display(False if provider.name == "inline" else progress),
+        callbacks=callbacks,
+        handle=experiment,
+        returns_anything=True,
+    )
+    return _answer(carry_out(job).machine, settings)
+
+
+def _answer(machine: StateMachine, settings: Settings) -> Any:
+    """What rank 0 returned.
+
+    Raises:
+        TrainingError: Nothing.
+    """
+    trial = machine.study.trials[-1]
+    if trial.state is TrialState.FAILED and trial.failure is not None:
+        error = TrainingError(f"{trial.failure.message}\n{trial.failure.traceback}".rstrip())
+        error.add_note(f"logs of all ranks are in {settings.directory / 'logs'}")
+        raise error
+    if machine.ending == "interrupted":
+        raise KeyboardInterrupt
+    if trial.state is not TrialState.COMPLETED:
+        raise TrainingError(
+            f"it was {machine.ending} before it returned; run(..., name={settings.name!r}, resume=True) goes on with it"
+        )
+    return read_answer(machine.answer, settings)
+
+
+def read_answer(answer: Finished | None, settings: Settings) -> Any:
+    """The value that a worker sent, or left in the store."""
+    if answer is None or not answer.stored:
+        return None if answer is None else answer.returned
+    try:
+        return load_state(answer.stored)
+    except (OSError, ImportError) as error:
+        raise TrainingError(
+            f"what the function returned cannot be read from {answer.stored} ({error}); pass store=URL of a place that "
+            "all hosts share, or return plain data: numbers, text, lists and dicts of them"
+        ) from error
+
+
+def check_config(config: Mapping[str, Any] | None) -> Config:
+    """The arguments of a function that is run.
+
+    Raises:
+        ConfigError: They are no plain values by name.
+    """
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(f"config must be a dict of arguments by name, got {config!r}")
+    for name, value in (config or {}).items():
+        if value is not None and not isinstance(value, bool | int | float | str):
+            raise ConfigError(
+                f"config[{name!r}] is {value!r} of type {type(value).__name__}; pass numbers, text, booleans or None "
+                "there, and other objects by functools.partial(train_fn, ...)"
+            )
+    return dict(config or {})
+
+
+def result_of(job: Job, outcome: Outcome) -> Result:
+    """What came of a search, and of the training that followed it."""
+    machine, settings = outcome.machine, job.settings
+    study = machine.study
+    trainings = [trial for trial in study.trials if trial.training]
+    return Result(
+        trials=[trial for trial in study.trials if not trial.training],
+        best_trial=study.best,
+        objective=machine.objective or "value",
+        direction=settings.directions[0],
+        ending=machine.ending or "stopped",
+        seconds=outcome.seconds,
+        directory=settings.directory,
+        space=study.problem.space,
+        others=settings.others,
+        pareto=study.pareto,
+        journal=settings.journal,
+        training=training_of(machine, settings) if trainings else None,
+        _again=_Again(job, machine.objective),
+    )
+
+
+def training_of(machine: StateMachine, settings: Settings) -> Training:
+    """What came of the last training."""
+    trial = [trial for trial in machine.study.trials if trial.training][-1]
+    best = machine.best_state(trial)
+    return Training(
+        trial=trial,
+        objective=machine.objective or "value",
+        checkpoint=trial.checkpoint.url if trial.checkpoint is not None else None,
+        best_checkpoint=best.url if best is not None else None,
+        directory=settings.directory,
+    )
+
+
+@dataclass(frozen=True)
+class _Again:
+    """How a result trains its best configuration: with the function, engine and settings of its search."""
+
+    job: Job
+    objective: str | None
+
+    def __call__(
+        self,
+        config: Config,
+        workers: int | None,
+        budget: int | None,
+        min_workers: int | None,
+        name: str | None,
+        progress: bool | str,
+    ) -> Training:
+        before = self.job.settings
+        name = check_name(name) if name is not None else f"{before.name}-train-{secrets.token_hex(2)}"
+        directory = before.directory.parent / name
+        own_store = (before.directory / "checkpoints").as_uri()
+        settings = replace(
+            before,
+            optimizer=Enumeration(),
+            optimizer_name="training",
+            metrics=before.metrics or ((self.objective,) if self.objective else ()),
+            n_trials=0,
+            timeout=None,
+            workers=before.workers if workers is None else whole("workers", workers, least=1),
+            name=name,
+            directory=directory,
+            journal=str(directory),
+            store=(directory / "checkpoints").as_uri() if before.store == own_store else f"{before.store}/{name}",
+            resume=False,
+            points=(),
+            earlier=(),
+            hints=(),
+            workers_per_trial=1,
+            train_steps=before.max_budget if budget is None else whole("budget", budget, least=1),
+            train_config=config,
+            min_workers=check_least(min_workers, workers, 1),
+        )
+        preload = (*self.job.preload, RENDEZVOUS)
+        job = replace(
+            self.job, settings=settings, preload=preload, display=make_display(progress), callbacks=(), handle=None
+        )
+        return training_of(carry_out(job).machine, settings)

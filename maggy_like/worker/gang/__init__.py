@@ -1,0 +1,1 @@
+"""What several workers need to train one model together; the only part of a worker that uses torch."""

@@ -1,0 +1,132 @@
+"""How the ranks of one attempt meet: rank 0 opens a store on a free port, the driver tells the others where.
+
+So no port is chosen before it is bound, and none can be taken in between. The environment is torchrun's, so that plain
+DDP, FSDP, Accelerate or Fabric code finds what it looks for.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Callable
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from torch.distributed import TCPStore
+
+from maggy_like.messages import Place
+
+CONNECT_PATIENCE = timedelta(seconds=60)
+"""How long a rank tries to reach the store."""
+
+LEAVE_PATIENCE = timedelta(seconds=60)
+"""How long rank 0 keeps the store open for ranks that have not finished."""
+
+_SIOCGIFADDR = 0x8915
+_LEFT = "maggy/left"
+
+
+class Membership:
+    """One rank's part in an attempt that several run together.
+
+    Args:
+        place: This rank's.
+        driver: ZeroMQ address of the driver; the ranks meet in the network through which they reach it.
+        opened: Called by rank 0 with the host and port of the store.
+        meet: Waits for the host and port that rank 0 has told.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        driver: str,
+        opened: Callable[[str, int], None],
+        meet: Callable[[], tuple[str, int]],
+    ) -> None:
+        self._place = place
+        if place.devices:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
+        if place.rank == 0:
+            host = local_address(urlsplit(driver).hostname or "127.0.0.1")
+            self._store, port = open_store(host)
+            opened(host, port)
+        else:
+            host, port = meet()
+            self._store = TCPStore(host, port, is_master=False, timeout=CONNECT_PATIENCE)
+        os.environ.update(environment(place, host, port))
+        if interface := interface_of(local_address(host)):
+            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                os.environ.setdefault(name, interface)
+
+    def leave(self) -> None:
+        """Rank 0 keeps the store open until the others have finished too: they may still use it."""
+        if self._place.rank:
+            self._store.add(_LEFT, 1)
+            if self._store.add(_LEFT, 0) == self._place.world_size - 1:
+                self._store.set(f"{_LEFT}/all", b"")
+        else:
+            with contextlib.suppress(RuntimeError):  # their own ends will tell what is wrong with them
+                self._store.wait([f"{_LEFT}/all"], LEAVE_PATIENCE)
+
+
+def open_store(host: str) -> tuple[TCPStore, int]:
+    """A store that listens at one address of this machine alone, on a free port.
+
+    Returns:
+        The store, which serves as long as it is referred to, and its port.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family, backlog=1024)
+    port = int(listener.getsockname()[1])
+    store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    return store, port
+
+
+def environment(place: Place, host: str, port: int) -> dict[str, str]:
+    """What torchrun would set for this rank."""
+    return {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_world_size),
+        "GROUP_RANK": str(place.group_rank),
+        "GROUP_WORLD_SIZE": str(place.group_world_size),
+        "ROLE_RANK": str(place.rank),
+        "ROLE_WORLD_SIZE": str(place.world_size),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there: rank 0 must not open another on its port
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
+
+
+def local_address(peer: str) -> str:
+    """The address of this machine from which ``peer`` is reached (no packet is sent)."""
+    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, 9))
+        return str(probe.getsockname()[0])
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has an IPv4 address; empty if it cannot be told.
+
+    Gloo asks for the machine's own name otherwise, which on many resolves to an address that others cannot reach.
+    """
+    if ":" in address:
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = array.array("B", struct.pack("256s", name.encode()[:15]))
+            try:
+                fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:  # it has no IPv4 address, or this system no such call
+                continue
+            if socket.inet_ntoa(request.tobytes()[20:24]) == address:
+                return name
+    return ""
