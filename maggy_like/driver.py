@@ -8,7 +8,7 @@ import time
 from collections import deque
 from queue import SimpleQueue
 
-from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from maggy_like.display.base import LogLine, Snapshot, TrainingLine, WorkerLine
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
 from maggy_like.experiment.inputs import (
@@ -266,7 +266,17 @@ class Driver:
             best_config=best.config if best is not None else None,
             timeout=self._base.timeout,
             workers=tuple(lines),
+            training=self._draw_training(now),
         )
+
+    def _draw_training(self, now: float) -> TrainingLine | None:
+        trials = self._experiment.study.trials
+        if not trials or not trials[-1].training:
+            return None
+        trial = trials[-1]
+        began = trial.started if trial.started is not None else now
+        workers = trial.world_size if trial.attempt else 0
+        return TrainingLine(trial.state, workers, trial.step, trial.training, trial.value, now - began)
 
     # -- the optimizer's thread ---------------------------------------------------------------
 

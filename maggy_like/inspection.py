@@ -169,7 +169,7 @@ def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str
     if uses_torch and any("optim" in word for word in (*names, *words)):
         names[TORCH_LATE] = None
     if wide:
-        names[RENDEZVOUS] = None
+        names |= {RENDEZVOUS: None, TORCH_LATE: None}
     names |= {home: None for helper, home in _HELPERS.items() if helper in words}
     return tuple(name for name in names if _is_installed(name))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Training:
     """What came of training one configuration on the whole gang.
 
@@ -45,6 +45,9 @@ class Training:
     checkpoint: str | None
     best_checkpoint: str | None
     directory: Path
+
+    def __repr__(self) -> str:
+        return f"{_told(self)}\ncheckpoint: {self.checkpoint}\nfiles: {self.directory}"
 
     @property
     def value(self) -> float | None:

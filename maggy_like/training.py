@@ -14,7 +14,7 @@ from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, TrainingError
 from maggy_like.experiment import StateMachine
 from maggy_like.handle import Experiment
-from maggy_like.inspection import RENDEZVOUS, check_parameters, modules_of, pickle_train_fn
+from maggy_like.inspection import RENDEZVOUS, TORCH_LATE, check_parameters, modules_of, pickle_train_fn
 from maggy_like.job import Job, Outcome, carry_out
 from maggy_like.result import Result, Training
 from maggy_like.watch import Callback
@@ -264,7 +264,7 @@ class _Again:
             train_config=config,
             min_workers=check_least(min_workers, workers, 1),
         )
-        preload = (*self.job.preload, RENDEZVOUS)
+        preload = (*self.job.preload, RENDEZVOUS, TORCH_LATE)
         job = replace(
             self.job, settings=settings, preload=preload, display=make_display(progress), callbacks=(), handle=None
         )

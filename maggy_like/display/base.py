@@ -39,6 +39,27 @@ class WorkerLine:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingLine:
+    """What the training that follows a search, or stands alone, has come to.
+
+    Attributes:
+        state: Of its trial.
+        workers: How many run it together; 0 before it begins.
+        step: Its newest step.
+        budget: Its steps in all.
+        value: The objective's newest value.
+        seconds: Time since its present attempt began.
+    """
+
+    state: TrialState
+    workers: int
+    step: int
+    budget: int
+    value: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The search at one moment.
 
@@ -50,7 +71,7 @@ class Snapshot:
         direction: ``max`` or ``min``.
         others: The other objectives where there are several: direction and name of each.
         phase: One or two words: ``starting``, ``searching``, ``stopping``, ``done``, ...
-        n_trials: How many configurations are wanted, or None for no bound.
+        n_trials: How many configurations are wanted, or None for no bound; 0 where nothing is searched.
         counts: Trials by state; states without trials may be missing.
         pareto: How many trials no other dominates, where there are several objectives; else None.
         best_trial: Number of the best trial so far.
@@ -59,6 +80,7 @@ class Snapshot:
         elapsed: Seconds since the call.
         timeout: Seconds that the search may take, or None.
         workers: One line a worker, in order of index.
+        training: The training, once it is due.
     """
 
     name: str
@@ -77,6 +99,7 @@ class Snapshot:
     best_config: Config | None = None
     timeout: float | None = None
     workers: tuple[WorkerLine, ...] = ()
+    training: TrainingLine | None = None
 
 
 @dataclass(frozen=True, slots=True)

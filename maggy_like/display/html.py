@@ -67,7 +67,8 @@ def page(
         log: Readable log lines, oldest first.
         trimmed: How many older ones are not among them.
     """
-    parts = [_headline(first, now), _progress(now), _best(now, bests), _workers(now), _log(now, log, trimmed)]
+    search = [_progress(now), _best(now, bests)] if text.searches(now) else []
+    parts = [_headline(first, now), *search, _training(now), _workers(now), _log(now, log, trimmed)]
     return f'{_STYLE}<div class="maggy">{"".join(parts)}</div>'
 
 
@@ -138,6 +139,14 @@ def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
         f'<span class="end">{sparkline(bests, now.elapsed)}</span></div>'
         f'<div class="row">{config}</div>'
     )
+
+
+def _training(now: Snapshot) -> str:
+    line = now.training
+    if line is None:
+        return ""
+    track = _track([(line.step / line.budget, ACCENT)]) if line.budget > 1 else ""
+    return f'<div class="row"><b>{escape(text.training(now))}</b></div>{track}'
 
 
 def _workers(now: Snapshot) -> str:

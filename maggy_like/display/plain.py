@@ -44,7 +44,7 @@ class PlainDisplay:
         last, waited = self._last, snapshot.elapsed - self._last.elapsed
         # Compared as text: what reads the same is no news, and a NaN differs from itself.
         news = text.best(snapshot) != text.best(last)
-        changed = text.tally(snapshot.counts) != text.tally(last.counts)
+        changed = text.tally(snapshot.counts) != text.tally(last.counts) or snapshot.training != last.training
         return news or waited >= (STATUS_SECONDS if changed else QUIET_SECONDS)
 
 

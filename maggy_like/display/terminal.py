@@ -122,9 +122,8 @@ class TerminalDisplay:
         parts: list[RenderableType] = [
             Text("─" * width, style="dim"),
             headline,
-            _search_bar(snapshot, width),
-            _counts(snapshot),
-            best,
+            *([_search_bar(snapshot, width), _counts(snapshot), best] if text.searches(snapshot) else []),
+            *_training(snapshot, width),
         ]
         if shown:
             parts.append(_worker_table(shown, hosts=len({worker.host for worker in snapshot.workers}) > 1))
@@ -171,6 +170,16 @@ def _search_bar(snapshot: Snapshot, width: int) -> Text:
     else:
         return Text(f"{text.fraction(snapshot)} trials")
     return _bar(shares, max(0, width - len(label))).append(label)
+
+
+def _training(snapshot: Snapshot, width: int) -> list[Text]:
+    """A line on the training, and its bar."""
+    line = snapshot.training
+    if line is None:
+        return []
+    share = line.step / line.budget if line.budget > 1 else 0.0
+    bar = [_bar([(share, "━", "blue")], width)] if share else []
+    return [Text(text.training(snapshot), style="bold"), *bar]
 
 
 def _counts(snapshot: Snapshot) -> Text:

@@ -123,6 +123,9 @@ def remaining(first: Snapshot, now: Snapshot) -> float | None:
     """
     ends = [] if now.timeout is None else [max(0.0, now.timeout - now.elapsed)]
     new, seconds = tried(now) - tried(first), now.elapsed - first.elapsed
+    if (training := now.training) is not None:
+        left = training.budget - training.step
+        return training.seconds * left / training.step if training.step and left > 0 else None
     if now.n_trials is not None and new > 0 and seconds > 0 and (left := now.n_trials - tried(now)) > 0:
         ends.append(left * seconds / new)
     return min(ends, default=None)
@@ -134,6 +137,24 @@ def clock(first: Snapshot, now: Snapshot) -> str:
     return duration(now.elapsed) + ("" if left is None else f", about {duration(left)} left")
 
 
+def searches(snapshot: Snapshot) -> bool:
+    """Whether anything is searched, and not a training all there is."""
+    return snapshot.n_trials != 0
+
+
+def training(snapshot: Snapshot) -> str:
+    """The training in words: ``training on 2 workers: step 5/27, accuracy 0.981``; nothing while none is due."""
+    line = snapshot.training
+    if line is None:
+        return ""
+    if not line.workers:
+        return "training: waiting for workers"
+    verb = {TrialState.COMPLETED: "trained", TrialState.FAILED: "training failed"}.get(line.state, "training")
+    value = "" if line.value is None else f", {clean(snapshot.objective or 'value')} {number(line.value)}"
+    steps = f": step {line.step}/{line.budget}{value}" if line.step else ""
+    return f"{verb} on {line.workers} worker{'s' * (line.workers > 1)}{steps}"
+
+
 def fraction(snapshot: Snapshot) -> str:
     """Progress in numbers: ``12/30``, or ``12`` without a bound."""
     return f"{tried(snapshot)}" if snapshot.n_trials is None else f"{tried(snapshot)}/{snapshot.n_trials}"
@@ -141,6 +162,8 @@ def fraction(snapshot: Snapshot) -> str:
 
 def goal(snapshot: Snapshot) -> str:
     """What is optimised by what: ``asha, max accuracy``, or ``random, max accuracy, min latency``."""
+    if not searches(snapshot):
+        return clean(snapshot.optimizer)
     goals = [(snapshot.direction, snapshot.objective or "objective"), *snapshot.others]
     return clean(", ".join([snapshot.optimizer, *(f"{direction} {name}" for direction, name in goals)]))
 
@@ -157,7 +180,8 @@ def best(snapshot: Snapshot) -> str:
 def status(first: Snapshot, now: Snapshot) -> str:
     """The whole search on one line: ``[12/30] best 0.973 (trial 4) | 5 done, 3 running | 0:31``."""
     words = tally(now.counts) or clean(now.phase)
-    return f"[{fraction(now)}] {best(now)} | {words} | {clock(first, now)}"
+    search = [f"[{fraction(now)}] {best(now)}", words] if searches(now) else []
+    return " | ".join([*search, *filter(None, [training(now)]), clock(first, now)])
 
 
 def summary(snapshot: Snapshot) -> list[str]:
@@ -166,13 +190,16 @@ def summary(snapshot: Snapshot) -> list[str]:
     trials = f"{total} trial{'' if total == 1 else 's'}"
     if total:
         trials += f" ({tally(snapshot.counts)})"
-    lines = [f"{clean(snapshot.name)}: {clean(snapshot.phase)} after {duration(snapshot.elapsed)}, {trials}"]
+    end = f"{clean(snapshot.name)}: {clean(snapshot.phase)} after {duration(snapshot.elapsed)}"
+    lines = [f"{end}, {trials}" if searches(snapshot) else end]
     if snapshot.pareto:
         lines.append(best(snapshot))
     if snapshot.best_trial is not None:
         value = f"{snapshot.objective or 'value'} {number(snapshot.best_value)}"
         config = config_text(snapshot.best_config or {})
         lines.append(f"best {clean(value)} (trial {snapshot.best_trial})" + (f": {config}" if config else ""))
+    if words := training(snapshot):
+        lines.append(words)
     return [*lines, f"files in {clean(snapshot.directory)}"]
 
 

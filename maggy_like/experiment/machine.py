@@ -302,7 +302,7 @@ class StateMachine:
         elif end.outcome == "returned":
             self._attempts.conclude(trial, end)
             self.answer = end if trial.training else None
-        elif is_cut and not team.stopping and end.outcome != "raised":
+        elif is_cut and not team.stopping and (end.outcome != "raised" or end.kind == "collective"):
             self._attempts.lose(trial, Failure(DRIVER_LOST, "the search was stopped"))
         elif team.failure is not None:
             self._attempts.lose(trial, Failure(team.failure.kind, team.failure.message, end.traceback))

@@ -121,6 +121,17 @@ class Reporter:
 
         return parallel.prepare(*objects)
 
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether the batch that a prepared loader yielded last has no share of this worker, and repeats a sample.
+
+        So it is where a batch has fewer samples than there are workers: the sample has no weight in the gradients,
+        and should have none in the metrics.
+        """
+        from maggy_like.worker.gang import loader
+
+        return self.world_size > 1 and loader.is_stand_in()
+
     def average(self, weight: float = 1.0, /, **metrics: Any) -> dict[str, float]:
         """Metrics averaged over the workers of the trial; all of them must call this.
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from urllib.parse import urlsplit
 
+import torch.distributed
 from torch.distributed import TCPStore
 
 from maggy_like.messages import Place
@@ -63,11 +64,13 @@ class Membership:
                 os.environ.setdefault(name, interface)
 
     def leave(self) -> None:
-        """Rank 0 keeps the store open until the others have finished too: they may still use it."""
+        """Give up the process group; rank 0 keeps the store open until the others have finished too."""
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
         if self._place.rank:
             self._store.add(_LEFT, 1)
             if self._store.add(_LEFT, 0) == self._place.world_size - 1:
-                self._store.set(f"{_LEFT}/all", b"")
+                self._store.set(f"{_LEFT}/all", "")
         else:
             with contextlib.suppress(RuntimeError):  # their own ends will tell what is wrong with them
                 self._store.wait([f"{_LEFT}/all"], LEAVE_PATIENCE)

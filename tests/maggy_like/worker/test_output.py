@@ -111,4 +111,4 @@ print(file.error)
 """
     ended = run_script(code)
     assert ended.stdout == "[Errno 27] File too large\n", ended.stderr
-    assert (tmp_path / "00000.log").read_bytes() == b"x" * 100
+    assert (tmp_path / "log").read_bytes() == b"x" * 100

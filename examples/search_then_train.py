@@ -1,0 +1,115 @@
+"""Search, then train the best configuration on all workers together, without giving them back.
+
+One function does both: alone in a trial of the search, and as one of two ranks in the training that follows.
+With ``spark`` as its argument it runs on a standalone cluster of this machine, else on local processes:
+
+    python examples/search_then_train.py [spark]
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+from maggy_like import Float, Integer, Reporter, StandaloneCluster, lagom, spark_session
+from optimizers.events import AttemptStarted, Event
+
+SPACE = {
+    "lr": Float(1e-3, 1e-1, log=True),
+    "channels": Integer(4, 16),
+    "batch_size": [32, 64, 128],
+}
+
+
+def train(lr: float, channels: int, batch_size: int, reporter: Reporter) -> None:
+    """Train a small convolutional network on digits; one step is one pass over the data."""
+    import torch
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    images, labels = load_digits(return_X_y=True)
+    x = torch.tensor(images / 16.0, dtype=torch.float32).reshape(-1, 1, 8, 8)
+    y = torch.tensor(labels, dtype=torch.long)
+    fit, held_out = train_test_split(range(len(y)), test_size=0.25, random_state=0, stratify=labels)
+    data = TensorDataset(x[fit], y[fit])
+    order = torch.Generator()
+    loader = DataLoader(data, batch_size=batch_size, shuffle=True, generator=order)
+
+    model = nn.Sequential(
+        nn.Conv2d(1, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * channels, 10)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    # The one line that makes it data-parallel; with one worker it changes nothing. The batch is that of all ranks.
+    model, optimizer, loader = reporter.prepare(model, optimizer, loader)
+
+    state: dict[str, Any] = reporter.restore() or {"step": 0}
+    if state["step"]:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    for step in range(state["step"] + 1, reporter.budget + 1):
+        order.manual_seed(step)  # so that a training that goes on sees what an undisturbed one does
+        total = 0.0
+        for images_, labels_ in loader:
+            loss = nn.functional.cross_entropy(model(images_), labels_)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(labels_) * (not reporter.is_stand_in)
+        with torch.no_grad():
+            accuracy = (model(x[held_out]).argmax(1) == y[held_out]).float().mean().item()
+        reporter.checkpoint({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        mean = reporter.average(loss=total)["loss"] * reporter.world_size / len(data)
+        reporter.report(accuracy=accuracy, loss=mean, step=step)
+    print(f"rank {reporter.rank} of {reporter.world_size}: accuracy {accuracy:.4f} after {reporter.budget} passes")
+
+
+def main(on_spark: bool) -> None:
+    """Search and train, and compare the training with one of a single worker."""
+    stages: dict[str, set[int]] = {"search": set(), "training": set()}
+
+    with ExitStack() as stack:
+        tracker = None
+        if on_spark:
+            print("Starting a standalone cluster of two workers ...")
+            cluster = stack.enter_context(StandaloneCluster(workers=2))
+            spark = spark_session(cluster.master_url, app_name="search, then train", conf=cluster.conf)
+            stack.callback(spark.stop)
+            tracker = spark.sparkContext.statusTracker()
+
+        def note_stage(event: Event) -> None:
+            if tracker is not None and isinstance(event, AttemptStarted):
+                stages["training" if event.training else "search"] |= set(tracker.getActiveStageIds())
+
+        result = lagom(
+            train,
+            SPACE,
+            optimizer="asha",
+            metric="accuracy",
+            n_trials=16,
+            max_budget=18,
+            workers=2,
+            engine="spark" if on_spark else "local",
+            train_best=True,
+            callbacks=[note_stage],
+            seed=1,
+        )
+        training = result.training
+        assert training is not None
+        print(result)
+        if on_spark:
+            print(f"Spark stages of the search: {stages['search']}, of the training: {stages['training']}")
+        print(f"accuracy: search {result.best_value:.4f}, training on {training.world_size} workers {training.value:.4f}")
+        print(f"a pass over the data took {training.seconds_per_step:.2f} s; the weights are in {training.checkpoint}")
+
+        alone = result.train(workers=1, progress=False)
+    both = [run.trial.curves["loss"].values for run in (training, alone)]
+    difference = max(abs(several - one) for several, one in zip(*both, strict=True))
+    print(f"losses on {training.world_size} workers and on one differ by {difference:.1e} at most")
+
+
+if __name__ == "__main__":
+    main(on_spark="spark" in sys.argv[1:])

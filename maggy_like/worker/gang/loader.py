@@ -1,0 +1,235 @@
+"""A loader whose batches are global: each rank gets its share of them."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
+
+_CHUNK = 256  # batches whose order the ranks agree on at once: few messages, and endless samplers work
+
+
+class PrepareError(ValueError):
+    """An object cannot be prepared for several ranks or a device as it is."""
+
+
+class Share(NamedTuple):
+    """What a rank got of a global batch.
+
+    Attributes:
+        samples: Samples that count on this rank; 0 where the rank got a stand-in.
+        total: Samples of the global batch.
+        ranks: Ranks that it was split over.
+    """
+
+    samples: int = 1
+    total: int = 1
+    ranks: int = 1
+
+    @property
+    def weight(self) -> float:
+        """Factor that makes the mean over ranks of means over shares the mean over the global batch."""
+        return self.samples * self.ranks / self.total
+
+
+WHOLE = Share()
+
+
+class _Latest:
+    """The share that this process was given last; :data:`WHOLE` outside of prepared loaders."""
+
+    share: Share = WHOLE
+
+
+latest = _Latest()
+
+
+def is_stand_in() -> bool:
+    """Whether the batch that a prepared loader yielded last is a stand-in, which counts for nothing.
+
+    A global batch of fewer samples than ranks leaves some ranks without one. They get its first sample, so that no
+    rank skips a collective or takes a mean over nothing. Its gradients weigh nothing; who counts samples leaves it out.
+
+    Example:
+        >>> is_stand_in()
+        False
+    """
+    return latest.share.samples == 0
+
+
+class GlobalLoader(DataLoader[Any]):
+    """Yields this rank's share of each batch of another loader, on a device.
+
+    The batches are the ones that a single process would draw: rank 0 draws them from the loader's own sampler and tells
+    the others, whose random streams stay as they were. A batch of 32 is split over three ranks into 11, 11 and 10
+    samples, in order. A rank for which none is left gets a stand-in (see :func:`is_stand_in`).
+
+    ``len``, ``batch_size``, ``sampler``, ``drop_last`` and ``dataset`` are those of the given loader, so
+    ``loader.sampler.set_epoch(n)`` works. Every rank must iterate it, and must leave a loop after the same batch; every
+    rank must make its dataset alike.
+
+    Args:
+        loader: A loader with batches over a dataset with indices.
+        device: Where the batches go.
+        rank: This process's rank.
+        ranks: Number of ranks.
+
+    Raises:
+        PrepareError: The loader has no global batches to split.
+    """
+
+    def __init__(self, loader: DataLoader[Any], device: torch.device, rank: int, ranks: int) -> None:
+        _check(loader)
+        self._device = device
+        self._rank = rank
+        # Workers of other ranks must not augment as rank 0's do, nor draw from the streams of their own ranks.
+        generator = loader.generator if rank == 0 else torch.Generator()
+        self._shares = _Shares(loader.batch_sampler, rank, ranks)
+        super().__init__(
+            loader.dataset,
+            batch_sampler=self._shares,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=generator,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+            pin_memory_device=loader.pin_memory_device,
+        )  # in_order stays true: each rank would have another order
+        for name in ("batch_size", "sampler", "drop_last"):
+            object.__setattr__(
+                self, name, getattr(loader, name)
+            )  # DataLoader lets nobody set them, as it would be vain
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if self.num_workers and self._shares.ranks > 1:
+            seed = _from_rank_0(_peek(self.generator) if self._rank == 0 else None)
+            if self._rank:
+                self.generator.manual_seed(seed + self._rank)
+        batches = super().__iter__()
+        return self._yield(batches, self._shares.drawn)
+
+    def _yield(self, batches: Iterator[Any], drawn: deque[Share]) -> Iterator[Any]:
+        for batch in batches:
+            latest.share = drawn.popleft()
+            yield to_device(batch, self._device)
+        latest.share = WHOLE
+
+
+class _Shares(Sampler[list[Any]]):
+    """A batch sampler that yields this rank's share of another one's batches.
+
+    Attributes:
+        ranks: Number of ranks.
+        drawn: The shares of the newest iteration that were drawn, maybe ahead, and not taken out yet.
+    """
+
+    def __init__(self, batches: Any, rank: int, ranks: int) -> None:
+        self._batches = batches
+        self._rank = rank
+        self.ranks = ranks
+        self.drawn: deque[Share] = deque()
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        self.drawn = deque()
+        return self._draw(self.drawn)
+
+    def _draw(self, drawn: deque[Share]) -> Iterator[list[Any]]:
+        batches = iter(self._batches) if self._rank == 0 else iter(())
+        while True:
+            chunk = [list(batch) for batch in itertools.islice(batches, _CHUNK)]
+            if self.ranks > 1:
+                chunk = _from_rank_0(chunk)
+            for batch in chunk:
+                start, stop = share_of(len(batch), self._rank, self.ranks)
+                drawn.append(Share(stop - start, len(batch), self.ranks))
+                yield batch[start:stop] or batch[:1]
+            if len(chunk) < _CHUNK:
+                return
+
+
+def share_of(total: int, rank: int, ranks: int) -> tuple[int, int]:
+    """First and past-the-last sample of a rank's share: all samples once, in order, shares at most one apart.
+
+    Example:
+        >>> [share_of(32, rank, 3) for rank in range(3)]
+        [(0, 11), (11, 22), (22, 32)]
+    """
+    size, more = divmod(total, ranks)
+    start = rank * size + min(rank, more)
+    return start, start + size + (rank < more)
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """A batch with all that has a ``to`` method moved, through mappings, lists and tuples; the rest as it is."""
+    if device.type == "cpu":
+        return batch
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        moved: Any = copy.copy(batch)
+        for key, value in batch.items():
+            moved[key] = to_device(value, device)
+        return moved
+    if isinstance(batch, list | tuple):
+        values = [to_device(value, device) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+    return batch
+
+
+def _check(loader: DataLoader[Any]) -> None:
+    """Refuse what has no global batches.
+
+    Raises:
+        PrepareError: It says what to do instead.
+    """
+    by_hand = "leave the loader out of prepare(), read this rank's part yourself and move it to the rank's device"
+    if isinstance(loader.dataset, IterableDataset):
+        raise PrepareError(
+            f"the loader over {type(loader.dataset).__name__}, an IterableDataset, has no order to share; use a "
+            f"dataset with indices, or {by_hand}"
+        )
+    if not isinstance(loader.batch_sampler, Iterable):
+        raise PrepareError(
+            "the loader has batch_size=None, so there are no global batches to split; give it a batch_size, or "
+            f"{by_hand}"
+        )
+    for sampler in (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)):
+        if isinstance(sampler, DistributedSampler):
+            raise PrepareError(
+                "the loader has a DistributedSampler, and prepare() would split each share again; use shuffle=True or "
+                "a plain sampler, and the global batch size"
+            )
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise PrepareError(
+            f"{type(loader).__name__} iterates in a way of its own, which prepare() cannot split; use a plain "
+            f"DataLoader (collate_fn=... changes batches), or {by_hand}"
+        )
+
+
+def _peek(generator: torch.Generator | None) -> int:
+    """The seed that workers will be given, which a single process would draw next; it stays to be drawn."""
+    twin = torch.Generator()
+    twin.set_state((generator or torch.default_generator).get_state())
+    return int(torch.empty((), dtype=torch.int64).random_(generator=twin).item())
+
+
+def _from_rank_0(value: Any) -> Any:
+    """Rank 0's ``value``, on every rank."""
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]
