@@ -102,7 +102,7 @@ def main(on_spark: bool) -> None:
         print(result)
         if on_spark:
             print(f"Spark stages of the search: {stages['search']}, of the training: {stages['training']}")
-        print(f"accuracy: search {result.best_value:.4f}, training on {training.world_size} workers {training.value:.4f}")
+        print(f"accuracy: {result.best_value:.4f} in the search, {training.value:.4f} on {training.world_size} workers")
         print(f"a pass over the data took {training.seconds_per_step:.2f} s; the weights are in {training.checkpoint}")
 
         alone = result.train(workers=1, progress=False)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.errors import ConfigError
 from maggy_like.worker.launch import Launch, write_launch
 from maggy_like.worker.task import WorkerContext, WorkerTask
 
@@ -54,25 +55,34 @@ class LocalRun(EngineRun):
 
 
 class LocalEngine(Engine):
-    """Runs each worker as processes of this machine; GPUs are shared out one each.
+    """Runs each worker as processes of this machine; GPUs are shared out in turn.
 
     Args:
         gpus: Their addresses; those that ``CUDA_VISIBLE_DEVICES`` or ``nvidia-smi`` names if not given.
+        gpu_fraction: How much of a GPU a worker needs: with a quarter, four share each unless ``workers`` says
+            otherwise. Nothing holds a trial to its share of the memory.
+
+    Raises:
+        ConfigError: The fraction is not between 0 and 1.
 
     Example:
-        >>> lagom(train_fn, space, engine="local", workers=4)
+        >>> lagom(train_fn, space, engine=LocalEngine(gpu_fraction=0.25))
     """
 
     name = "local"
 
-    def __init__(self, gpus: Sequence[str] | None = None) -> None:
+    def __init__(self, gpus: Sequence[str] | None = None, *, gpu_fraction: float = 1.0) -> None:
+        if isinstance(gpu_fraction, bool) or not isinstance(gpu_fraction, int | float) or not 0 < gpu_fraction <= 1:
+            raise ConfigError(f"gpu_fraction must be above 0 and at most 1, got {gpu_fraction!r}; 0.25: 4 share one")
+        self._gpu_fraction = gpu_fraction
         self._gpus = tuple(gpus) if gpus is not None else find_gpus()
 
     def slots(self) -> int | None:
         return None
 
     def default_workers(self) -> int:
-        return len(self._gpus) or os.cpu_count() or 1
+        sharing = int(1 / self._gpu_fraction + 1e-9)
+        return len(self._gpus) * sharing or os.cpu_count() or 1
 
     def driver_host(self) -> str:
         return "127.0.0.1"

@@ -100,12 +100,12 @@ class SparkRun(EngineRun):
 class SparkEngine(Engine):
     """Runs the gang in tasks of a Spark session.
 
-    With ``barrier=True`` all workers are one barrier stage: they start together, and can train one model
-    together. Whatever ends one of them ends them all, so one fault costs every running trial an attempt.
-    Without enough slots for the whole gang nothing runs.
+    With ``barrier=True`` all workers are one barrier stage: they start together. Whatever ends one of them ends them
+    all, so one fault costs every running trial an attempt. Without enough slots for the whole gang nothing runs.
 
-    With ``barrier=False`` each worker is a stage of its own: for searches in which a trial takes one worker. A
-    fault costs that worker alone, and where its executor is lost for good the others go on without it.
+    With ``barrier=False`` each worker is a stage of its own. They start one by one, and can train together all the
+    same, since they meet through the driver. A fault costs that worker alone, and those that train with it their
+    attempt; where its executor is lost for good the others go on without it.
 
     On two busy cores a trial ran again 0.2 s after its own process was killed and 0.6 s after the fork server
     was, either way; after the Python worker 2.8 s with a barrier and 1.9 s without, and after its executor 12 to
