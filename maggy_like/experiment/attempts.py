@@ -7,6 +7,7 @@ from collections import deque
 
 from maggy_like.experiment.commands import Append, Command, Show
 from maggy_like.experiment.states import SavedStates
+from maggy_like.experiment.teams import Team
 from maggy_like.messages import Finished, Reported
 from optimizers.base import Decision
 from optimizers.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
@@ -85,6 +86,37 @@ class Attempts:
         self.record(Measured(trial.id, trial.attempt, message.objective, columns))
         if trial.value is not None and not math.isfinite(trial.value):
             self._warn(f"nan-{trial.id}", f"reported {trial.value} at step {trial.step}; it ranks worst", trial)
+
+    def end(self, trial: Trial, team: Team, *, is_cut: bool) -> Finished | None:
+        """End an attempt as its workers did.
+
+        Args:
+            is_cut: Whether what runs now is cut off, and shall run again if the run is resumed.
+
+        Returns:
+            What rank 0 said, if the function returned.
+        """
+        end = team.end()
+        if isinstance(end, Failure):
+            self.lose(trial, team.failure or end)
+        elif end.outcome == "returned":
+            self.conclude(trial, end)
+            return end
+        elif is_cut and not team.stopping and (end.outcome != "raised" or end.kind == "collective"):
+            self.lose(trial, Failure(DRIVER_LOST, "the search was stopped"))
+        elif team.failure is not None:
+            self.lose(trial, Failure(team.failure.kind, team.failure.message, end.traceback))
+        elif end.outcome == "raised" or (end.outcome == "died" and not team.stopping):
+            self.lose(trial, Failure(end.kind, end.message, end.traceback))
+        else:
+            self.stop(trial)
+        return None
+
+    def sort_retries(self, *, training: bool) -> None:
+        """Leave out what does not run now: the search's trials while the training is on, and the other way round."""
+        for number in list(self.retries):
+            if (self._study.trials[number].training > 0) is not training:
+                self.retries.remove(number)
 
     def conclude(self, trial: Trial, message: Finished) -> None:
         """End an attempt whose function returned."""

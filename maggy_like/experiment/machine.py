@@ -46,6 +46,13 @@ from optimizers.events import CheckpointSaved, Event
 from optimizers.study import DRIVER_LOST, GANG_LOST, Study
 from optimizers.trial import Checkpoint, Failure, Trial, TrialState
 
+_UNSEEN = "worker {} on host {!r} does not see the store of this run, so "
+STORE_NEEDED = (
+    f"{_UNSEEN}a promoted trial could not go on there from its checkpoint; pass store=URL of a place that all hosts "
+    "share, or use optimizer='asha' with mode='stopping'"
+)
+STORE_WANTED = f"{_UNSEEN}what is cut off could not go on there; pass store=URL of a place that all hosts share"
+
 
 class StateMachine:
     """Hands trials to workers until the search is over.
@@ -133,7 +140,7 @@ class StateMachine:
             elif trial.state is TrialState.PENDING:
                 self._attempts.retries.append(trial.id)
         self._finale.take_up()
-        self._sort_retries()
+        self._attempts.sort_retries(training=self.is_training)
         self._proposals.go_on()
         self._ask_ahead()
         self._close_if_done()
@@ -181,17 +188,10 @@ class StateMachine:
         if self.ending is not None:
             self._shut_down(worker)
         elif not event.store_visible:
-            self._store_is_not_shared(worker)
-
-    def _store_is_not_shared(self, worker: Worker) -> None:
-        seen = f"worker {worker.id.index} on host {worker.host!r} does not see the store of this run, so "
-        mend = "; pass store=URL of a place that all hosts share"
-        if self.study.scheduler.may_promote:
-            hint = ", or use optimizer='asha' with mode='stopping'"
-            error = ConfigError(f"{seen}a promoted trial could not go on there from its checkpoint{mend}{hint}")
-            self._end_search("error", error)
-        elif self._width > 1 or self._finale.is_planned:
-            self._out.append(Show(f"{seen}a training that is cut off could not go on there{mend}"))
+            if self.study.scheduler.may_promote:
+                self._end_search("error", ConfigError(STORE_NEEDED.format(worker.id.index, worker.host)))
+            elif self._width > 1 or self._finale.is_planned:
+                self._out.append(Show(STORE_WANTED.format(worker.id.index, worker.host)))
 
     def _heard(self, event: WorkerEvent) -> None:
         worker = self._roster.find(event.worker)
@@ -290,26 +290,12 @@ class StateMachine:
         if self._teams.ended(team, worker, end):
             self._teams.release(team)
             self._roster.release(team, self._now, is_over=self.ending is not None)
-            self._conclude(team, self.study.trials[team.trial])
-            self._sort_retries()
+            trial = self.study.trials[team.trial]
+            searching = self._finale.search_ended is None
+            answer = self._attempts.end(trial, team, is_cut=self.ending is not None or not (searching or trial.training))
+            self.answer = answer if trial.training else None
+            self._attempts.sort_retries(training=self.is_training)
             self._dispatch()
-
-    def _conclude(self, team: Team, trial: Trial) -> None:
-        end = team.end()
-        is_cut = self.ending is not None or (self._finale.search_ended is not None and not trial.training)
-        if isinstance(end, Failure):
-            self._attempts.lose(trial, team.failure or end)
-        elif end.outcome == "returned":
-            self._attempts.conclude(trial, end)
-            self.answer = end if trial.training else None
-        elif is_cut and not team.stopping and (end.outcome != "raised" or end.kind == "collective"):
-            self._attempts.lose(trial, Failure(DRIVER_LOST, "the search was stopped"))
-        elif team.failure is not None:
-            self._attempts.lose(trial, Failure(team.failure.kind, team.failure.message, end.traceback))
-        elif end.outcome == "raised" or (end.outcome == "died" and not team.stopping):
-            self._attempts.lose(trial, Failure(end.kind, end.message, end.traceback))
-        else:
-            self._attempts.stop(trial)
 
     # -- work ---------------------------------------------------------------------------------
 
@@ -394,18 +380,11 @@ class StateMachine:
         self._begin_training()
 
     def _begin_training(self) -> None:
-        self._sort_retries()
+        self._attempts.sort_retries(training=self.is_training)
         if (created := self._finale.begin()) is not None:
             self._attempts.record(created)
             self._attempts.retries.append(created.trial)
         self._dispatch()
-
-    def _sort_retries(self) -> None:
-        """Leave out what does not run now: the search's trials while the training is on, and the other way round."""
-        retries = self._attempts.retries
-        for number in list(retries):
-            if (self.study.trials[number].training > 0) is not self.is_training:
-                retries.remove(number)
 
     def _stop_all(self, reason: str, error: Exception | None) -> None:
         if self.ending is not None:
