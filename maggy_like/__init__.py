@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from maggy_like.ablation import AblationStudy, Variant
     from maggy_like.api import lagom
     from maggy_like.engines.inline import InlineEngine
     from maggy_like.engines.local import LocalEngine
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AblationStudy": "maggy_like.ablation",
     "Choice": "optimizers.domains",
     "Constant": "optimizers.domains",
     "Experiment": "maggy_like.handle",
@@ -44,6 +46,7 @@ _HOMES = {
     "SparkEngine": "maggy_like.engines.spark",
     "StandaloneCluster": "maggy_like.spark",
     "Training": "maggy_like.result",
+    "Variant": "maggy_like.ablation",
     "lagom": "maggy_like.api",
     "run": "maggy_like.training",
     "simulate": "maggy_like.experiment.simulate",
@@ -51,6 +54,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AblationStudy",
     "Choice",
     "Constant",
     "Experiment",
@@ -66,6 +70,7 @@ __all__ = [
     "SparkEngine",
     "StandaloneCluster",
     "Training",
+    "Variant",
     "lagom",
     "run",
     "simulate",

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from maggy_like.ablation.design import DesignName
+from maggy_like.ablation.search import PRELOAD, AblatedFunction, plan_ablation
+from maggy_like.ablation.study import AblationStudy
 from maggy_like.config import check_settings
 from maggy_like.display import make_display
 from maggy_like.engines.base import Engine
@@ -22,6 +26,7 @@ from maggy_like.watch import Callback
 from optimizers.base import Optimizer
 from optimizers.names import did_you_mean
 from optimizers.objectives import Direction
+from optimizers.registry import make_optimizer
 from optimizers.space import SearchSpace
 
 ENGINES = ("auto", "local", "spark", "inline")
@@ -29,7 +34,7 @@ ENGINES = ("auto", "local", "spark", "inline")
 
 def lagom(
     train_fn: Callable[..., Any],
-    searchspace: SearchSpace | Mapping[str, Any],
+    searchspace: SearchSpace | Mapping[str, Any] | None = None,
     *,
     optimizer: str | Optimizer | type[Optimizer] = "asha",
     metric: str | Sequence[str] | None = None,
@@ -58,6 +63,10 @@ def lagom(
     train_best: bool | int = False,
     min_workers: int | None = None,
     keep_checkpoints: int = 2,
+    ablation: AblationStudy | None = None,
+    design: DesignName = "leave_one_out",
+    repeats: int | Literal["auto"] = 5,
+    tune: bool | int = False,
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
     experiment: Experiment | None = None,
@@ -128,6 +137,14 @@ def lagom(
         min_workers: How many workers will do. Lost ones that do not come back within 30 s are no longer waited for
             then, and the training goes on from its checkpoint with fewer; :meth:`Reporter.prepare` keeps the batch.
         keep_checkpoints: How many of a trial's newest checkpoints to keep, beside that of its best value.
+        ablation: Study what the parts of the training are worth, instead of searching: every variant of the study runs
+            with several seeds, and :attr:`Result.ablation` has the answer. Besides, ``train_fn`` takes ``variant``,
+            ``model``, ``features``, ``n_features`` and ``seed``.
+        design: Which variants an ablation tries: ``"leave_one_out"``, ``"leave_one_group_out"``, ``"add_one_in"``,
+            ``"pairs"`` (for interactions) or ``"factorial"``.
+        repeats: Seeds of each variant of an ablation; ``"auto"`` gives more to comparisons that are not decided.
+        tune: Whether an ablation first tries 8 configurations of ``searchspace`` for each variant (or that many), and
+            compares the best of each.
         callbacks: Functions that take each event of :mod:`optimizers.events`, as it is recorded.
         progress: Show a live display: in the notebook cell, in the terminal, or as plain lines,
             whichever fits; ``"plain"``, ``"terminal"`` or ``"notebook"`` insist on one.
@@ -149,9 +166,30 @@ def lagom(
         >>> result.best_config
     """
     space = searchspace if isinstance(searchspace, SearchSpace) else SearchSpace(searchspace)
-    if not space.names:
-        raise ConfigError("the search space is empty; give at least one parameter, or use maggy_like.run(train_fn)")
-    check_parameters(train_fn, space)
+    study = None
+    if ablation is None:
+        if not space.names:
+            raise ConfigError("the search space is empty; give at least one parameter, or use maggy_like.run(train_fn)")
+        check_parameters(train_fn, space)
+    else:
+        check_no_search(
+            optimizer=None if optimizer == "asha" or tune else optimizer,
+            n_trials=n_trials,
+            points_to_evaluate=points_to_evaluate,
+            warm_start=warm_start,
+            train_best=train_best,
+            metric=None if metric is None or isinstance(metric, str) else metric,
+        )
+        study = plan_ablation(
+            train_fn,
+            ablation,
+            design=design,
+            repeats=repeats,
+            searched=space if space.names else None,
+            tune=tune,
+            tuner=None if optimizer == "asha" else make_optimizer(optimizer),
+        )
+        space, optimizer, n_trials = study.space, study.optimizer, study.n_trials
     settings = check_settings(
         train_fn,
         space=space,
@@ -187,19 +225,38 @@ def lagom(
         raise ConfigError(f"experiment must be an Experiment, got {experiment!r}; pass experiment=Experiment()")
     if experiment is not None and experiment.is_taken:
         raise ConfigError("experiment is the handle of another search already; make a new Experiment() for each")
-    payload = pickle_train_fn(train_fn)
+    preload = modules_of(train_fn, wide=workers_per_trial > 1 or bool(train_best))
+    if study is not None:
+        settings = replace(settings, optimizer_name=study.name)
+        preload = (*preload, *PRELOAD)
     provider = choose_engine(engine)
     job = Job(
         settings,
         provider,
-        payload,
-        modules_of(train_fn, wide=workers_per_trial > 1 or bool(train_best)),
+        pickle_train_fn(train_fn if study is None else AblatedFunction(train_fn, study.design)),
+        preload,
         make_display(False if provider.name == "inline" else progress),
         callbacks,
         experiment,
     )
-    outcome = carry_out(job)
-    return result_of(job, outcome)
+    result = result_of(job, carry_out(job))
+    if study is None:
+        return result
+    return replace(result, ablation=study.outcome(result.trials, result.objective, result.direction))
+
+
+def check_no_search(**given: Any) -> None:
+    """Check that nothing is asked of an ablation that only a search can do.
+
+    Raises:
+        ConfigError: Something is.
+    """
+    for name, value in given.items():
+        if value:
+            raise ConfigError(
+                f"{name}={value!r} is for a search, and ablation=... goes through the variants of its study; leave one "
+                "of the two out"
+            )
 
 
 def choose_engine(engine: str | Engine) -> Engine:

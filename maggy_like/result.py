@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pandas
     from optuna.storages import BaseStorage
 
+    from maggy_like.ablation.outcome import Ablation
+
 
 @dataclass(frozen=True, repr=False)
 class Training:
@@ -99,6 +101,7 @@ class Result:
             not worse in any. Their ``values`` are in the order of the objectives.
         journal: The folder of the run's journal, a path or a URL.
         training: What came of ``train_best``, if that was asked for.
+        ablation: The answer of an ablation study, if this was one.
 
     Example:
         >>> result = lagom(train_fn, space)
@@ -117,6 +120,7 @@ class Result:
     pareto: list[Trial] = field(default_factory=list)
     journal: str = ""
     training: Training | None = None
+    ablation: Ablation | None = None
     _again: Callable[..., Training] | None = field(default=None, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -281,7 +285,9 @@ class Result:
     def __repr__(self) -> str:
         counted = ", ".join(f"{count} {state.value}" for state, count in self.counts.items())
         lines = [f"{self.ending} after {duration(self.seconds)}: {len(self.trials)} trials ({counted})"]
-        if self.others:
+        if self.ablation is not None:
+            lines.append(repr(self.ablation))
+        elif self.others:
             lines += pareto_lines(self)
         elif self.best_trial is not None:
             best = f"best {self.objective} {number(self.best_value)} (trial {self.best_trial.id})"
@@ -299,6 +305,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The summary and the five best trials, or the Pareto set, for notebooks."""
+        if self.ablation is not None:
+            return self.ablation._repr_html_()
         import html
 
         table = self.to_pandas()

@@ -1,0 +1,21 @@
+"""Ablation studies: what each part of a training is worth.
+
+A study declares components (features, modules, configuration, anything else), a design says which variants are
+tried without which of them, and an outcome says what made a difference::
+
+    study = (
+        AblationStudy(model=make_network, data=table, label="target", sample=torch.zeros(2, 30))
+        .features(size=["*radius*", "*area*"], texture="*texture*")
+        .modules("norm", residual="block.inner")
+        .config(dropout=0.0)
+    )
+"""
+
+from __future__ import annotations
+
+from maggy_like.ablation.design import Design
+from maggy_like.ablation.outcome import Ablation, Run
+from maggy_like.ablation.study import AblationStudy
+from maggy_like.ablation.variant import Variant
+
+__all__ = ["Ablation", "AblationStudy", "Design", "Run", "Variant"]

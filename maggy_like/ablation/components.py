@@ -1,0 +1,151 @@
+"""The four kinds of components that a study may do without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from maggy_like.errors import ConfigError
+from optimizers.names import did_you_mean
+
+if TYPE_CHECKING:
+    from maggy_like.ablation.variant import Variant
+
+Patterns = str | Iterable[str]
+"""One name or glob, or several."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """Columns of a table, left out together."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Modules:
+    """Modules of a torch model, replaced together.
+
+    Attributes:
+        name: The component's name.
+        paths: As in ``named_modules()``.
+        replace: ``"identity"``, ``"zero"``, a module, or a function of the module that is replaced.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    replace: Any
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A parameter that gets the value that stands for being without it."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Custom:
+    """Whatever a function does to a variant."""
+
+    name: str
+    change: Callable[[Variant], Variant]
+
+
+Component = Features | Modules | Setting | Custom
+
+
+@dataclass(frozen=True)
+class WantedModules:
+    """Modules as the user named them, until the model is there to look them up in.
+
+    Attributes:
+        name: Of the group; None if every module that fits is a component of its own.
+        patterns: Names and globs.
+        replace: As in :class:`Modules`.
+    """
+
+    name: str | None
+    patterns: tuple[str, ...]
+    replace: Any
+
+    def among(self, known: Iterable[str]) -> list[Modules]:
+        """The components that these are in a model with the modules ``known``.
+
+        Of modules inside each other, the outermost is taken alone.
+
+        Raises:
+            ConfigError: A name is unknown, or a glob fits nothing.
+        """
+        found = matching(self.patterns, known, "module", self.name)
+        paths = tuple(path for path in found if not any(path.startswith(f"{outer}.") for outer in found))
+        if self.name is not None:
+            return [Modules(self.name, paths, self.replace)]
+        return [Modules(path, (path,), self.replace) for path in paths]
+
+
+def named(
+    positional: Iterable[str | Mapping[str, Patterns]], groups: Mapping[str, Patterns], what: str
+) -> list[tuple[str | None, tuple[str, ...]]]:
+    """What was asked for: (None, patterns) for those that stand alone, (name, patterns) for groups.
+
+    Raises:
+        ConfigError: A group has nothing in it, or something is no pattern.
+    """
+    asked: list[tuple[str | None, tuple[str, ...]]] = []
+    for item in positional:
+        if isinstance(item, Mapping):
+            asked += [(name, _patterns(name, patterns, what)) for name, patterns in item.items()]
+        else:
+            asked.append((None, _patterns(None, item, what)))
+    asked += [(name, _patterns(name, patterns, what)) for name, patterns in groups.items()]
+    if not asked:
+        raise ConfigError(f"{what}s need at least one name, glob or group; give one")
+    return asked
+
+
+def matching(patterns: Iterable[str], known: Iterable[str], what: str, group: str | None) -> list[str]:
+    """The names of ``known`` that fit, in their order.
+
+    Raises:
+        ConfigError: A pattern fits none.
+
+    Example:
+        >>> matching(["*area*"], ["radius", "mean area", "worst area"], "column", None)
+        ['mean area', 'worst area']
+    """
+    known = list(known)
+    found: set[str] = set()
+    for pattern in patterns:
+        fits = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
+        if not fits:
+            of = f" of the group {group!r}" if group is not None else ""
+            raise ConfigError(f"there is no {what} {pattern!r}{of}{did_you_mean(pattern, known)}; {_listed(known)}")
+        found.update(fits)
+    return [name for name in known if name in found]
+
+
+def kind_of(component: Component) -> str:
+    """What people read for the kind."""
+    kinds = {Features: "features", Modules: "modules", Setting: "configuration", Custom: "custom"}
+    return kinds[type(component)]
+
+
+def _patterns(group: str | None, patterns: object, what: str) -> tuple[str, ...]:
+    listed = (patterns,) if isinstance(patterns, str) else tuple(patterns) if isinstance(patterns, Iterable) else ()
+    if group is not None and not listed:
+        raise ConfigError(f"the group {group!r} has no {what} in it; give it at least one name or glob")
+    if not listed or not all(isinstance(pattern, str) and pattern for pattern in listed):
+        raise ConfigError(f"a {what} is given by its name or a glob, got {patterns!r}")
+    return listed
+
+
+def _listed(known: list[str]) -> str:
+    if not known:
+        return "there are none"
+    shown = ", ".join(map(repr, known[:12]))
+    return f"there are {shown}" + (f" and {len(known) - 12} more" if len(known) > 12 else "")

@@ -1,0 +1,220 @@
+"""Which variants are tried, and what is compared with what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Literal
+
+from maggy_like.ablation import checks
+from maggy_like.ablation.variant import Variant
+from maggy_like.errors import ConfigError
+from optimizers.base import Optimizer
+from optimizers.paired_tests import Contrast
+from optimizers.repeats import AdaptiveRepeats, Repeats, repeats_space
+from optimizers.space import SearchSpace
+from optimizers.trial import Config
+
+if TYPE_CHECKING:
+    from maggy_like.ablation.study import AblationStudy
+
+DesignName = Literal["leave_one_out", "leave_one_group_out", "add_one_in", "pairs", "factorial"]
+DESIGNS: tuple[DesignName, ...] = ("leave_one_out", "leave_one_group_out", "add_one_in", "pairs", "factorial")
+
+BASE = "base"
+NONE = "without any"
+AUTO_BOUND = 20
+"""Seeds that ``repeats="auto"`` does not pass."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One line of the answer.
+
+    Attributes:
+        label: The component, pair or group.
+        contrast: Weights of variants: without less with, or an interaction.
+        is_interaction: Whether it is what removing two makes beyond what removing each makes.
+    """
+
+    label: str
+    contrast: Contrast
+    is_interaction: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A design before its variants are made: what each is without, by name, and what is asked of them."""
+
+    removed: Mapping[str, tuple[str, ...]]
+    effects: tuple[Effect, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Design:
+    """What is tried. It travels to the workers, and depends on the study alone.
+
+    Attributes:
+        name: Such as ``leave_one_out``.
+        variants: All variants, the base first.
+        effects: What is compared.
+        parameters: The number of parameters of each variant's model; empty without a model.
+        passed: The parameters of the study that a trial's configuration has, since ``train_fn`` takes them by name.
+
+    Example:
+        >>> design = study.bound(train_fn).designed("pairs")
+        >>> space, optimizer = design.space(repeats=5), design.optimizer(repeats=5)
+        >>> design.variant("without dropout").config["dropout"]
+        0.0
+    """
+
+    name: DesignName
+    variants: tuple[Variant, ...]
+    effects: tuple[Effect, ...]
+    parameters: Mapping[str, int]
+    passed: tuple[str, ...]
+
+    @property
+    def contrasts(self) -> dict[str, Contrast]:
+        """The weights of each comparison, by its label."""
+        return {effect.label: effect.contrast for effect in self.effects}
+
+    @property
+    def configs(self) -> dict[str, Config]:
+        """What each variant sets of a trial's configuration, beside ``variant`` and ``seed``."""
+        return {v.name: {name: v.config[name] for name in self.passed} for v in self.variants}
+
+    def variant(self, name: str) -> Variant:
+        """The variant of that name.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        for variant in self.variants:
+            if variant.name == name:
+                return variant
+        raise ConfigError(f"there is no variant {name!r}; there are {[variant.name for variant in self.variants]}")
+
+    def space(self, repeats: int | Literal["auto"]) -> SearchSpace:
+        """The search space of the trials: ``variant``, ``seed`` and what the variants set.
+
+        Raises:
+            SearchSpaceError: A value that ``train_fn`` takes by name is no bool, int, float, str or None.
+        """
+        return repeats_space(self.configs, AUTO_BOUND if repeats == "auto" else repeats)
+
+    def optimizer(self, repeats: int | Literal["auto"], *, alpha: float = 0.05, ahead: int = 1) -> Optimizer:
+        """The optimizer that goes through the variants and seeds.
+
+        Args:
+            repeats: Seeds of each variant; ``"auto"`` gives more to comparisons that are not decided, at most 20.
+            alpha: The probability of any false difference, at most, for ``"auto"``.
+            ahead: Seeds past the last look that may have begun, for ``"auto"``.
+
+        Raises:
+            OptimizerError: An argument is not valid.
+        """
+        if repeats == "auto":
+            return AdaptiveRepeats(self.configs, self.contrasts, AUTO_BOUND, alpha=alpha, ahead=ahead)
+        return Repeats(self.configs, repeats)
+
+    def __repr__(self) -> str:
+        return f"Design({self.name!r}, variants={[variant.name for variant in self.variants]})"
+
+
+def make_design(study: AblationStudy, name: DesignName, limit: int) -> Design:
+    """Make and check the variants of a study that is bound; see :meth:`AblationStudy.designed`."""
+    components = [component.name for component in study.components]
+    n_variants = {"add_one_in": len(components) + 2, "pairs": 1 + math.comb(len(components) + 1, 2)}
+    n = 2 ** len(components) if name == "factorial" else n_variants.get(name, len(components) + 1)
+    if n > limit:
+        raise ConfigError(
+            f"the design {name!r} of {len(components)} components has {n} variants, past limit={limit}; "
+            "group components, use 'leave_one_out', or raise the limit"
+        )
+    plan = _plan(name, components, study.groups)
+    variants = tuple(study.without(*removed, called=called) for called, removed in plan.removed.items())
+    for variant in variants:
+        if study.columns and not variant.features:
+            raise ConfigError(f"the variant {variant.name!r} is left with no feature; leave some out of the study")
+    parameters = checks.run_models(study, variants)
+    return Design(name, variants, plan.effects, parameters, study.taken or ())
+
+
+def without_name(removed: Sequence[str]) -> str:
+    """The name of a variant.
+
+    Example:
+        >>> without_name(["A", "B", "C"])
+        'without A, B and C'
+    """
+    if not removed:
+        return BASE
+    *most, last = removed
+    return f"without {', '.join(most)} and {last}" if most else f"without {last}"
+
+
+def _plan(name: DesignName, components: list[str], groups: Mapping[str, tuple[str, ...]]) -> Plan:
+    if name == "leave_one_out":
+        return _leave_out({component: (component,) for component in components})
+    if name == "leave_one_group_out":
+        if not groups:
+            raise ConfigError(
+                "the study has no groups of components; add one: study.group('regularisation', 'dropout')"
+            )
+        return _leave_out(groups)
+    if name == "add_one_in":
+        return _add_one_in(components)
+    return _pairs(components) if name == "pairs" else _factorial(components)
+
+
+def _leave_out(groups: Mapping[str, tuple[str, ...]]) -> Plan:
+    removed = {BASE: (), **{f"without {group}": members for group, members in groups.items()}}
+    return Plan(removed, tuple(Effect(group, {f"without {group}": 1.0, BASE: -1.0}) for group in groups))
+
+
+def _add_one_in(components: list[str]) -> Plan:
+    removed: dict[str, tuple[str, ...]] = {BASE: (), NONE: tuple(components)}
+    effects = [Effect("all of them", {NONE: 1.0, BASE: -1.0})]
+    for component in components if len(components) > 1 else ():
+        removed[f"only {component}"] = tuple(other for other in components if other != component)
+        effects.append(Effect(component, {NONE: 1.0, f"only {component}": -1.0}))
+    return Plan(removed, tuple(effects))
+
+
+def _pairs(components: list[str]) -> Plan:
+    single = _leave_out({component: (component,) for component in components})
+    removed, effects = dict(single.removed), list(single.effects)
+    for a, b in _two(components):
+        both = without_name([a, b])
+        removed[both] = (a, b)
+        effects.append(Effect(f"{a} and {b}", {both: 1.0, BASE: -1.0}))
+    for a, b in _two(components):
+        weights = {without_name([a, b]): 1.0, without_name([a]): -1.0, without_name([b]): -1.0, BASE: 1.0}
+        effects.append(Effect(f"{a} x {b}", weights, is_interaction=True))
+    return Plan(removed, tuple(effects))
+
+
+def _factorial(components: list[str]) -> Plan:
+    """All combinations; main effects and interactions of two, each averaged over all others.
+
+    Source: Box, Hunter and Hunter, "Statistics for Experimenters", 2005, chapter 5.
+    """
+    subsets = [c for size in range(len(components) + 1) for c in combinations(components, size)]
+    removed = {without_name(subset): subset for subset in subsets}
+    half = 2.0 / len(subsets)
+    effects = [
+        Effect(a, {name: half if a in subset else -half for name, subset in removed.items()}) for a in components
+    ]
+    for a, b in _two(components):
+        signs = {name: 1.0 if (a in subset) == (b in subset) else -1.0 for name, subset in removed.items()}
+        # Twice the average difference of differences over the others: the scale of the interaction in "pairs".
+        weights = {name: 2.0 * half * sign for name, sign in signs.items()}
+        effects.append(Effect(f"{a} x {b}", weights, is_interaction=True))
+    return Plan(removed, tuple(effects))
+
+
+def _two(components: Sequence[str]) -> Iterator[tuple[str, str]]:
+    return combinations(components, 2)

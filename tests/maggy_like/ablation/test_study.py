@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+from typing import Any
+
+import cloudpickle
+import pandas
+import pyarrow
+import pytest
+import torch
+from torch import nn
+
+from maggy_like.ablation import AblationStudy, Variant
+from maggy_like.errors import ConfigError, TrainFunctionError, UserError
+from optimizers.repeats import AdaptiveRepeats, Repeats
+
+SAMPLE = torch.zeros(2, 4)
+
+
+def train(variant: Any, seed: int, augment: bool = True) -> float:
+    return 0.0
+
+
+class SparkFrame:
+    """What a Spark DataFrame has that counts here."""
+
+    def __init__(self, *columns: str) -> None:
+        self.columns = list(columns)
+
+    def drop(self, *names: str) -> SparkFrame:
+        return SparkFrame(*(name for name in self.columns if name not in names))
+
+
+# -- variants ---------------------------------------------------------------------------------------
+
+
+def test_the_base_has_everything(study: AblationStudy) -> None:
+    base = study.bound(train).without()
+    assert (base.name, base.removed) == ("base", ())
+    assert base.features == ["mean radius", "mean area", "worst radius", "texture"]
+    assert base.config == {"dropout": 0.2, "augment": True}  # the defaults of the factory and of train
+
+
+def test_features_leave_the_table_whatever_its_kind(study: AblationStudy, table: pandas.DataFrame) -> None:
+    variant = study.bound(train).without("size")
+    assert variant.features == ["texture"]
+    kept = ["texture", "target"]
+    assert list(variant.apply(table).columns) == kept
+    assert variant.apply(pyarrow.Table.from_pandas(table)).column_names == kept
+    assert variant.apply(SparkFrame(*table.columns)).columns == kept
+    assert variant.model().entry.in_features == 1
+    assert list(study.bound(train).without().apply(table).columns) == list(table.columns)
+
+
+def test_a_table_that_lacks_the_column_is_told(study: AblationStudy, table: pandas.DataFrame) -> None:
+    with pytest.raises(ConfigError, match="no column 'texture'"):
+        study.bound(train).without("texture").apply(table.drop(columns="texture"))
+
+
+def test_columns_may_be_given_by_name_alone_and_singly_by_a_glob() -> None:
+    study = AblationStudy(data=["a1", "a2", "b"]).features("a*", {"the rest": "b"})
+    assert [v.name for v in study.designed().variants] == ["base", "without a1", "without a2", "without the rest"]
+
+
+def test_modules_are_replaced(study: AblationStudy) -> None:
+    variant = study.bound(train).without("norm", "residual")
+    model = variant.model()
+    assert isinstance(model.norm, nn.Identity)
+    assert isinstance(model.block.inner, nn.Identity)
+    assert variant.name == "without norm and residual"
+
+
+def test_zero_gives_zeros_of_the_shape_and_no_parameters(empty: AblationStudy) -> None:
+    model = empty.modules("entry", replace="zero").without("entry").model().eval()
+    assert torch.equal(model.entry(torch.ones(5, 4)), torch.zeros(5, 8))
+    assert list(model.entry.parameters()) == []
+    assert empty.modules("entry", replace="zero").designed().parameters["without entry"] > 0
+    assert cloudpickle.loads(cloudpickle.dumps(model)).entry(torch.ones(3, 4)).shape == (3, 8)
+
+
+def test_a_module_or_a_function_stands_in(empty: AblationStudy) -> None:
+    given = nn.Linear(4, 8, bias=False)
+    a = empty.modules("entry", replace=given).without("entry").model()
+    assert a.entry is not given  # each place gets a copy
+    assert torch.equal(a.entry.weight, given.weight)
+    b = empty.modules("entry", replace=lambda m: nn.Linear(m.in_features, m.out_features, bias=False))
+    assert b.without("entry").model().entry.bias is None
+
+
+def test_of_modules_inside_each_other_the_outermost_is_taken(empty: AblationStudy) -> None:
+    assert [c.name for c in empty.modules("block*").components] == ["block"]
+    assert [c.name for c in empty.modules("block.inner.*").components] == [f"block.inner.{i}" for i in range(3)]
+
+
+def test_custom_components_change_what_they_like(study: AblationStudy) -> None:
+    variant = study.bound(train).without("bias")
+    assert variant.model().exit.bias is None
+    assert study.bound(train).without("size").changed(data=lambda df: df.iloc[:1]).apply(
+        pandas.DataFrame([[1] * 4] * 2, columns=["mean radius", "mean area", "worst radius", "texture"])
+    ).shape == (1, 1)
+
+
+def test_arguments_are_filled_by_name(study: AblationStudy) -> None:
+    variant = study.bound(train).without("texture")
+    filled = variant.arguments(["seed", "variant", "n_features", "model"])
+    assert list(filled) == ["variant", "n_features", "model"]
+    assert (filled["variant"], filled["n_features"]) == (variant, 3)
+
+
+def test_what_the_training_function_gives_goes_before(study: AblationStudy) -> None:
+    assert study.bound(train).without().model(dropout=0.7).block.inner[2].p == 0.7
+    assert study.bound(train).without("dropout").model().block.inner[2].p == 0.0
+
+
+def test_a_study_is_never_changed(empty: AblationStudy) -> None:
+    empty.features("texture")
+    assert empty.asked == ()
+
+
+# -- designs ----------------------------------------------------------------------------------------
+
+
+def test_a_design_travels_and_makes_its_variants_anew(study: AblationStudy) -> None:
+    design = study.bound(train).designed()
+    arrived = cloudpickle.loads(cloudpickle.dumps(design))
+    assert [v.name for v in arrived.variants] == ["base", *(f"without {c.name}" for c in study.bound(train).components)]
+    assert isinstance(arrived.variant("without norm").model().norm, nn.Identity)
+    with pytest.raises(ConfigError, match="no variant 'with norm'"):
+        design.variant("with norm")
+
+
+def test_trials_have_what_the_function_takes_by_name(study: AblationStudy) -> None:
+    design = study.bound(train).designed()
+    assert design.configs["base"] == {"augment": True}  # the model's factory gets its dropout from the variant
+    assert design.configs["without augment"] == {"augment": False}
+    space = design.space(3)
+    assert space.validate({"variant": "without norm", "seed": 2, "augment": True})
+    assert isinstance(design.optimizer(3), Repeats)
+    assert isinstance(design.optimizer("auto"), AdaptiveRepeats)
+
+
+def test_parameters_are_counted(study: AblationStudy) -> None:
+    counted = study.bound(train).designed().parameters
+    assert counted["base"] - counted["without norm"] == 8
+    assert counted["base"] - counted["without residual"] == 8 * 8 + 8
+
+
+def test_groups_are_left_out_together(study: AblationStudy) -> None:
+    design = study.bound(train).designed("leave_one_group_out")
+    assert [(v.name, v.removed) for v in design.variants[1:]] == [("without regularisation", ("norm", "dropout"))]
+
+
+def columns(n: int) -> AblationStudy:
+    names = [chr(ord("A") + place) for place in range(n)]
+    return AblationStudy(data=[*names, "rest"]).features(*names)
+
+
+def test_add_one_in() -> None:
+    design = columns(2).designed("add_one_in")
+    assert {v.name: v.removed for v in design.variants} == {
+        "base": (),
+        "without any": ("A", "B"),
+        "only A": ("B",),
+        "only B": ("A",),
+    }
+    assert design.contrasts["A"] == {"without any": 1.0, "only A": -1.0}
+
+
+def test_pairs_have_interactions() -> None:
+    design = columns(3).designed("pairs")
+    assert len(design.variants) == 7
+    assert design.contrasts["A x C"] == {"without A and C": 1, "without A": -1, "without C": -1, "base": 1}
+
+
+def test_a_factorial_of_two_asks_for_the_same_interaction() -> None:
+    pairs, factorial = columns(2).designed("pairs"), columns(2).designed("factorial")
+    assert factorial.contrasts["A x B"] == pairs.contrasts["A x B"]
+    assert factorial.contrasts["A"] == {"base": -0.5, "without A": 0.5, "without B": -0.5, "without A and B": 0.5}
+
+
+@pytest.mark.parametrize("name", ["leave_one_out", "add_one_in", "pairs", "factorial"])
+def test_contrasts_are_of_variants_and_sum_to_zero(name: Any) -> None:
+    design = columns(3).designed(name)
+    assert design.variants[0].name == "base"
+    assert len({v.name for v in design.variants}) == len(design.variants)
+    for contrast in design.contrasts.values():
+        assert set(contrast) <= {v.name for v in design.variants}
+        assert sum(contrast.values()) == pytest.approx(0.0)
+
+
+# -- mistakes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda s: s.features("textur"), "no column 'textur' \\(did you mean 'texture'"),
+        (lambda s: s.features("target"), "no column 'target'"),
+        (lambda s: s.features(size=[]), "group 'size' has no column in it"),
+        (lambda s: s.features(size="*foo*"), "no column '\\*foo\\*' of the group 'size'"),
+        (lambda s: s.features("texture").features("texture"), "two components 'texture'"),
+        (lambda s: s.modules("nrm").designed(), "no module 'nrm' \\(did you mean 'norm'"),
+        (lambda s: s.modules(gone=()), "group 'gone' has no module in it"),
+        (lambda s: s.modules("norm", replace="one"), "replace must be 'identity', 'zero'"),
+        (lambda s: s.modules("spare").designed(), "never uses 'spare'"),
+        (lambda s: s.modules("entry").designed(), "'entry' turns \\(2, 4\\) into \\(2, 8\\)"),
+        (lambda s: s.modules("entry", replace=nn.Linear(4, 5)).designed(), "'without entry'.*'entry' replaced"),
+        (
+            lambda s: s.modules("exit", replace=nn.Linear(8, 3)).designed(),
+            "gives \\(2, 3\\), and the base gives \\(2, 2\\)",
+        ),
+        (lambda s: s.modules("norm", replace=lambda m: 3).designed(), "replacement of module 'norm' must be a module"),
+        (lambda s: s.config(dropout=0.2).designed(), "is 0.2 with nothing removed, so removing it changes nothing"),
+        (lambda s: s.config(droput=0.0).designed(), "did you mean 'dropout'"),
+        (lambda s: s.config(seed=0).bound(train), "cannot set 'seed'|nothing says what 'seed'"),
+        (lambda s: s.custom("x", lambda v: None).designed(), "must return a variant"),
+        (lambda s: s.custom("x", lambda v: v.changed(config={"y": 1})).designed(), "no parameter 'y'"),
+        (lambda s: s.features("texture").group("g", "nope").designed(), "no component 'nope' of the group 'g'"),
+        (lambda s: s.features("texture").group("g"), "has no component in it"),
+        (lambda s: s.features("texture").designed("leave_one_group_out"), "has no groups"),
+        (lambda s: s.features("texture").designed("pair"), "did you mean 'pairs'"),
+        (lambda s: s.features("*").designed("factorial", limit=8), "has 16 variants, past limit=8"),
+        (lambda s: s.features("*").designed("add_one_in"), "left with no feature"),
+        (lambda s: s.designed(), "no components"),
+        (lambda s: s.features("texture").without("texturee"), "did you mean 'texture'"),
+    ],
+)
+def test_mistakes_are_told(empty: AblationStudy, wrong: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        wrong(empty)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda variant, augment=True: 0, "takes none; add a parameter 'seed'"),
+        (lambda seed, model, augment=True: 0, "takes nothing that removing 'texture' changes"),
+        (lambda seed, features, augment=True: 0, "takes nothing that removing 'norm' changes"),
+        (lambda seed, augment=True: 0, "add one of the parameters variant, features, n_features"),
+    ],
+)
+def test_a_function_that_takes_nothing_of_it_is_told(study: AblationStudy, function: Any, message: str) -> None:
+    with pytest.raises(TrainFunctionError, match=message):
+        study.bound(function)
+
+
+def test_a_parameter_that_nothing_takes_is_told() -> None:
+    study = AblationStudy(config={"smoothing": 0.1, "smoth": 0.1}).config(smoth=0.0)
+    with pytest.raises(TrainFunctionError, match=r"nothing uses the parameter 'smoth'.*did you mean 'smoothing'"):
+        study.bound(lambda seed, smoothing: 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"model": 3}, {"sample": SAMPLE}, {"data": ["a"], "label": "b"}, {"data": 3}, {"data": [1, 2]}],
+)
+def test_arguments_are_checked(arguments: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        AblationStudy(**arguments)
+
+
+def test_a_variant_without_a_model_says_so() -> None:
+    with pytest.raises(ConfigError, match="no model"):
+        Variant("base", (), [], {}).model()
+
+
+@pytest.mark.parametrize("sample", [lambda n_features: torch.zeros(3, n_features), (torch.zeros(2, 4),)])
+def test_a_sample_fits_the_variant(empty: AblationStudy, sample: Any) -> None:
+    study = AblationStudy(model=empty.factory, data=empty.columns, sample=sample).features("texture")
+    assert len(study.designed().parameters) == 2
+
+
+def test_a_model_that_does_not_heed_its_width_is_told() -> None:
+    study = AblationStudy(model=lambda: nn.Linear(4, 2), data=["a", "b", "c", "d"], sample=SAMPLE).features("a")
+    with pytest.raises(ConfigError, match="'without a' does not run on the sample"):
+        study.designed()

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from optimizers.base import History, Observation, Pending, Problem
+from optimizers.domains import Float
+from optimizers.errors import OptimizerError
+from optimizers.grid import Grid
+from optimizers.population import PBT
+from optimizers.space import SearchSpace
+from optimizers.testing import check_optimizer
+from optimizers.trial import Config
+from optimizers.tuned_repeats import TunedRepeats, tuned_space
+
+SPACE = SearchSpace(lr=Float(0.0, 1.0))
+VARIANTS: dict[str, Config] = {"base": {"norm": True}, "without norm": {"norm": False}}
+BEST = {"base": 0.8, "without norm": 0.2}
+
+
+def search(optimizer: TunedRepeats, workers: int, *, failing: str = "") -> list[Config]:
+    history = History(Problem(tuned_space(VARIANTS, optimizer.repeats, SPACE), seed=1))
+    tried: list[Config] = []
+    while True:
+        while len(history.pending) < workers and isinstance(config := optimizer.ask(len(tried), history), dict):
+            history.apply(Pending(len(tried), config))
+            tried.append(config)
+        if not history.pending:
+            return tried
+        trial, config = max(history.pending.items())  # the newest ends first
+        loss = math.inf if config["variant"] == failing else abs(config["lr"] - BEST[config["variant"]])
+        history.apply(Observation(trial, config, 1, loss))
+
+
+def test_it_keeps_the_contract() -> None:
+    space = tuned_space(VARIANTS, 3, SPACE)
+    check_optimizer(lambda: TunedRepeats(VARIANTS, 3, SPACE, n_configs=3), spaces={"tuned": space})
+
+
+@pytest.mark.parametrize("workers", [1, 3, 20])
+def test_the_best_of_each_variant_is_repeated(workers: int) -> None:
+    tried = search(TunedRepeats(VARIANTS, 3, SPACE, n_configs=6), workers)
+    assert len(tried) == 2 * (6 + 3)
+    for name, best in BEST.items():
+        searched = [c["lr"] for c in tried if c["variant"] == name and c["seed"] == 3]
+        repeated = {(c["seed"], c["lr"]) for c in tried if c["variant"] == name and c["seed"] < 3}
+        assert len(set(searched)) == 6
+        assert repeated == {(seed, min(searched, key=lambda lr: abs(lr - best))) for seed in range(3)}
+    assert {c["norm"] for c in tried if c["variant"] == "without norm"} == {False}
+
+
+def test_all_variants_try_the_same_with_random_search() -> None:
+    tried = search(TunedRepeats(VARIANTS, 1, SPACE, n_configs=4), 1)
+    a, b = ({c["lr"] for c in tried if c["variant"] == name and c["seed"] == 1} for name in VARIANTS)
+    assert a == b
+
+
+def test_an_optimizer_may_end_early() -> None:
+    tried = search(TunedRepeats(VARIANTS, 2, SPACE, n_configs=9, optimizer=Grid(3)), 4)
+    assert len(tried) == 2 * (3 + 2)
+
+
+def test_a_variant_without_a_result_is_not_repeated() -> None:
+    tried = search(TunedRepeats(VARIANTS, 2, SPACE, n_configs=3), 2, failing="without norm")
+    assert [c["variant"] for c in tried if c["seed"] < 2] == ["base", "base"]
+
+
+def test_constraints_hold() -> None:
+    space = tuned_space(VARIANTS, 2, SPACE.where(lambda config: config["lr"] < 0.5))
+    assert not space.allows({"variant": "base", "seed": 0, "norm": True, "lr": 0.7})
+
+
+def test_mistakes_are_told() -> None:
+    with pytest.raises(OptimizerError, match="sets \\['lr'\\], which are searched"):
+        TunedRepeats({"base": {"lr": 0.1}}, 2, SPACE)
+    with pytest.raises(OptimizerError, match="PBT goes on from other trials"):
+        TunedRepeats(VARIANTS, 2, SPACE, optimizer=PBT())
