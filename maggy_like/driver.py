@@ -29,6 +29,7 @@ from maggy_like.experiment.inputs import (
 )
 from maggy_like.journal import Journal
 from maggy_like.messages import (
+    UNBOUNDED,
     Beat,
     Broken,
     Checkpointed,
@@ -242,7 +243,7 @@ class Driver:
                     worker.state.value,
                     trial=worker.trial,
                     step=trial.step if trial is not None else 0,
-                    budget=trial.budget if trial is not None else 0,
+                    budget=trial.budget if trial is not None and trial.budget < UNBOUNDED else 0,
                     value=trial.value if trial is not None else None,
                     seconds=now - worker.team.since if worker.team is not None else 0.0,
                 )

@@ -144,6 +144,12 @@ def uses_checkpoints(train_fn: Callable[..., Any]) -> bool:
     return {"checkpoint", "restore"} <= names
 
 
+def uses_budget(train_fn: Callable[..., Any]) -> bool:
+    """Whether the function, or one it calls by name, asks how many steps it has."""
+    codes = [code for function in _own_functions(train_fn) for code in _codes(function)]
+    return any("budget" in code.co_names or "budget" in code.co_varnames[: code.co_argcount] for code in codes)
+
+
 def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str, ...]:
     """Installed modules that the function uses, worth importing before any trial.
 

@@ -13,6 +13,9 @@ import msgspec
 
 PROTOCOL_VERSION = 3
 
+UNBOUNDED = 2**31 - 1
+"""The budget of a function that nobody gave a number of steps."""
+
 Columns = tuple[list[int], list[float]]
 """Steps and values of one metric."""
 

@@ -14,8 +14,17 @@ from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, TrainingError
 from maggy_like.experiment import StateMachine
 from maggy_like.handle import Experiment
-from maggy_like.inspection import RENDEZVOUS, TORCH_LATE, check_parameters, modules_of, pickle_train_fn
+from maggy_like.inspection import (
+    RENDEZVOUS,
+    TORCH_LATE,
+    check_parameters,
+    modules_of,
+    name_of,
+    pickle_train_fn,
+    uses_budget,
+)
 from maggy_like.job import Job, Outcome, carry_out
+from maggy_like.messages import UNBOUNDED
 from maggy_like.result import Result, Training
 from maggy_like.watch import Callback
 from maggy_like.worker.checkpoints import load_state
@@ -34,7 +43,7 @@ def run(
     *,
     workers: int | None = None,
     min_workers: int | None = None,
-    budget: int = 1,
+    budget: int | None = None,
     engine: str | Engine = "auto",
     name: str | None = None,
     directory: str | Path = "maggy_runs",
@@ -62,7 +71,7 @@ def run(
         config: Arguments by name: numbers, text, booleans or None. For others, use :func:`functools.partial`.
         workers: Size of the gang; by default all slots of the engine.
         min_workers: How many workers will do, where lost ones do not come back within 30 s.
-        budget: What ``reporter.budget`` says.
+        budget: Steps to train for, if ``train_fn`` asks ``reporter.budget`` for them; else it runs as long as it likes.
         engine: As for :func:`maggy_like.lagom`.
         name: The run's name; made up if not given.
         directory: Where runs are kept.
@@ -96,6 +105,9 @@ def run(
     given = check_config(config)
     space = SearchSpace({key: Constant(value) for key, value in given.items()})
     check_parameters(train_fn, space)
+    if budget is None and uses_budget(train_fn):
+        raise ConfigError(f"{name_of(train_fn)} asks for its budget, and nobody says what it is; pass budget=STEPS")
+    steps = UNBOUNDED if budget is None else whole("budget", budget, least=1)
     settings = check_settings(
         train_fn,
         space=space,
@@ -105,7 +117,7 @@ def run(
         direction="max",
         n_trials=1,
         timeout=None,
-        max_budget=budget,
+        max_budget=steps,
         workers=workers,
         seed=0,
         name=name,

@@ -201,7 +201,7 @@ class Study:
             failure = Failure("no_value", missing)
             return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
         events: list[Event] = []
-        if trial.step < trial.budget:
+        if trial.step < trial.budget and (value is not None or not trial.training):
             objective = trial.objective or "value"
             events.append(Measured(trial.id, trial.attempt, objective, {objective: ([trial.budget], [final])}))
         state = TrialState.COMPLETED if self.is_final(trial) else TrialState.PAUSED

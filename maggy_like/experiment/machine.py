@@ -291,8 +291,8 @@ class StateMachine:
             self._teams.release(team)
             self._roster.release(team, self._now, is_over=self.ending is not None)
             trial = self.study.trials[team.trial]
-            searching = self._finale.search_ended is None
-            answer = self._attempts.end(trial, team, is_cut=self.ending is not None or not (searching or trial.training))
+            is_cut = self.ending is not None or (self.is_training and not trial.training)
+            answer = self._attempts.end(trial, team, is_cut=is_cut)
             self.answer = answer if trial.training else None
             self._attempts.sort_retries(training=self.is_training)
             self._dispatch()

@@ -60,7 +60,8 @@ class Saves:
         self._untold, self._step = self._newest, None
         if self._sender is not None:
             self._sender.send(Beat())  # saving shows that the trial goes on
-            self._tidy(self._sender)
+            if self._saving is None:
+                self._tidy(self._sender)
 
     def restore(self, into: Any) -> Any:
         """The newest state; a sharded one is read into ``into``."""
@@ -111,11 +112,13 @@ class Saves:
         if url is not None and self._sender is not None and self._is_main:
             self._sender.flush()
             self._sender.send(Checkpointed(self._trial, self._attempt, step, url))
+            self._tidy(self._sender)
 
     def _tidy(self, sender: Sender) -> None:
+        """Remove what is of no use any more, now that the newest state is written."""
         while not sender.discard.empty():
             self._store.remove_later(sender.discard.get())
-        if self._saving is None and self._is_main:
+        if self._is_main:
             self._store.tidy()
 
 
