@@ -54,7 +54,7 @@ class Attempt:
     def __init__(self, assign: Assign, child: Child, task: WorkerTask) -> None:
         self.assign = assign
         self.child = child
-        self.rank = assign.place.rank if assign.place is not None else None
+        self.rank = assign.place.rank if assign.place is not None and assign.place.world_size > 1 else None
         self.output = TrialOutput(child.output, task.logs, assign.trial, self.rank or 0) if child.output else None
         self.kill_at: float | None = None
         self.is_unheard = False

@@ -78,6 +78,11 @@ def save_state(url: str, state: Any) -> None:
     CheckpointStore(url).save(url, state)
 
 
+def returned_url(store: str) -> str:
+    """Where what a function returned that is no training is kept."""
+    return f"{store.rstrip('/')}/returned.pkl"
+
+
 def is_visible(store: str, run_id: str) -> bool:
     """Whether ``store`` holds the mark that the driver left there (see :func:`mark_store`)."""
     try:

@@ -35,7 +35,7 @@ from maggy_like.messages import (
     encode,
 )
 from maggy_like.worker.channel import Channel, Disconnected
-from maggy_like.worker.checkpoints import CheckpointStore, save_state
+from maggy_like.worker.checkpoints import CheckpointStore, returned_url, save_state
 from maggy_like.worker.invoke import arguments_for
 from maggy_like.worker.metrics import ReportError, as_number, pick_objective
 from maggy_like.worker.reporter import BudgetUsed, Reporter, TrialStopped
@@ -102,15 +102,17 @@ def tell_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Fin
 
 
 def join(assign: Assign, task: WorkerTask, sender: Sender, service: _Service) -> Membership | None:
-    """Meet the other ranks of an attempt, if there are any."""
-    if assign.place is None:
+    """Meet the other ranks of an attempt, if it has a place among them; a caller's own process is left as it is."""
+    if assign.place is None or task.isolation == "none":
         return None
     from maggy_like.worker.gang.rendezvous import Membership
 
     def opened(host: str, port: int) -> None:
         sender.send(Opened(assign.trial, assign.attempt, host, port))
 
-    return Membership(assign.place, task.address, opened, partial(service.meeting, assign))
+    membership = Membership(assign.place, task.address, opened, partial(service.meeting, assign))
+    service.membership = membership
+    return membership
 
 
 def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
@@ -184,7 +186,7 @@ def read_returned(returned: object, reporter: Reporter, assign: Assign, task: Wo
         return Finished(trial, attempt, "returned", *read_value(returned, reporter.objective))
     if is_plain(returned):
         return Finished(trial, attempt, "returned", returned=returned)
-    url = f"{task.store.rstrip('/')}/returned.pkl"
+    url = returned_url(task.store)
     save_state(url, returned)
     return Finished(trial, attempt, "returned", stored=url)
 
@@ -238,6 +240,7 @@ class _Service:
         self.assignments: SimpleQueue[tuple[Assign, Sender] | None] = SimpleQueue()
         self.meetings: SimpleQueue[Meet] = SimpleQueue()
         self.sender: Sender | None = None
+        self.membership: Membership | None = None
         self._channel = channel
         self._interval = interval
         self._on_orphaned = on_orphaned
@@ -261,6 +264,8 @@ class _Service:
                 frames, alive = self._channel.drain()
                 for frame in frames:
                     self._heard(frame)
+            if self.membership is not None:
+                self.membership.hold()
             sender = self.sender
             if sender is not None and sender.buffer:
                 try:

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from urllib.parse import urlsplit
 
-import torch.distributed
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore, group, is_initialized
 
 from maggy_like.messages import Place
 
@@ -49,6 +48,7 @@ class Membership:
         meet: Callable[[], tuple[str, int]],
     ) -> None:
         self._place = place
+        self._groups: list[object] = []
         if place.devices:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
         if place.rank == 0:
@@ -63,17 +63,28 @@ class Membership:
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 os.environ.setdefault(name, interface)
 
+    def hold(self) -> None:
+        """Keep the process group, if there is one by now, for as long as the process lives; called now and then.
+
+        Where a function destroys its group and returns, its DistributedDataParallel would free the group and wait,
+        with Python's lock held, for a thread of gloo that may want that lock: about one in ten such functions would
+        hang (torch 2.13).
+        """
+        if is_initialized() and (not self._groups or self._groups[-1] is not group.WORLD):
+            self._groups.append(group.WORLD)
+
     def leave(self) -> None:
-        """Give up the process group; rank 0 keeps the store open until the others have finished too."""
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-        if self._place.rank:
-            self._store.add(_LEFT, 1)
-            if self._store.add(_LEFT, 0) == self._place.world_size - 1:
-                self._store.set(f"{_LEFT}/all", "")
-        else:
-            with contextlib.suppress(RuntimeError):  # their own ends will tell what is wrong with them
+        """Rank 0 keeps the store open until the others have finished too: they may still use it.
+
+        The process group is left as it is, since the process exits at once (see :meth:`hold`).
+        """
+        if self._place.world_size == 1:
+            return
+        with contextlib.suppress(RuntimeError):  # the others' own ends will tell what is wrong with them
+            if self._place.rank == 0:
                 self._store.wait([f"{_LEFT}/all"], LEAVE_PATIENCE)
+            elif self._store.add(_LEFT, 1) == self._place.world_size - 1:
+                self._store.set(f"{_LEFT}/all", "")
 
 
 def open_store(host: str) -> tuple[TCPStore, int]:
@@ -102,6 +113,7 @@ def environment(place: Place, host: str, port: int) -> dict[str, str]:
         "ROLE_WORLD_SIZE": str(place.world_size),
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "maggy_like",  # by which Fabric knows torchrun
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there: rank 0 must not open another on its port
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",

@@ -1,0 +1,46 @@
+"""The examples of plain distributed code: started by torchrun, and by ``maggy_like.run``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DISTRIBUTED = Path(__file__).parents[2] / "examples" / "distributed"
+EXAMPLES = ["ddp.py", "fsdp.py", "accelerated.py", "fabric.py"]
+TORCHRUN = """
+import sys
+from torch.distributed.run import main
+main(["--standalone", "--nproc-per-node", "2", sys.argv[1]])
+"""
+
+COMPLAINT = re.compile(r"warning|^.*\bW\d{4} \d\d:\d\d:", re.IGNORECASE | re.MULTILINE)  # Python's, or torch's log
+
+pytestmark = [pytest.mark.example, pytest.mark.timeout(130)]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_is_plain_code_that_torchrun_starts(name: str, run_script: Any) -> None:
+    done = run_script(TORCHRUN, DISTRIBUTED / name, env={"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert last_accuracy(done.stdout) > 0.9
+    assert not COMPLAINT.search(done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_gives_its_accuracy_when_run_by_maggy_like(name: str, run_script: Any) -> None:
+    done = run_script(DISTRIBUTED / name, env={"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    held_out = re.search(r"^held-out accuracy ([0-9.]+)$", done.stdout, re.MULTILINE)
+    assert held_out is not None, done.stdout
+    assert float(held_out[1]) == last_accuracy(done.stdout + done.stderr) > 0.9
+    assert not COMPLAINT.search(done.stdout + done.stderr)
+
+
+def last_accuracy(output: str) -> float:
+    """What rank 0, and no other, said after each epoch."""
+    said = re.findall(r"epoch (\d+): accuracy ([0-9.]+)", output)
+    assert [int(epoch) for epoch, _ in said] == list(range(1, len(said) + 1))
+    return float(said[-1][1])
