@@ -277,7 +277,8 @@ class Driver:
         trial = trials[-1]
         began = trial.started if trial.started is not None else now
         workers = trial.world_size if trial.attempt else 0
-        return TrainingLine(trial.state, workers, trial.step, trial.training, trial.value, now - began)
+        budget = trial.training if trial.training < UNBOUNDED else 0
+        return TrainingLine(trial.state, workers, trial.step, budget, trial.value, now - began)
 
     # -- the optimizer's thread ---------------------------------------------------------------
 

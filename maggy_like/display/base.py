@@ -46,7 +46,7 @@ class TrainingLine:
         state: Of its trial.
         workers: How many run it together; 0 before it begins.
         step: Its newest step.
-        budget: Its steps in all.
+        budget: Its steps in all; 0 where nobody has said.
         value: The objective's newest value.
         seconds: Time since its present attempt began.
     """

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
-from maggy_like.messages import UNBOUNDED
 from optimizers.trial import Config, TrialState
 
 LINE_LIMIT = 400
@@ -126,7 +125,7 @@ def remaining(first: Snapshot, now: Snapshot) -> float | None:
     new, seconds = tried(now) - tried(first), now.elapsed - first.elapsed
     if (training := now.training) is not None:
         left = training.budget - training.step
-        known = 0 < training.step < training.budget < UNBOUNDED
+        known = 0 < training.step < training.budget
         return training.seconds * left / training.step if known else None
     if now.n_trials is not None and new > 0 and seconds > 0 and (left := now.n_trials - tried(now)) > 0:
         ends.append(left * seconds / new)
@@ -153,7 +152,7 @@ def training(snapshot: Snapshot) -> str:
         return "training: waiting for workers"
     verb = {TrialState.COMPLETED: "trained", TrialState.FAILED: "training failed"}.get(line.state, "training")
     value = "" if line.value is None else f", {clean(snapshot.objective or 'value')} {number(line.value)}"
-    of = f"/{line.budget}" if line.budget < UNBOUNDED else ""
+    of = f"/{line.budget}" if line.budget else ""
     steps = f": step {line.step}{of}{value}" if line.step else ""
     return f"{verb} on {line.workers} worker{'s' * (line.workers > 1)}{steps}"
 

@@ -1,0 +1,67 @@
+"""The training that follows a search, or stands alone, in all displays."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from maggy_like.display import Snapshot, html, text
+from maggy_like.display.base import LogLine, TrainingLine
+from maggy_like.display.plain import PlainDisplay
+from maggy_like.display.terminal import TerminalDisplay
+from optimizers.trial import TrialState
+
+Snap = Callable[..., Snapshot]
+RUNNING = TrainingLine(TrialState.RUNNING, workers=2, step=5, budget=20, value=0.97, seconds=10.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (None, ""),
+        (TrainingLine(TrialState.PENDING, 0, 0, 20, None, 0.0), "training: waiting for workers"),
+        (TrainingLine(TrialState.RUNNING, 1, 0, 20, None, 1.0), "training on 1 worker"),
+        (RUNNING, "training on 2 workers: step 5/20, accuracy 0.97"),
+        (TrainingLine(TrialState.RUNNING, 2, 5, 0, None, 1.0), "training on 2 workers: step 5"),
+        (TrainingLine(TrialState.COMPLETED, 2, 20, 20, 0.98, 9.0), "trained on 2 workers: step 20/20, accuracy 0.98"),
+        (TrainingLine(TrialState.FAILED, 2, 5, 20, None, 9.0), "training failed on 2 workers: step 5/20"),
+    ],
+)
+def test_the_training_in_words(snap: Snap, line: TrainingLine | None, words: str) -> None:
+    assert text.training(snap(objective="accuracy", training=line)) == words
+
+
+def test_the_time_left_is_that_of_the_training(snap: Snap) -> None:
+    now = snap(training=RUNNING)
+    assert text.remaining(now, now) == 30.0
+    unbounded = snap(training=TrainingLine(TrialState.RUNNING, 2, 5, 0, None, 10.0))
+    assert text.remaining(unbounded, unbounded) is None
+
+
+def test_a_training_alone_says_nothing_of_a_search(snap: Snap, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = snap(name="fit", optimizer="training", n_trials=0, counts={}, best_trial=None, training=RUNNING)
+    display = PlainDisplay()
+    display.start(alone)
+    display.finish(alone, [LogLine(0, "hello", rank=1)])
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0].startswith("fit: training, files in ")
+    assert "[trial 0 rank 1] hello" in shown
+    assert "trials" not in shown
+    assert "no result yet" not in text.status(alone, alone)
+    page = html.page(alone, alone, [], [], 0)
+    assert "training on 2 workers: step 5/20" in page
+    assert "trials" not in page
+
+
+@pytest.mark.parametrize("n_trials", [0, 16])
+def test_the_terminal_has_a_line_and_a_bar_for_it(snap: Snap, n_trials: int) -> None:
+    console = Console(width=80, height=30, file=io.StringIO())
+    display = TerminalDisplay(console)
+    display.start(snap(n_trials=n_trials, training=RUNNING))
+    console.print(display._region(snap(n_trials=n_trials, training=RUNNING)))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "training on 2 workers: step 5/20" in shown
+    assert ("━" * 20 + "─" * 60) in shown
