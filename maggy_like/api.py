@@ -19,7 +19,7 @@ from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import ConfigError
 from maggy_like.handle import Experiment
 from maggy_like.inspection import check_parameters, modules_of, pickle_train_fn
-from maggy_like.job import Job, carry_out
+from maggy_like.job import Job, carry_out, check_watchers
 from maggy_like.result import Result
 from maggy_like.training import result_of
 from maggy_like.watch import Callback
@@ -171,6 +171,8 @@ def lagom(
         if not space.names:
             raise ConfigError("the search space is empty; give at least one parameter, or use maggy_like.run(train_fn)")
         check_parameters(train_fn, space)
+        if design != "leave_one_out" or repeats != 5 or tune:
+            raise ConfigError("design, repeats and tune are those of an ablation; give its study too: ablation=study")
     else:
         check_no_search(
             optimizer=None if optimizer == "asha" or tune else optimizer,
@@ -178,6 +180,9 @@ def lagom(
             points_to_evaluate=points_to_evaluate,
             warm_start=warm_start,
             train_best=train_best,
+            min_budget=min_budget,
+            eta=eta,
+            mode=mode,
             metric=None if metric is None or isinstance(metric, str) else metric,
         )
         study = plan_ablation(
@@ -218,16 +223,10 @@ def lagom(
         min_workers=min_workers,
         keep_checkpoints=keep_checkpoints,
     )
-    for callback in callbacks:
-        if not callable(callback):
-            raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
-    if experiment is not None and not isinstance(experiment, Experiment):
-        raise ConfigError(f"experiment must be an Experiment, got {experiment!r}; pass experiment=Experiment()")
-    if experiment is not None and experiment.is_taken:
-        raise ConfigError("experiment is the handle of another search already; make a new Experiment() for each")
+    check_watchers(callbacks, experiment)
     preload = modules_of(train_fn, wide=workers_per_trial > 1 or bool(train_best))
     if study is not None:
-        settings = replace(settings, optimizer_name=study.name)
+        settings = replace(settings, optimizer_name=study.name, is_ablation=True)
         preload = (*preload, *PRELOAD)
     provider = choose_engine(engine)
     job = Job(
@@ -242,7 +241,8 @@ def lagom(
     result = result_of(job, carry_out(job))
     if study is None:
         return result
-    return replace(result, ablation=study.outcome(result.trials, result.objective, result.direction))
+    answer = study.outcome(result.trials, result.objective, result.direction)
+    return replace(result, ablation=answer, best_trial=None)  # the best of several variants and seeds says nothing
 
 
 def check_no_search(**given: Any) -> None:

@@ -52,6 +52,7 @@ class Settings:
         workers_per_trial: How many workers run a trial together.
         train_steps: Steps of the training that follows; 0 for none.
         train_config: With which configuration, if not the best.
+        is_ablation: Whether trials are compared in groups, so that none of them is the best.
         min_workers: How many workers will do; None for all.
         keep_checkpoints: How many of an attempt's newest states to keep.
         journal: The folder of the run's journal, a path or a URL.
@@ -85,6 +86,7 @@ class Settings:
     keep_checkpoints: int
     hints: tuple[str, ...]
     train_config: Config | None = None
+    is_ablation: bool = False
 
     @property
     def others(self) -> tuple[tuple[Direction, str], ...]:

@@ -232,7 +232,7 @@ class Driver:
     def _draw(self) -> Snapshot:
         experiment, study = self._experiment, self._experiment.study
         now = self._now()
-        best = study.best
+        best = study.best if not self._base.is_ablation else None
         lines = []
         for worker in sorted(experiment.workers.values(), key=lambda worker: worker.id.index):
             trial = None if worker.trial is None else study.trials[worker.trial]
@@ -259,6 +259,7 @@ class Driver:
             elapsed=self.elapsed(),
             objective=experiment.objective,
             n_trials=self._base.n_trials,
+            is_ablation=self._base.is_ablation,
             counts=dict(study.counts),
             others=self._base.others,
             pareto=len(study.pareto) if self._base.others else None,

@@ -14,7 +14,7 @@ from maggy_like.display import Display
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine
-from maggy_like.errors import EngineError
+from maggy_like.errors import ConfigError, EngineError
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.finale import TrainingPlan
 from maggy_like.experiment.inputs import StopRequested
@@ -66,6 +66,21 @@ class Outcome:
 
     machine: StateMachine
     seconds: float
+
+
+def check_watchers(callbacks: Sequence[Callback], handle: Experiment | None) -> None:
+    """Check by what a caller wants to watch and stop a run.
+
+    Raises:
+        ConfigError: Something is no callback, or no new handle.
+    """
+    for callback in callbacks:
+        if not callable(callback):
+            raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
+    if handle is not None and not isinstance(handle, Experiment):
+        raise ConfigError(f"experiment must be an Experiment, got {handle!r}; pass experiment=Experiment()")
+    if handle is not None and handle.is_taken:
+        raise ConfigError("experiment is the handle of another search already; make a new Experiment() for each")
 
 
 def carry_out(job: Job) -> Outcome:
@@ -208,4 +223,5 @@ def _first_snapshot(settings: Settings) -> Snapshot:
         others=settings.others,
         n_trials=settings.n_trials,
         timeout=settings.timeout,
+        is_ablation=settings.is_ablation,
     )

@@ -89,7 +89,7 @@ class Result:
     Attributes:
         trials: All trials, by number; failed ones with their traceback in ``failure``.
         best_trial: The trial whose newest value is the best, or None when none has a value, or where there are
-            several objectives: then see ``pareto``.
+            several objectives (see ``pareto``) or an ablation.
         objective: Name of the optimised metric; of the first, where there are several.
         direction: ``max`` or ``min``.
         ending: ``completed``, ``timeout``, ``interrupted`` or ``stopped``.

@@ -31,6 +31,10 @@ _CONSTANT = 1e-6
 often come in single precision, and one that counts (an accuracy) gives the same difference twice now and then."""
 
 
+_LARGEST = 1e150
+"""Losses past this have diverged, and their squares are past all floats."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What the repeats say of one contrast.
@@ -83,14 +87,18 @@ class Differences:
         """The standard error of the mean; nan of fewer than two, and 0 if all are the same."""
         if len(self.values) < 2:
             return math.nan
-        largest = float(np.abs(self.values).max()) or 1.0  # the square of a huge one is past all floats
-        deviation = largest * float((self.values / largest).std(ddof=1))
+        deviation = float(self.values.std(ddof=1))
         return deviation / math.sqrt(len(self.values)) if deviation > self.rounding else 0.0
 
     @property
     def is_zero(self) -> bool:
         """Whether every seed, of at least two, gave zero."""
         return self.error == 0.0 and abs(self.mean) <= self.rounding
+
+
+def is_usable(loss: float) -> bool:
+    """Whether it is a number to compare: finite, and not so large that the training has diverged."""
+    return math.isfinite(loss) and abs(loss) < _LARGEST
 
 
 def differences(contrast: Contrast, losses: Losses, seeds: Iterable[int]) -> Differences:
@@ -104,7 +112,7 @@ def differences(contrast: Contrast, losses: Losses, seeds: Iterable[int]) -> Dif
     values, dropped, largest = [], 0, 0.0
     for seed in seeds:
         terms = [(weight, losses[variant, seed]) for variant, weight in contrast.items() if (variant, seed) in losses]
-        if not all(math.isfinite(loss) for _, loss in terms):
+        if not all(is_usable(loss) for _, loss in terms):
             dropped += 1
         elif len(terms) == len(contrast):
             values.append(math.fsum(weight * loss for weight, loss in terms))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.ablation.calls import call, default_of, parameters_of, takes_anything
 from maggy_like.ablation.components import Component, Custom, Features, Modules, Setting, WantedModules, matching
-from maggy_like.ablation.variant import INJECTED, Variant
+from maggy_like.ablation.variant import RESERVED, Variant
 from maggy_like.errors import ConfigError, TrainFunctionError
 from optimizers.names import did_you_mean
 from optimizers.repeats import SEED
@@ -58,9 +58,9 @@ def base_config(study: AblationStudy, train_fn: Callable[..., Any] | None) -> di
                 f"{component.name!r} is {component.value!r} with nothing removed, so removing it changes nothing; "
                 "give another value for one of the two"
             )
-    for name in (SEED, *INJECTED):
+    for name in RESERVED:
         if name in base:
-            raise ConfigError(f"the study cannot set {name!r}, which the search sets; choose another name")
+            raise ConfigError(f"the study cannot set {name!r}, which the runtime fills; choose another name")
     return base
 
 
@@ -126,7 +126,7 @@ def taken(study: AblationStudy, train_fn: Callable[..., Any]) -> tuple[str, ...]
 
 
 def run_models(study: AblationStudy, variants: Sequence[Variant]) -> dict[str, int]:
-    """Build the model of every variant, and run it where there is a sample.
+    """Build the model of every variant, one after the other, and run it where there is a sample.
 
     Returns:
         The number of parameters of each; nothing where there is no model, or not one of torch.
@@ -138,18 +138,22 @@ def run_models(study: AblationStudy, variants: Sequence[Variant]) -> dict[str, i
         return {}
     from maggy_like.ablation.modules import Trial, is_module, n_parameters
 
-    models = {variant.name: _built(variant) for variant in variants}
-    if not all(map(is_module, models.values())):
-        return {}
-    if study.sample is not None:
-        base = _base_variant(study)
-        trial = Trial(_built(base), _sample(study, base))
-        for component in study.components:
-            if isinstance(component, Modules):
-                trial.check_replaceable(component)
-        for variant in variants:
-            trial.check_variant(variant, models[variant.name], _sample(study, variant))
-    return {name: n_parameters(model) for name, model in models.items()}
+    trial, counted = None, {}
+    for variant in variants:
+        model = _built(variant)
+        if not is_module(model):
+            return {}
+        if study.sample is not None:
+            if trial is None:
+                base = _base_variant(study)
+                trial = Trial(_built(base), _sample(study, base))
+                for component in study.components:
+                    if isinstance(component, Modules):
+                        trial.check_replaceable(component)
+            trial.check_variant(variant, model, _sample(study, variant))
+        counted[variant.name] = n_parameters(model)
+        del model  # before the next is built: large ones do not fit beside each other
+    return counted
 
 
 def _sample(study: AblationStudy, variant: Variant) -> Any:

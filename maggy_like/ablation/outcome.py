@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from maggy_like.ablation import forest, text
 from maggy_like.ablation.design import Design, Effect
-from optimizers.paired_tests import Finding, compare
+from optimizers.paired_tests import Finding, compare, is_usable
 from optimizers.repeats import SEED, VARIANT
 from optimizers.sequential_tests import SequentialTests
 from optimizers.trial import Trial, TrialState
@@ -72,7 +72,7 @@ class Row:
 
 
 class Ablation:
-    """The answer of an ablation study: a line for each comparison.
+    """The answer of an ablation study: a line for each comparison. It can be pickled, less the models' factory.
 
     Differences are paired by seed. With a fixed number of repeats, they are tested by paired t-tests
     (:func:`optimizers.paired_tests.compare`); with ``bound``, by the sequential tests that gave the repeats
@@ -165,13 +165,17 @@ class Ablation:
         seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         level = f"{100 * (1 - self.alpha):g} %"
         n = len(self.rows)
+        better = "higher" if self.direction == "max" else "lower"
+        everything = text.with_everything(self)
+        base = f"; {everything} with everything" if everything is not None else ""
         tests = (
             "paired t-tests" if self.bound is None else f"group sequential paired t-tests (at most {self.bound} seeds)"
         )
         corrected = f", corrected for {n} comparisons by Holm's method" if n > 1 else ""
         return (
-            f"Differences in {self.metric}, without less with, are means over {seeds} seeds, paired by seed; "
-            f"{'simultaneous ' if n > 1 else ''}{level} confidence intervals; p-values of {tests}{corrected}."
+            f"Differences in {self.metric} ({better} is better{base}), without less with, are means over {seeds} "
+            f"seeds, paired by seed; {'simultaneous ' if n > 1 else ''}{level} confidence intervals; "
+            f"p-values of {tests}{corrected}."
         )
 
     @property
@@ -210,6 +214,10 @@ class Ablation:
     def __repr__(self) -> str:
         return text.plain(self)
 
+    def __getstate__(self) -> dict[str, Any]:
+        variants = tuple(variant.bare() for variant in self.design.variants)
+        return {**self.__dict__, "design": replace(self.design, variants=variants)}
+
     def _repr_html_(self) -> str:
         return text.html(self)
 
@@ -236,7 +244,7 @@ class Ablation:
 
     def _side(self, effect: Effect, sign: float) -> float | None:
         """The mean of the metric over the variants on one side of a difference, at the seeds that were compared."""
-        values = {(r.variant, r.seed): r.value for r in self.runs if r.value is not None and math.isfinite(r.value)}
+        values = {(r.variant, r.seed): r.value for r in self.runs if r.value is not None and is_usable(r.value)}
         seeds = sorted({run.seed for run in self.runs})
         whole = [seed for seed in seeds if all((variant, seed) in values for variant in effect.contrast)]
         compared = whole[: self.findings[effect.label].seeds]  # a sequential test takes the first of them

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from maggy_like.ablation.design import AUTO_BOUND, Design, DesignName
 from maggy_like.ablation.outcome import Ablation
 from maggy_like.ablation.study import AblationStudy
-from maggy_like.ablation.variant import INJECTED
+from maggy_like.ablation.variant import RESERVED
 from maggy_like.errors import ConfigError, TrainFunctionError
-from maggy_like.worker.invoke import INJECTED as ALWAYS_INJECTED
+from maggy_like.inspection import pickle_train_fn
 from maggy_like.worker.invoke import HasBudget, arguments_for
 from optimizers.base import Optimizer
 from optimizers.names import did_you_mean
@@ -43,6 +43,8 @@ class AblatedFunction:
     def __call__(self, reporter: HasBudget, **config: Any) -> Any:
         parameters = inspect.signature(self.train_fn).parameters
         variant = self.design.variant(config.pop(VARIANT))
+        searched = {name: value for name, value in config.items() if name != SEED}
+        variant = replace(variant, config={**variant.config, **searched})
         if "model" in parameters:
             from maggy_like.ablation.modules import seed_weights
 
@@ -109,13 +111,22 @@ def plan_ablation(
         raise ConfigError(f"ablation must be an AblationStudy, got {study!r}")
     if repeats != "auto" and (isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1):
         raise ConfigError(f"repeats must be a whole number of at least 1, or 'auto', got {repeats!r}")
+    if not isinstance(tune, int) or tune < 0:
+        raise ConfigError(f"tune must be True, False or a number of configurations of at least 1, got {tune!r}")
     if (searched is not None) is not bool(tune):
         raise ConfigError(
             "tune and a search space belong together: lagom(train_fn, searchspace, ablation=study, tune=True) tunes "
             "each variant; leave out both, or give both"
         )
+    if not callable(train_fn):
+        raise TrainFunctionError(f"train_fn must be a function, got {train_fn!r}")
+    pickle_train_fn(train_fn)  # by itself, so that what cannot be sent is named as in a search
+    names = tuple(searched.names) if searched is not None else ()
+    for name in names:
+        if name in RESERVED:
+            raise ConfigError(f"the search space sets {name!r}, which the runtime fills; choose another name")
     designed = study.bound(train_fn).designed(design)
-    _check_filled(train_fn, (*designed.passed, *(searched.names if searched is not None else ())))
+    _check_filled(train_fn, (*designed.passed, *names))
     kind = f"{design}, repeats={repeats}"
     if searched is None:
         n_trials = len(designed.variants) * (AUTO_BOUND if repeats == "auto" else repeats)
@@ -140,9 +151,13 @@ def _check_filled(train_fn: Callable[..., Any], given: tuple[str, ...]) -> None:
     """
     name = getattr(train_fn, "__name__", "train_fn")
     parameters: Mapping[str, inspect.Parameter] = inspect.signature(train_fn).parameters
-    filled = (*given, SEED, *INJECTED, *ALWAYS_INJECTED)
+    filled = (*given, *RESERVED)
     takes_all = "config" in parameters
     for parameter in parameters.values():
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise TrainFunctionError(
+                f"parameter {parameter.name!r} of {name} is positional-only; parameters are given by name"
+            )
         takes_all |= parameter.kind is inspect.Parameter.VAR_KEYWORD
         needed = parameter.default is inspect.Parameter.empty and parameter.kind in (
             inspect.Parameter.POSITIONAL_OR_KEYWORD,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html as escaping
 import math
 import re
+import textwrap
 from typing import TYPE_CHECKING
 
 from maggy_like.display.text import clean, number
@@ -12,6 +13,17 @@ from maggy_like.display.text import clean, number
 if TYPE_CHECKING:
     from maggy_like.ablation.outcome import Ablation, Row
     from optimizers.paired_tests import Finding
+
+WIDTH = 100
+"""Columns of a terminal that the table keeps to."""
+
+_Column = tuple[str, list[str]]
+"""A head and its cells."""
+
+_GAP = "  "
+_SECONDS, _PARAMETERS = "seconds saved", "parameters saved"
+_FROM_BASE = ("leave_one_out", "leave_one_group_out", "pairs")
+"""Designs whose lines are all compared with the variant that has everything."""
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -60,33 +72,29 @@ def notes(ablation: Ablation) -> list[str]:
 
 
 def plain(ablation: Ablation) -> str:
-    """A table for a terminal."""
-    heads, rows = _cells(ablation)
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    left = (0, len(heads) - 1)
-    lines = [
-        "  ".join(
-            cell.ljust(width) if place in left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ).rstrip()
-        for cells in (heads, *rows)
-    ]
-    lines.insert(1, "-" * max(map(len, lines)))
-    return "\n".join([*lines, ablation.method, *(f"note: {note}" for note in notes(ablation))])
+    """A table for a terminal, at most 100 columns wide where the names of the components allow it."""
+    columns, hidden = _fitting(ablation)
+    rows = [*zip(*(cells for _, cells in columns), strict=True)]
+    heads = [_aligned(cells, columns) for cells in zip(*(_wrapped(head) for head, _ in columns), strict=True)]
+    lines = [*filter(None, heads), "-" * _width(columns)]
+    lines += [_aligned(cells, columns) for cells in rows]
+    below = [ablation.method, *(f"note: {note}" for note in (*notes(ablation), *hidden))]
+    return "\n".join([*lines, *(line for words in below for line in textwrap.wrap(words, WIDTH))])
 
 
 def markdown(ablation: Ablation) -> str:
-    """A table in GitHub's Markdown."""
-    heads, rows = _cells(ablation)
+    """A table in GitHub's Markdown, with the columns of the terminal's."""
+    columns, hidden = _fitting(ablation)
+    heads, rows = _transposed(columns)
     rule = ["---", *["---:"] * (len(heads) - 2), "---"]
     escaped = [[cell.replace("|", "\\|") for cell in cells] for cells in (heads, rule, *rows)]
     lines = [f"| {' | '.join(cells)} |" for cells in escaped]
-    return "\n".join([*lines, "", ablation.method, *(f"Note: {note}." for note in notes(ablation))]) + "\n"
+    return "\n".join([*lines, "", ablation.method, *(f"Note: {note}." for note in (*notes(ablation), *hidden))]) + "\n"
 
 
 def latex(ablation: Ablation) -> str:
     """A table for a paper that uses booktabs."""
-    heads, rows = _cells(ablation)
+    heads, rows = _transposed(_columns(ablation))
     body = [" & ".join(map(_tex, cells)) + r" \\" for cells in rows]
     return "\n".join(
         [
@@ -107,7 +115,7 @@ def latex(ablation: Ablation) -> str:
 
 def html(ablation: Ablation) -> str:
     """A table for a notebook."""
-    heads, rows = _cells(ablation)
+    heads, rows = _transposed(_columns(ablation))
     head = "".join(f"<th>{escaping.escape(cell)}</th>" for cell in heads)
     body = "".join(f"<tr>{''.join(f'<td>{escaping.escape(c)}</td>' for c in cells)}</tr>" for cells in rows)
     below = "<br>".join(map(escaping.escape, [ablation.method, *notes(ablation)]))
@@ -134,24 +142,76 @@ def difference_text(row: Row) -> str:
     return f"{row.difference:+.{_digits(row)}f}" if math.isfinite(row.difference) else "-"
 
 
-def _cells(ablation: Ablation) -> tuple[list[str], list[list[str]]]:
-    """The heads and the cells of the table; columns with nothing in them are left out."""
-    arrow = "higher" if ablation.direction == "max" else "lower"
+def with_everything(ablation: Ablation) -> str | None:
+    """The mean with nothing removed, where every line has the same: then the sentence below the table tells it."""
+    rows = [row for row in ablation.rows if row.with_it is not None]
+    if ablation.design.name not in _FROM_BASE or len(rows) < 2 or len({row.with_it for row in rows}) > 1:
+        return None
+    return max((_mean(row, row.with_it) for row in rows), key=len)
+
+
+def _columns(ablation: Ablation) -> list[_Column]:
+    """The columns of the table, less those with nothing in them and those that the sentence below it tells."""
     rows = ablation.rows
-    columns: list[tuple[str, list[str]]] = [
-        (f"{clean(ablation.metric)} ({arrow} is better)", [clean(row.component) for row in rows]),
-        ("with", [_mean(row, row.with_it) for row in rows]),
+    columns: list[_Column] = [
+        ("component", [clean(row.component) for row in rows]),
+        ("with", [_mean(row, row.with_it) for row in rows] if with_everything(ablation) is None else []),
         ("without", [_mean(row, row.without_it) for row in rows]),
         ("difference", [difference_text(row) for row in rows]),
         (f"{100 * (1 - ablation.alpha):g} % interval", [interval_text(row) for row in rows]),
         ("p", [p_text(row.p) for row in rows]),
-        ("repeats", [str(row.repeats) for row in rows]),
-        ("seconds saved", ["-" if row.seconds_saved is None else f"{row.seconds_saved:+.2g}" for row in rows]),
-        ("parameters saved", ["-" if row.parameters_saved is None else f"{row.parameters_saved:,}" for row in rows]),
+        ("repeats", [str(row.repeats) for row in rows] if len({row.repeats for row in rows}) > 1 else []),
+        (_SECONDS, [_seconds(row.seconds_saved) for row in rows]),
+        (_PARAMETERS, ["-" if row.parameters_saved is None else f"{row.parameters_saved:,}" for row in rows]),
         ("verdict", [row.verdict for row in rows]),
     ]
-    shown = [(head, cells) for head, cells in columns if head == "verdict" or any(cell != "-" for cell in cells)]
-    return [head for head, _ in shown], [list(cells) for cells in zip(*(cells for _, cells in shown), strict=True)]
+    return [(head, cells) for head, cells in columns if head == "verdict" or any(cell != "-" for cell in cells)]
+
+
+def _fitting(ablation: Ablation) -> tuple[list[_Column], list[str]]:
+    """The columns for which there is room, and a note on the others."""
+    columns, hidden = _columns(ablation), []
+    for least in (_SECONDS, _PARAMETERS):
+        if _width(columns) > WIDTH and least in (head for head, _ in columns):
+            columns = [(head, cells) for head, cells in columns if head != least]
+            hidden.append(least)
+    return columns, [f"no room for {' and '.join(hidden)}; to_pandas() has all"] if hidden else []
+
+
+def _width(columns: list[_Column]) -> int:
+    return sum(_widest(column) for column in columns) + len(_GAP) * (len(columns) - 1)
+
+
+def _widest(column: _Column) -> int:
+    head, cells = column
+    return max(map(len, (*_wrapped(head), *cells)))
+
+
+def _wrapped(head: str) -> tuple[str, str]:
+    """A head in two lines: what it saves is wide, and its cells are not."""
+    first, _, second = head.rpartition(" ") if head in (_SECONDS, _PARAMETERS) else ("", "", head)
+    return first, second
+
+
+def _aligned(cells: tuple[str, ...], columns: list[_Column]) -> str:
+    """A line: names and verdicts to the left, numbers to the right."""
+    last = len(columns) - 1
+    widths = map(_widest, columns)
+    placed = (
+        cell.ljust(width) if place in (0, last) else cell.rjust(width)
+        for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )
+    return _GAP.join(placed).rstrip()
+
+
+def _transposed(columns: list[_Column]) -> tuple[list[str], list[list[str]]]:
+    """The heads, and the cells line by line."""
+    return [head for head, _ in columns], [list(cells) for cells in zip(*(cells for _, cells in columns), strict=True)]
+
+
+def _seconds(saved: float | None) -> str:
+    """Seconds to a hundredth: how long a trial takes is never known better."""
+    return "-" if saved is None else f"{round(saved, 2) + 0.0:+.2f}"
 
 
 def _mean(row: Row, mean: float | None) -> str:

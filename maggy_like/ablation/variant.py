@@ -10,10 +10,15 @@ from maggy_like.ablation.calls import call
 from maggy_like.ablation.components import Custom, Features, Modules, Setting
 from maggy_like.ablation.tables import without
 from maggy_like.errors import ConfigError
+from maggy_like.worker.invoke import INJECTED as ALWAYS_INJECTED
 from optimizers.names import did_you_mean
+from optimizers.repeats import SEED
 
 INJECTED = ("variant", "model", "features", "n_features")
 """Parameters of a training function that a variant fills."""
+
+RESERVED = (SEED, *INJECTED, *ALWAYS_INJECTED)
+"""Names that neither a study nor what is searched may set."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,10 @@ class Variant:
             "n_features": lambda: len(self.features),
         }
         return {name: makers[name]() for name in parameters if name in makers}
+
+    def bare(self) -> Variant:
+        """This variant without the functions and modules that it is made with, which may not be fit to be pickled."""
+        return replace(self, factory=None, replaced=(), model_changes=(), data_changes=())
 
     def without(self, component: Features | Modules | Setting | Custom) -> Variant:
         """This variant without one more component.

@@ -72,6 +72,7 @@ class Snapshot:
         others: The other objectives where there are several: direction and name of each.
         phase: One or two words: ``starting``, ``searching``, ``stopping``, ``done``, ...
         n_trials: How many configurations are wanted, or None for no bound; 0 where nothing is searched.
+        is_ablation: Whether trials are compared in groups, so that none of them is the best.
         counts: Trials by state; states without trials may be missing.
         pareto: How many trials no other dominates, where there are several objectives; else None.
         best_trial: Number of the best trial so far.
@@ -91,6 +92,7 @@ class Snapshot:
     elapsed: float
     objective: str | None = None
     n_trials: int | None = None
+    is_ablation: bool = False
     counts: Mapping[TrialState, int] = field(default_factory=dict)
     others: tuple[tuple[str, str], ...] = ()
     pareto: int | None = None

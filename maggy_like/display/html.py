@@ -67,7 +67,9 @@ def page(
         log: Readable log lines, oldest first.
         trimmed: How many older ones are not among them.
     """
-    search = [_progress(now), _best(now, bests)] if text.searches(now) else []
+    search = [_progress(now)] if text.searches(now) else []
+    if search and not now.is_ablation:
+        search.append(_best(now, bests))
     parts = [_headline(first, now), *search, _training(now), _workers(now), _log(now, log, trimmed)]
     return f'{_STYLE}<div class="maggy">{"".join(parts)}</div>'
 

@@ -122,7 +122,8 @@ class TerminalDisplay:
         parts: list[RenderableType] = [
             Text("─" * width, style="dim"),
             headline,
-            *([_search_bar(snapshot, width), _counts(snapshot), best] if text.searches(snapshot) else []),
+            *([_search_bar(snapshot, width), _counts(snapshot)] if text.searches(snapshot) else []),
+            *([best] if text.searches(snapshot) and not snapshot.is_ablation else []),
             *_training(snapshot, width),
         ]
         if shown:

@@ -182,7 +182,8 @@ def best(snapshot: Snapshot) -> str:
 def status(first: Snapshot, now: Snapshot) -> str:
     """The whole search on one line: ``[12/30] best 0.973 (trial 4) | 5 done, 3 running | 0:31``."""
     words = tally(now.counts) or clean(now.phase)
-    search = [f"[{fraction(now)}] {best(now)}", words] if searches(now) else []
+    found = [] if now.is_ablation else [best(now)]
+    search = [" ".join([f"[{fraction(now)}]", *found]), words] if searches(now) else []
     return " | ".join([*search, *filter(None, [training(now)]), clock(first, now)])
 
 

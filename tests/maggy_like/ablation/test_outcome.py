@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
 from optimizers.trial import Failure, Trial, TrialState
@@ -77,6 +82,7 @@ def test_few_repeats_are_told(design: Design, seeds: int, note: str) -> None:
 def test_nothing_at_all_is_no_error(design: Design, tmp_path: Path) -> None:
     found = Ablation(design, [])
     assert "no seed has all results" in repr(found)
+    assert repr(found).splitlines()[0].split() == ["component", "verdict"]
     found.plot(tmp_path / "empty.png")
     assert found.to_markdown()
 
@@ -105,6 +111,30 @@ def test_trials_of_the_runtime(design: Design) -> None:
     assert Ablation.of_trials(design, trials, seeds=0).runs == ()
 
 
+VALUES = st.one_of(st.none(), st.floats(), st.sampled_from([1.7e308, -1.7e308]), st.floats(-1.0, 1.0))
+
+
+@given(
+    st.dictionaries(st.tuples(st.integers(0, 6), st.integers(0, 5)), VALUES, max_size=40),
+    st.sampled_from(["max", "min"]),
+    st.sampled_from([None, 5]),
+)
+def test_whatever_was_found_is_shown_and_told_alike(found: Any, direction: Any, bound: int | None) -> None:
+    design = AblationStudy(data=["A", "B", "C", "y"]).features("A", "B", "C").designed("pairs")
+    made = [Run(design.variants[place].name, seed, value, 1.0) for (place, seed), value in found.items()]
+    ablation = Ablation(design, made, direction=direction, bound=bound)
+    for row in ablation.rows:
+        if row.repeats:
+            assert row.low <= row.difference <= row.high
+        if "without it" in row.verdict or "both" in row.verdict:
+            assert row.p is not None
+            assert row.p <= 0.05
+            assert row.low >= 0.0 or row.high <= 0.0
+            assert ("better" in row.verdict) is ((row.difference > 0.0) is (direction == "max"))
+    width = len(ablation.rows) + len(ablation.notes)
+    assert all(shown.count("\n") >= width for shown in (repr(ablation), ablation.to_markdown(), ablation.to_latex()))
+
+
 def test_tables(design: Design, tmp_path: Path) -> None:
     found = Ablation(design, runs(design), metric="accuracy")
     latex = found.to_latex()
@@ -113,7 +143,7 @@ def test_tables(design: Design, tmp_path: Path) -> None:
     assert r"95 \% interval" in latex
     assert "$<$0.001" in latex
     assert latex.count(r"\\") == 4
-    assert found.to_markdown().splitlines()[0].startswith("| accuracy (higher is better) | with | without |")
+    assert found.to_markdown().splitlines()[0].startswith("| component | without | difference |")
     assert "C&amp;D" in found._repr_html_()
     assert list(found.to_pandas()["verdict"]) == verdicts(found)
     assert "parameters saved" not in repr(found)  # there is no model
@@ -121,3 +151,58 @@ def test_tables(design: Design, tmp_path: Path) -> None:
     for suffix in ("png", "pdf"):
         found.plot(tmp_path / f"forest.{suffix}")
         assert (tmp_path / f"forest.{suffix}").stat().st_size > 1000
+
+
+def test_what_all_lines_share_stands_in_the_sentence(design: Design) -> None:
+    found = Ablation(design, runs(design))
+    mean = found.rows[0].with_it
+    assert mean is not None
+    heads = repr(found).splitlines()[1].split()
+    assert heads[:4] == ["component", "without", "difference", "95"]
+    assert f"(higher is better; {mean:.2f} with everything)" in found.method
+    assert f"means over {SEEDS} seeds" in found.method
+    failed = Ablation(design, [run for run in runs(design) if (run.variant, run.seed) != ("without A", 0)])
+    assert repr(failed).splitlines()[1].split()[1:3] == ["with", "without"]
+    assert "repeats" in repr(failed)
+    assert "everything" not in failed.method
+
+
+@pytest.mark.parametrize(
+    ("longest", "hidden"), [(9, []), (20, ["seconds saved"]), (30, ["seconds saved", "parameters saved"])]
+)
+def test_the_table_fits_into_100_columns(longest: int, hidden: list[str]) -> None:
+    names = ["A", "B" * longest]
+    study = AblationStudy(model=lambda features: Sized(len(features)), data=[*names, "y"], label="y").features(*names)
+    design = study.designed()
+    made = [
+        Run(variant.name, seed, 0.95 + 0.01 * seed * len(variant.features), 12.3 + len(variant.features))
+        for variant in design.variants
+        for seed in range(5)
+    ]
+    found = Ablation(design, made)
+    assert max(map(len, repr(found).splitlines())) <= 100
+    assert (f"no room for {' and '.join(hidden)}" in repr(found)) is bool(hidden)
+    assert ("saved" in repr(found).splitlines()[1]) is ("parameters saved" not in hidden)
+    for head in hidden:
+        assert head not in found.to_markdown().splitlines()[0]
+        assert head in found.to_latex()  # paper and page have room
+        assert head in found._repr_html_()
+        assert head.replace(" ", "_") in found.to_pandas()
+
+
+def test_an_answer_can_be_pickled_whatever_made_its_variants(table: Any) -> None:
+    study = AblationStudy(model=lambda n_features: n_features, data=table).features("texture")
+    design = study.custom("more", lambda variant: variant.changed(model=lambda model: model)).designed()
+    found = Ablation(design, [Run(v.name, seed, float(seed)) for v in design.variants for seed in range(3)])
+    arrived = pickle.loads(pickle.dumps(found))
+    assert repr(arrived) == repr(found)
+    assert arrived.design.variant("without texture").features == design.variant("without texture").features
+    assert design.variant("base").model() == 5  # the one here keeps its functions
+
+
+class Sized(nn.Module):
+    """A model of a thousand parameters a feature."""
+
+    def __init__(self, n_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1000 * n_features))

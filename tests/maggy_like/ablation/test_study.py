@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import cloudpickle
@@ -126,6 +127,29 @@ def test_a_design_travels_and_makes_its_variants_anew(study: AblationStudy) -> N
     assert isinstance(arrived.variant("without norm").model().norm, nn.Identity)
     with pytest.raises(ConfigError, match="no variant 'with norm'"):
         design.variant("with norm")
+
+
+def test_a_design_travels_without_the_data_or_the_sample() -> None:
+    table = pandas.DataFrame(0.0, index=range(10_000), columns=["a", "b", "c"])
+    study = AblationStudy(model=lambda n_features: nn.Linear(n_features, 1), data=table, sample=torch.zeros(10_000, 3))
+    assert len(cloudpickle.dumps(study.features("a", "b").designed("pairs"))) < 5_000
+
+
+def test_models_are_built_one_after_the_other() -> None:
+    alive: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+    beside = []
+
+    def make(n_features: int) -> nn.Module:
+        beside.append(len(alive))
+        model = nn.Sequential(nn.Linear(n_features, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
+        alive.add(model)
+        return model
+
+    study = AblationStudy(model=make, data=["a", "b", "c"], sample=torch.zeros(2, 3)).features("a", "b", "c")
+    design = study.modules("1").modules(exit="2", replace="zero").designed()
+    assert list(design.parameters.values()) == [18, 16, 16, 16, 14, 12]
+    assert max(beside) == 1  # the base, while it is run itself
+    assert not alive
 
 
 def test_trials_have_what_the_function_takes_by_name(study: AblationStudy) -> None:
