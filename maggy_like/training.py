@@ -23,11 +23,11 @@ from maggy_like.inspection import (
     pickle_train_fn,
     uses_budget,
 )
-from maggy_like.job import Job, Outcome, carry_out
+from maggy_like.job import Job, Outcome, carry_out, check_watchers
 from maggy_like.messages import UNBOUNDED
 from maggy_like.result import Result, Training
 from maggy_like.watch import Callback
-from maggy_like.worker.checkpoints import load_state
+from maggy_like.worker.checkpoints import load_state, returned_url, save_state
 from optimizers.domains import Constant
 from optimizers.enumeration import Enumeration
 from optimizers.space import SearchSpace
@@ -136,12 +136,13 @@ def run(
         min_workers=min_workers,
         keep_checkpoints=keep_checkpoints,
     )
+    check_watchers(callbacks, experiment)
     provider = choose_engine(engine)
     job = Job(
         settings=replace(settings, n_trials=0, train_config=given, optimizer_name="training"),
         engine=provider,
         payload=pickle_train_fn(train_fn),
-        preload=modules_of(train_fn, wide=workers != 1),
+        preload=modules_of(train_fn, wide=True),
         display=make_display(False if provider.name == "inline" else progress),
         callbacks=callbacks,
         handle=experiment,
@@ -171,14 +172,16 @@ def _answer(machine: StateMachine, settings: Settings) -> Any:
 
 
 def read_answer(answer: Finished | None, settings: Settings) -> Any:
-    """The value that a worker sent, or left in the store."""
-    if answer is None or not answer.stored:
-        return None if answer is None else answer.returned
+    """The value that a worker sent, or left in the store; so is one that was sent, for a run that is resumed."""
+    url = returned_url(settings.store)
+    if answer is not None and not answer.stored:
+        save_state(url, answer.returned)
+        return answer.returned
     try:
-        return load_state(answer.stored)
+        return load_state(url)
     except (OSError, ImportError) as error:
         raise TrainingError(
-            f"what the function returned cannot be read from {answer.stored} ({error}); pass store=URL of a place that "
+            f"what the function returned cannot be read from {url} ({error}); pass store=URL of a place that "
             "all hosts share, or return plain data: numbers, text, lists and dicts of them"
         ) from error
 
@@ -274,7 +277,7 @@ class _Again:
             workers_per_trial=1,
             train_steps=before.max_budget if budget is None else whole("budget", budget, least=1),
             train_config=config,
-            min_workers=check_least(min_workers, workers, 1),
+            min_workers=check_least(min_workers, before.workers if workers is None else workers, 1),
         )
         preload = (*self.job.preload, RENDEZVOUS, TORCH_LATE)
         job = replace(

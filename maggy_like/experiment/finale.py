@@ -88,7 +88,7 @@ class Finale:
             return self._plan.workers
         if self._short_since is None:
             self._short_since = now
-        coming = any(worker.state is WorkerState.JOINING for worker in workers)
+        coming = len(workers) < self._plan.workers or any(worker.state is WorkerState.JOINING for worker in workers)
         patient = now - self._short_since < PATIENCE or (coming and now - self._short_since < 2 * PATIENCE)
         return 0 if patient or idle < self._plan.least else idle
 

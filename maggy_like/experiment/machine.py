@@ -332,7 +332,7 @@ class StateMachine:
         saved = trial.checkpoint.url if trial.checkpoint is not None else None
         self._roster.engage(crew)
         order = Assign(trial.id, attempt, trial.config, grant.budget, grant.milestones, self.objective, saved, discard)
-        self._teams.start(order, crew, self._now)
+        self._teams.start(order, crew, self._now, placed=trial.training > 0)
         self._finale.started()
 
     def _ask_ahead(self) -> None:

@@ -151,14 +151,15 @@ class Teams:
         """Put the commands that follow into ``out``."""
         self._out = out
 
-    def start(self, order: Assign, crew: Sequence[Worker], now: float) -> None:
+    def start(self, order: Assign, crew: Sequence[Worker], now: float, *, placed: bool) -> None:
         """Have the workers run an attempt together.
 
         Args:
             order: For rank 0; the others get it too, each with its place.
+            placed: Whether to tell a worker its place even where it is alone.
         """
         team = self._running[order.trial] = Team(order.trial, order.attempt, tuple(crew), now)
-        for worker, place in zip(crew, places(crew) if len(crew) > 1 else [None], strict=True):
+        for worker, place in zip(crew, places(crew) if placed or len(crew) > 1 else [None], strict=True):
             worker.take(team)
             mine = order if place is None else msgspec.structs.replace(order, place=place)
             self._out.append(Send(worker.id, mine))

@@ -163,6 +163,8 @@ class Agent:
                 self._early.clear()
                 self._start_if_possible()
             case Meet() | Decided() | Kept() | Halt() | Stop() | Abort():
+                if isinstance(message, Abort):
+                    self._look_for_end()
                 if (attempt := self._attempt) is not None and attempt.is_run(message.trial, message.attempt):
                     attempt.pass_on(message)
                 elif self._assign is not None and (self._assign.trial, self._assign.attempt) == (
@@ -229,6 +231,11 @@ class Agent:
             self._attempt.hung_up()
         elif child is self._spare:
             self._nursery.kill(child)
+
+    def _look_for_end(self) -> None:
+        """Take in what the attempt's child says last: it may be this one that failed first."""
+        if self._attempt is not None and self._attempt.child.channel.fileno() in self._watch:
+            self._hear(self._attempt.child)
 
     def _take(self, child: Child, frame: bytes) -> None:
         attempt = self._attempt if self._attempt is not None and self._attempt.child is child else None

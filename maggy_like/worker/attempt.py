@@ -127,7 +127,8 @@ class Attempt:
     def pass_on(self, message: OfAttempt) -> None:
         """Do what the driver says of this attempt."""
         if isinstance(message, Abort):
-            self.stop(0.0)
+            if not self._hung_up:  # else it died before, and its own end tells how
+                self.stop(0.0)
             return
         self.tell(message)
         if isinstance(message, Halt | Stop):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from maggy_like import Float, LocalEngine, Reporter, SparkEngine, api, lagom, spark_session
+from maggy_like import Float, LocalEngine, Reporter, SparkEngine, job, lagom, spark_session
 from maggy_like.engines.base import Engine
 from maggy_like.engines.local import LocalRun
 from maggy_like.experiment import StateMachine
@@ -48,7 +48,7 @@ def search(engine: Engine, folder: str, heartbeat: float = 15.0, kills: bool = T
     """Search with two workers."""
     # Without kills, the engine cannot reach its first workers: they must leave by themselves.
     LocalRun.cancel = lambda run: cancel(run) if kills or run.epoch else None  # type: ignore[method-assign]
-    api.StateMachine = partial(StateMachine, heartbeat_timeout=heartbeat)  # type: ignore[assignment,misc]
+    job.StateMachine = partial(StateMachine, heartbeat_timeout=heartbeat)  # type: ignore[assignment,misc]
     space = {"folder": folder, "x": Float(0, 1)}
     result = lagom(train, space, optimizer="random", n_trials=n_trials, max_budget=6, workers=2, engine=engine,
                    directory=f"{folder}/runs", progress="plain", callbacks=[tell])  # fmt: skip

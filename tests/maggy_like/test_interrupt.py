@@ -154,15 +154,15 @@ def test_ctrl_c_on_spark_cancels_the_job_and_leaves_no_trial(tmp_path: Path) -> 
 
 COUNTED = """
 import os, psutil, tempfile, threading
-from maggy_like import Experiment, Float, lagom, run
+from maggy_like import Experiment, Float, lagom, watch
 
-interrupted = run.Watch.interrupted
+interrupted = watch.Watch.interrupted
 
-def tell(watch, count):
-    interrupted(watch, count)
+def tell(self, count):
+    interrupted(self, count)
     os.write(1, f"pressed {count}\\n".encode())
 
-run.Watch.interrupted = tell
+watch.Watch.interrupted = tell
 
 def train(x, reporter):
     reporter.report(score=x)

@@ -99,7 +99,7 @@ def test_all_that_a_trial_prints_stands_in_its_log(search: Any) -> None:
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told to end is killed after 0.3 seconds, not 5."""
-    monkeypatch.setattr("maggy_like.api.WorkerTask", partial(WorkerTask, grace=0.3))
+    monkeypatch.setattr("maggy_like.job.WorkerTask", partial(WorkerTask, grace=0.3))
 
 
 @pytest.mark.usefixtures("short_grace")

@@ -107,6 +107,23 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a display that is none": ({"progress": "termnal"}, r"no display is called 'termnal'; did you mean 'terminal'"),
     "a directory that cannot be": ({"directory": "/proc/none"}, r"directory='/proc/none' cannot be written"),
     "a point outside the space": ({"points_to_evaluate": [{"lr": 1.0, "units": 20}]}, "lr"),
+    "workers_per_trial=0": ({"workers_per_trial": 0}, "workers_per_trial must be a whole number of at least 1, got 0"),
+    "trials wider than the gang": (
+        {"workers": 2, "workers_per_trial": 3}, "workers_per_trial=3 is more than workers=2; pass workers=3 or more"),
+    "trials wider than the engine": (
+        {"engine": "inline", "workers_per_trial": 2}, "workers_per_trial=2, but engine='inline' gives 1 workers"),
+    "min_workers=0": ({"min_workers": 0}, "min_workers must be a whole number of at least 1, got 0"),
+    "min_workers above workers": (
+        {"workers": 2, "min_workers": 3}, "min_workers=3 is more than workers=2; pass 2 or fewer"),
+    "min_workers below workers_per_trial": (
+        {"workers": 4, "workers_per_trial": 3, "min_workers": 2},
+        "min_workers=2 is less than workers_per_trial=3, so no trial could run; pass 3 or more"),
+    "a training of the best of two objectives": (
+        {"metric": ["loss", "cost"], "direction": ["min", "min"], "optimizer": "random", "train_best": True},
+        "train_best=True needs a best configuration, and a search of 2 objectives has a Pareto set"),
+    "train_best=0": ({"train_best": 0}, "train_best must be a whole number of at least 1, got 0"),
+    "train_best='yes'": ({"train_best": "yes"}, "train_best must be a whole number of at least 1, got 'yes'"),
+    "keep_checkpoints=0": ({"keep_checkpoints": 0}, "keep_checkpoints must be a whole number of at least 1, got 0"),
     "no handle": ({"experiment": "x"}, r"experiment must be an Experiment, got 'x'; pass experiment=Experiment\(\)"),
     "a handle used twice": ({"experiment": taken()}, "handle of another search already; make a new"),
     "a callback that is none": ({"callbacks": [3]}, "callbacks must be functions of one event, got 3"),

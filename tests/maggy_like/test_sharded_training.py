@@ -71,4 +71,6 @@ def test_a_sharded_training_goes_on_after_a_rank_was_killed(tmp_path: Path) -> N
     log = (tmp_path / "disturbed" / "logs" / "00000.log").read_text()
     assert "goes on after step 0 with 2" in log
     assert any(f"goes on after step {step} with 2" in log for step in (6, 7, 8))  # the last may not be written yet
-    assert len(list((tmp_path / "undisturbed" / "checkpoints" / "00000").iterdir())) <= 5  # two, the best, and what just came
+    assert (
+        len(list((tmp_path / "undisturbed" / "checkpoints" / "00000").iterdir())) <= 5
+    )  # two, the best, and what just came

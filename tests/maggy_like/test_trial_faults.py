@@ -68,7 +68,7 @@ def events() -> list[Event]:
 @pytest.fixture
 def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[Event]) -> Iterator[Any]:
     """lagom on two local workers, with little patience; nothing may be left behind."""
-    monkeypatch.setattr("maggy_like.api.WorkerTask", partial(WorkerTask, grace=0.3))
+    monkeypatch.setattr("maggy_like.job.WorkerTask", partial(WorkerTask, grace=0.3))
 
     def run(train_fn: Any, space: Any, points: list[dict[str, Any]], **options: Any) -> Result:
         defaults = {"engine": "local", "workers": 2, "max_budget": 6, "optimizer": "random", "metric": "score"}

@@ -23,7 +23,7 @@ from maggy_like.messages import Place
 CONNECT_PATIENCE = timedelta(seconds=60)
 """How long a rank tries to reach the store."""
 
-LEAVE_PATIENCE = timedelta(seconds=60)
+LEAVE_PATIENCE = timedelta(minutes=10)
 """How long rank 0 keeps the store open for ranks that have not finished."""
 
 _SIOCGIFADDR = 0x8915

@@ -37,7 +37,7 @@ def test_a_search_over_connections_that_break_loses_and_repeats_nothing(
             paths.append(Proxy(int(self.address.rpartition(":")[2])))
             self.address = paths[0].address
 
-    monkeypatch.setattr("maggy_like.api.Server", BehindProxy)
+    monkeypatch.setattr("maggy_like.job.Server", BehindProxy)
     over = threading.Event()
     resets = 0
 

@@ -1,0 +1,82 @@
+"""Trainings by a gang of Spark tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import wide_functions as fns
+
+import maggy_like
+from maggy_like import Float, lagom
+from optimizers.trial import TrialState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from maggy_like import StandaloneCluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+TESTS = {"PYTHONPATH": str(Path(fns.__file__).parent)}
+
+ON_A_CLUSTER = """
+import sys
+import maggy_like
+import wide_functions as fns
+from maggy_like import spark_session
+from optimizers.events import AttemptEnded
+
+if __name__ == "__main__":
+    spark = spark_session(sys.argv[1], conf=eval(sys.argv[3]))
+    answers = []
+    try:
+        for fault in ("", "kill the executor"):
+            folder, events = f"{sys.argv[2]}/{len(answers)}", []
+            config = {"folder": sys.argv[2], "fault": fault, "rank": 1}
+            answers.append(maggy_like.run(fns.train_together, config, workers=2, budget=10, directory=folder,
+                                          progress="plain", callbacks=[events.append]))
+    finally:
+        spark.stop()
+    print("equal", answers[0] == answers[1], len(answers[0]))
+    print("attempts", *[event.failure.kind if event.failure else event.state for event in events
+                        if isinstance(event, AttemptEnded)])
+"""
+
+
+def jobs(spark: SparkSession) -> list[Any]:
+    """All jobs of the session, with their stages."""
+    listed = spark.sparkContext._jsc.sc().statusStore().jobsList(None)  # type: ignore[union-attr]
+    return [listed.apply(index) for index in range(listed.size())]
+
+
+def test_a_function_runs_on_all_tasks_of_a_stage(spark_local: SparkSession, tmp_path: Path) -> None:
+    answer = maggy_like.run(fns.meet, workers=2, directory=tmp_path, progress=False)
+    assert answer["sum"] == 3.0
+    assert [seen["RANK"] for seen in answer["environment"]] == ["0", "1"]
+    assert {seen["LOCAL_WORLD_SIZE"] for seen in answer["environment"]} == {"2"}
+
+
+def test_the_training_runs_in_the_stage_of_the_search(spark_local: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "seen").mkdir()
+    before = len(jobs(spark_local))
+    result = lagom(fns.climb_together, {"folder": str(tmp_path / "seen"), "x": Float(0, 1)}, optimizer="random",
+                   n_trials=3, max_budget=4, train_best=True, directory=tmp_path / "runs", progress=False)  # fmt: skip
+    assert result.counts == {TrialState.COMPLETED: 3}
+    assert result.training is not None
+    assert (result.training.world_size, result.training.trial.step) == (2, 4)
+    assert result.training.load() == {"step": 4}
+    (job,) = jobs(spark_local)[: len(jobs(spark_local)) - before]
+    assert job.stageIds().size() == 1
+
+
+def test_a_training_survives_its_executor(
+    standalone_cluster: StandaloneCluster, run_script: Any, tmp_path: Path
+) -> None:
+    done = run_script(
+        ON_A_CLUSTER, standalone_cluster.master_url, tmp_path, standalone_cluster.conf, env=TESTS, timeout=150
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "equal True 49" in done.stdout, done.stdout
+    assert "attempts gang_lost completed" in done.stdout
