@@ -73,6 +73,8 @@ def fail_once(folder: str, fault: str) -> None:
         case "kill the executor":
             psutil.Process().parents()[3].kill()
             threading.Event().wait()
+        case "wait":
+            threading.Event().wait()
         case "exit":
             sys.exit(3)
         case "raise":

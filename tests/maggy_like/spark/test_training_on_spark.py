@@ -80,3 +80,45 @@ def test_a_training_survives_its_executor(
     assert done.returncode == 0, done.stdout + done.stderr
     assert "equal True 49" in done.stdout, done.stdout
     assert "attempts gang_lost completed" in done.stdout
+
+
+SHRINKING = """
+import sys
+import maggy_like
+import wide_functions as fns
+from maggy_like import StandaloneCluster, gang, spark_session
+from maggy_like.experiment import finale
+from optimizers.events import AttemptStarted, Measured
+
+if __name__ == "__main__":
+    with StandaloneCluster(workers=2) as cluster:
+        spark = spark_session(cluster.master_url, conf=cluster.conf)
+        sizes, killed = [], []
+
+        def watch(event):
+            if isinstance(event, AttemptStarted):
+                sizes.append(event.world_size)
+                gang.SHRINK_PATIENCE, finale.PATIENCE = 3.0, 4.0  # all have come: lost ones are not waited for for long
+            elif isinstance(event, Measured) and not killed and event.columns["loss"][0][-1] >= 5:
+                killed.append(True)
+                cluster.kill_worker(1)
+
+        config = {"folder": sys.argv[1], "fault": "wait", "rank": 1}
+        options = {"budget": 10, "directory": sys.argv[1], "progress": "plain"}
+        try:
+            disturbed = maggy_like.run(fns.train_together, config, workers=2, min_workers=1, callbacks=[watch], **options)
+        finally:
+            spark.stop()
+    undisturbed = maggy_like.run(fns.train_together, config, workers=2, engine="local", **options)
+    print("world sizes", *sizes)
+    differences = [abs(a - b) for a, b in zip(disturbed, undisturbed, strict=True)]
+    print("differ by", max(differences))
+"""
+
+
+def test_a_gang_that_lost_a_spark_worker_for_good_goes_on_with_the_rest(run_script: Any, tmp_path: Path) -> None:
+    done = run_script(SHRINKING, tmp_path, env=TESTS, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "world sizes 2 1\n" in done.stdout, done.stdout
+    assert "launched again without worker" in done.stdout
+    assert float(done.stdout.split("differ by ")[1]) < 1e-5
