@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -11,6 +12,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
+
+_CALM = 0.005
+"""Seconds between what the ranks last said to each other and the fork of loader workers. A thread of gloo that lets go
+of that just then holds a lock of Python's, and a child forked meanwhile waits for it for ever (Python 3.11)."""
 
 _CHUNK = 256  # batches whose order the ranks agree on at once: few messages, and endless samplers work
 
@@ -88,6 +93,7 @@ class GlobalLoader(DataLoader[Any]):
         _check(loader)
         self._device = device
         self._rank = rank
+        self._epoch = 0
         # Workers of other ranks must not augment as rank 0's do, nor draw from the streams of their own ranks.
         generator = loader.generator if rank == 0 else torch.Generator()
         self._shares = _Shares(loader.batch_sampler, rank, ranks)
@@ -112,9 +118,11 @@ class GlobalLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self.num_workers and self._shares.ranks > 1:
-            seed = _from_rank_0(_peek(self.generator) if self._rank == 0 else None)
+            self._epoch += 1
             if self._rank:
-                self.generator.manual_seed(seed + self._rank)
+                seed = torch.initial_seed() + self._rank + self._epoch * self._shares.ranks
+                self.generator.manual_seed(seed % (1 << 63))
+            time.sleep(_CALM)
         batches = super().__iter__()
         return self._yield(batches, self._shares.drawn)
 
@@ -219,13 +227,6 @@ def _check(loader: DataLoader[Any]) -> None:
             f"{type(loader).__name__} iterates in a way of its own, which prepare() cannot split; use a plain "
             f"DataLoader (collate_fn=... changes batches), or {by_hand}"
         )
-
-
-def _peek(generator: torch.Generator | None) -> int:
-    """The seed that workers will be given, which a single process would draw next; it stays to be drawn."""
-    twin = torch.Generator()
-    twin.set_state((generator or torch.default_generator).get_state())
-    return int(torch.empty((), dtype=torch.int64).random_(generator=twin).item())
 
 
 def _from_rank_0(value: Any) -> Any:
