@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from maggy_like import Float, LocalEngine, api, lagom
+from maggy_like import Float, LocalEngine, job, lagom
 from maggy_like.engines.local import LocalRun
 from maggy_like.experiment import StateMachine
 from optimizers.events import AttemptStarted, Event, Measured
@@ -82,7 +82,7 @@ def test_a_cut_network_costs_attempts_at_most(
     enter.chmod(0o700)
     cancel = LocalRun.cancel
     monkeypatch.setattr(sys, "executable", str(enter))
-    monkeypatch.setattr(api, "StateMachine", partial(StateMachine, heartbeat_timeout=heartbeat))
+    monkeypatch.setattr(job, "StateMachine", partial(StateMachine, heartbeat_timeout=heartbeat))
     # The engine does not reach who is cut off either: they wake when the link is back, and say what is late.
     monkeypatch.setattr(LocalRun, "cancel", lambda run: cancel(run) if run.epoch else None)
     cut = Cut(link, seconds)
