@@ -104,12 +104,12 @@ if __name__ == "__main__":
                 cluster.kill_worker(1)
 
         config = {"folder": sys.argv[1], "fault": "wait", "rank": 1}
-        options = {"budget": 10, "directory": sys.argv[1], "progress": "plain"}
+        options = {"workers": 2, "budget": 10, "directory": sys.argv[1], "progress": "plain"}
         try:
-            disturbed = maggy_like.run(fns.train_together, config, workers=2, min_workers=1, callbacks=[watch], **options)
+            disturbed = maggy_like.run(fns.train_together, config, min_workers=1, callbacks=[watch], **options)
         finally:
             spark.stop()
-    undisturbed = maggy_like.run(fns.train_together, config, workers=2, engine="local", **options)
+    undisturbed = maggy_like.run(fns.train_together, config, engine="local", **options)
     print("world sizes", *sizes)
     differences = [abs(a - b) for a, b in zip(disturbed, undisturbed, strict=True)]
     print("differ by", max(differences))
