@@ -205,7 +205,7 @@ def test_a_variant_that_fails_is_told_of(ablate: Any, every_seed: bool, note: st
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     "options",
-    [{"repeats": 4}, {"repeats": "auto"}, {"searchspace": {"x": Float(0, 1)}, "tune": 3}],
+    [{"repeats": 40}, {"repeats": "auto"}, {"searchspace": {"x": Float(0, 1)}, "tune": 3}],
     ids=["fixed", "auto", "tuned"],
 )
 def test_a_study_that_was_stopped_goes_on_and_answers_the_same(ablate: Any, options: Any, tmp_path: Path) -> None:
