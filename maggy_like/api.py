@@ -110,7 +110,7 @@ def lagom(
             journal, in a folder of the run's name; by default it is in ``directory``. With ``store`` beside it, a
             run outlives the driver's machine.
         store: URL of the checkpoints' folder (any fsspec file system) where ``directory`` is not
-            shared by all hosts.
+            shared by all hosts. It is this run's alone: give each run one of its own.
         resume: Go on with the run called ``name`` where its journal ends. Damaged lines of the journal are told
             of and left out; what they said is inferred as far as can be.
         isolation: ``"process"`` gives each trial a fresh process (a crash costs that trial alone,

@@ -76,7 +76,7 @@ def run(
         name: The run's name; made up if not given.
         directory: Where runs are kept.
         journal: As for :func:`maggy_like.lagom`.
-        store: URL of the checkpoints' folder, where ``directory`` is not shared by all hosts.
+        store: URL of the checkpoints' folder, this run's alone, where ``directory`` is not shared by all hosts.
         resume: Go on with the run called ``name``.
         max_attempts: How many attempts there are; one that fails just as the one before is the last.
         report_timeout: Seconds that an attempt may go on without a report or a checkpoint.
