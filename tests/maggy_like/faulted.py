@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from spark_jobs import active_jobs
 
 from maggy_like import Float, LocalEngine, Reporter, SparkEngine, job, lagom, spark_session
 from maggy_like.engines.base import Engine
@@ -75,7 +76,7 @@ def main(master: str, conf: dict[str, str]) -> None:
         barrier = options.pop("barrier", True)
         search(SparkEngine(spark, barrier=barrier) if spark is not None else LocalEngine(), **options)
         if spark is not None:
-            say("jobs", str(len(spark.sparkContext.statusTracker().getActiveJobsIds())).encode())
+            say("jobs", str(active_jobs(spark)).encode())
     if spark is not None:
         spark.stop()
 

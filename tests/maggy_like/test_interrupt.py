@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from spark_jobs import FOLDER
 
 from maggy_like import watch
 
@@ -33,6 +34,11 @@ def train(x, reporter):
 result = lagom(train, {{"x": Float(0, 1)}}, optimizer="random", n_trials=3, workers=2, engine={engine!r},
                max_budget=5, name="run", directory=sys.argv[1], progress="plain", resume=len(sys.argv) > 2)
 print("ending", result.ending, "best", result.best_value, "states", *sorted(t.state for t in result.trials))
+"""
+SPARK = """
+from maggy_like import spark_session
+from spark_jobs import active_jobs
+spark = spark_session("local[2]")
 """
 PATIENT = "threading.Event().wait()"
 POLITE = "while not threading.Event().wait(0.05): reporter.report(score=x)"
@@ -130,11 +136,9 @@ def test_a_killed_driver_takes_its_workers_along_and_resume_loses_nothing(tmp_pa
 @pytest.mark.spark
 def test_ctrl_c_on_spark_cancels_the_job_and_leaves_no_trial(tmp_path: Path) -> None:
     script = tmp_path / "spark.py"
-    session = "from maggy_like import spark_session\nspark = spark_session('local[2]')\n"
-    script.write_text(session + SCRIPT.format(wait=PATIENT, engine="spark")
-                      + "print('jobs', len(spark.sparkContext.statusTracker().getActiveJobsIds()))\n")  # fmt: skip
+    script.write_text(SPARK + SCRIPT.format(wait=PATIENT, engine="spark") + "print('jobs', active_jobs(spark))\n")
     process = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)],
+        [sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": FOLDER},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     assert process.stdout is not None
@@ -179,8 +183,8 @@ def left():
     workers = [p for p in me.children(recursive=True) if "maggy_like" in words(p)]
     processes = len(psutil.wait_procs(workers, timeout=15)[1])
     ports = sorted(c.laddr.port for c in me.net_connections() if c.status == psutil.CONN_LISTEN)
-    jobs = spark.sparkContext.statusTracker().getActiveJobsIds() if spark else []
-    return processes, ports, sorted(os.listdir(tempfile.gettempdir())), threading.active_count(), list(jobs)
+    jobs = active_jobs(spark) if spark else 0
+    return processes, ports, sorted(os.listdir(tempfile.gettempdir())), threading.active_count(), jobs
 
 def search(**options):
     before = left()
@@ -192,10 +196,6 @@ def search(**options):
 
 """
 LOCAL = "spark = None\n"
-SPARK = """
-from maggy_like import spark_session
-spark = spark_session("local[2]")
-"""
 PRESS = "search()\n"
 STOP = """
 experiment, started = Experiment(), []
@@ -224,7 +224,7 @@ class Terminal:
         self.pid, self._screen = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
-            os.environ["TMPDIR"] = str(folder / "tmp")
+            os.environ |= {"TMPDIR": str(folder / "tmp"), "PYTHONPATH": FOLDER}
             os.execv(sys.executable, [sys.executable, "script.py"])
 
     def press_ctrl_c(self) -> None:
