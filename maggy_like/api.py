@@ -109,8 +109,8 @@ def lagom(
         journal: Path or URL of a folder (any fsspec file system, such as ``"s3://bucket/runs"``) that gets the
             journal, in a folder of the run's name; by default it is in ``directory``. With ``store`` beside it, a
             run outlives the driver's machine.
-        store: URL of the checkpoints' folder (any fsspec file system) where ``directory`` is not
-            shared by all hosts. It is this run's alone: give each run one of its own.
+        store: Path or URL of a folder (any fsspec file system) that gets the checkpoints, in a folder of the run's
+            name, where ``directory`` is not shared by all hosts.
         resume: Go on with the run called ``name`` where its journal ends. Damaged lines of the journal are told
             of and left out; what they said is inferred as far as can be.
         isolation: ``"process"`` gives each trial a fresh process (a crash costs that trial alone,

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import cloudpickle
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 
 from maggy_like.errors import ConfigError, OptimizerError
 from maggy_like.inspection import name_of, uses_checkpoints
-from maggy_like.journal import Earlier, place_of
+from maggy_like.journal import Earlier
 from maggy_like.result import Result
 from maggy_like.warm_start import gather, recorded
 from maggy_like.worker.task import Isolation
@@ -170,7 +172,7 @@ def check_settings(
         name=name,
         directory=folder,
         journal=where,
-        store=store if store is not None else (folder / "checkpoints").as_uri(),
+        store=check_store(store, folder),
         resume=resume,
         isolation=cast(Isolation, one_of("isolation", isolation, get_args(Isolation)[:2])),
         max_attempts=whole("max_attempts", max_attempts, least=1),
@@ -287,15 +289,26 @@ def reach_hint(optimizer: Optimizer, problem: Problem) -> str:
 
 def check_journal(journal: str | None, folder: Path) -> str:
     """Where a run's journal goes: into its own folder, or into one of the same name elsewhere."""
-    if journal is None:
-        return str(folder)
-    if not isinstance(journal, str):
-        raise ConfigError(f"journal must be the path or URL of a folder, got {journal!r}")
-    where = f"{journal.rstrip('/')}/{folder.name}"
+    return str(folder) if journal is None else folder_within("journal", journal, folder.name)
+
+
+def check_store(store: str | None, folder: Path) -> str:
+    """The URL of a run's checkpoints: in its own folder, or in one of the same name elsewhere."""
+    if store is None:
+        return (folder / "checkpoints").as_uri()
+    fs, path = url_to_fs(where := folder_within("store", store, folder.name))
+    return Path(path).as_uri() if isinstance(fs, LocalFileSystem) else where  # workers have folders of their own
+
+
+def folder_within(argument: str, given: str, name: str) -> str:
+    """The folder of a run in a place that the user gave, so that runs which share the place do not meet."""
+    if not isinstance(given, str):
+        raise ConfigError(f"{argument} must be the path or URL of a folder, got {given!r}")
+    where = f"{given.rstrip('/')}/{name}"
     try:
-        place_of(where)
+        url_to_fs(where)
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"journal={journal!r} cannot be opened: {error}; use a URL that fsspec knows") from error
+        raise ConfigError(f"{argument}={given!r} cannot be opened: {error}; use a URL that fsspec knows") from error
     return where
 
 

@@ -76,7 +76,7 @@ def run(
         name: The run's name; made up if not given.
         directory: Where runs are kept.
         journal: As for :func:`maggy_like.lagom`.
-        store: URL of the checkpoints' folder, this run's alone, where ``directory`` is not shared by all hosts.
+        store: As for :func:`maggy_like.lagom`.
         resume: Go on with the run called ``name``.
         max_attempts: How many attempts there are; one that fails just as the one before is the last.
         report_timeout: Seconds that an attempt may go on without a report or a checkpoint.
@@ -258,6 +258,7 @@ class _Again:
         name = check_name(name) if name is not None else f"{before.name}-train-{secrets.token_hex(2)}"
         directory = before.directory.parent / name
         own_store = (before.directory / "checkpoints").as_uri()
+        stores = before.store.removesuffix(f"/{before.name}")
         settings = replace(
             before,
             optimizer=Enumeration(),
@@ -269,7 +270,7 @@ class _Again:
             name=name,
             directory=directory,
             journal=str(directory),
-            store=(directory / "checkpoints").as_uri() if before.store == own_store else f"{before.store}/{name}",
+            store=(directory / "checkpoints").as_uri() if before.store == own_store else f"{stores}/{name}",
             resume=False,
             points=(),
             earlier=(),

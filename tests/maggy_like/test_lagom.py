@@ -254,7 +254,7 @@ def test_promotion_needs_a_store_that_the_workers_see(search: Any, tmp_path: Pat
         search(fns.climb_on, optimizer="asha", n_trials=9, store="memory://of-the-driver-alone")
     result = search(fns.climb_on, optimizer="asha", n_trials=9, store=(tmp_path / "shared").as_uri())
     assert result.ending == "completed"
-    assert list((tmp_path / "shared").glob("*/*.pkl"))
+    assert list((tmp_path / "shared" / result.directory.name).glob("*/*.pkl"))
 
 
 def test_a_step_that_runs_backwards_fails_the_trial_and_says_so(search: Any) -> None:

@@ -98,10 +98,12 @@ def test_what_would_not_come_back_as_it_was_goes_through_the_store(go: Any, answ
 
 def test_objects_come_back_through_the_store(go: Any, tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
-    answer = go(lambda reporter: {"array": np.arange(3) + reporter.rank, "point": Point(4)}, store=store)
+    answer = go(
+        lambda reporter: {"array": np.arange(3) + reporter.rank, "point": Point(4)}, store=store, name="objects"
+    )
     assert answer["array"].tolist() == [0, 1, 2]  # rank 0's
     assert answer["point"].x == 4
-    assert (tmp_path / "store" / "returned.pkl").exists()
+    assert (tmp_path / "store" / "objects" / "returned.pkl").exists()
 
 
 def test_what_cannot_be_pickled_is_told(go: Any) -> None:

@@ -94,6 +94,19 @@ def test_a_result_can_be_trained_later(search: Any, tmp_path: Path) -> None:
         result.train(min_workers=3, progress=False)
 
 
+def test_runs_that_share_a_store_do_not_meet_in_it(
+    search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = search(store="states", n_trials=1, name="first")  # relative to here, not to where the workers are
+    second = search(store=(tmp_path / "states").as_uri(), n_trials=1, name="second", max_budget=2)
+    later = second.train(workers=2, budget=5, name="later", progress=False)
+    assert [training.load() for training in (first.training, second.training, later)] == [
+        {"step": 4}, {"step": 2}, {"step": 5},
+    ]  # fmt: skip
+    assert sorted(folder.name for folder in (tmp_path / "states").iterdir()) == ["first", "later", "second"]
+
+
 def test_a_result_that_travelled_has_all_but_its_function(search: Any) -> None:
     result = search()
     again = pickle.loads(pickle.dumps(result))

@@ -54,11 +54,13 @@ def test_a_journal_elsewhere_serves_resume_and_warm_start(search: Any, elsewhere
         assert warm.best_config == again.best_config
 
 
-def test_what_is_no_place_for_a_journal(search: Any, tmp_path: Path) -> None:
+def test_what_is_no_place_for_a_run(search: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"journal='nowhere://x' cannot be opened: .*use a URL that fsspec knows"):
         search(journal="nowhere://x")
     with pytest.raises(ConfigError, match="journal must be the path or URL of a folder, got 3"):
         search(journal=3)
+    with pytest.raises(ConfigError, match=r"store='nowhere://x' cannot be opened: .*use a URL that fsspec knows"):
+        search(store="nowhere://x")
     with pytest.raises(ConfigError, match=r"warm_start: 'nowhere://x' cannot be opened"):
         search(warm_start=["nowhere://x"])
     with pytest.raises(JournalError, match=r"there is no run named 'run' in .* to resume"):
