@@ -11,7 +11,7 @@ from typing import Any, Literal
 from maggy_like.ablation.design import DesignName
 from maggy_like.ablation.search import PRELOAD, AblatedFunction, plan_ablation
 from maggy_like.ablation.study import AblationStudy
-from maggy_like.config import check_settings
+from maggy_like.config import check_settings, whole
 from maggy_like.display import make_display
 from maggy_like.engines.base import Engine
 from maggy_like.engines.inline import InlineEngine
@@ -103,7 +103,8 @@ def lagom(
         workers: Size of the gang; by default all slots of the engine.
         engine: ``"local"`` (processes of this machine), ``"spark"``, ``"inline"`` (one worker in
             this process, for a debugger), or ``"auto"``: Spark where a session is active.
-        seed: Source of all randomness of the search; the same seed proposes the same sequence.
+        seed: Source of all randomness of the search; the same seed proposes the same sequence. Of an ablation it is
+            the first of the seeds with which each variant runs.
         name: The run's name, a folder in ``directory``; made up if not given.
         directory: Where runs are kept: journal, logs, checkpoints.
         journal: Path or URL of a folder (any fsspec file system, such as ``"s3://bucket/runs"``) that gets the
@@ -190,6 +191,7 @@ def lagom(
             ablation,
             design=design,
             repeats=repeats,
+            first_seed=whole("seed", seed, least=0),
             searched=space if space.names else None,
             tune=tune,
             tuner=None if optimizer == "asha" else make_optimizer(optimizer),

@@ -25,11 +25,12 @@ SEED = "seed"
 
 
 class Repeats(Optimizer):
-    """Every variant with the seeds 0, 1, ..., ``repeats - 1``: all variants of a seed, then the next seed.
+    """Every variant with each of some seeds: all variants of a seed, then the next seed.
 
     Args:
         variants: By name, what each sets beside ``variant`` and ``seed``; what all are compared with comes first.
         repeats: The number of seeds.
+        first_seed: The first of them; the others follow it.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -40,17 +41,19 @@ class Repeats(Optimizer):
 
     adaptive = False
 
-    def __init__(self, variants: Mapping[str, Config], repeats: int) -> None:
+    def __init__(self, variants: Mapping[str, Config], repeats: int, *, first_seed: int = 0) -> None:
         self.variants = read_variants(variants)
-        self.repeats = count("repeats", repeats, least=1)
+        self.seeds = seeds_of(repeats, first_seed)
 
     def ask(self, index: int, history: History) -> Answer:
-        seed, place = divmod(index, len(self.variants))
-        return proposal(self.variants, list(self.variants)[place], seed) if seed < self.repeats else None
+        repeat, place = divmod(index, len(self.variants))
+        if repeat >= len(self.seeds):
+            return None
+        return proposal(self.variants, list(self.variants)[place], self.seeds[repeat])
 
     def validate(self, problem: Problem) -> None:
         for name in self.variants:
-            for seed in (0, self.repeats - 1):
+            for seed in (self.seeds[0], self.seeds[-1]):
                 problem.space.validate(proposal(self.variants, name, seed))
 
 
@@ -66,6 +69,7 @@ class AdaptiveRepeats(Optimizer):
         variants: By name, what each sets beside ``variant`` and ``seed``.
         contrasts: The comparisons by name: weights of variants.
         bound: The number of seeds past which no comparison goes on; fixed beforehand, since it shapes the tests.
+        first_seed: The first seed.
         alpha: The probability of any false difference, at most.
         ahead: How many seeds past the last look may have begun. More keeps more workers busy, but the trials that
             ran when a comparison is decided were in vain.
@@ -87,10 +91,12 @@ class AdaptiveRepeats(Optimizer):
         contrasts: Mapping[str, Contrast],
         bound: int = 20,
         *,
+        first_seed: int = 0,
         alpha: float = 0.05,
         ahead: int = 1,
     ) -> None:
         self.variants = read_variants(variants)
+        self.seeds = seeds_of(bound, first_seed)
         self.ahead = count("ahead", ahead, least=1)
         self.tests = SequentialTests(contrasts, bound, alpha=alpha)
         for name, contrast in contrasts.items():
@@ -105,16 +111,16 @@ class AdaptiveRepeats(Optimizer):
         looks = followed.looks
         if not looks.open:
             return None
-        begun = {(config[VARIANT], config[SEED]) for config in history.pending.values()}
+        begun = {(config[VARIANT], config[SEED] - self.seeds[0]) for config in history.pending.values()}
         needed = self.tests.needed(looks)
-        for seed in range(looks.seeds, min(max(looks.seeds + self.ahead, FIRST_LOOK), self.tests.bound)):
+        for repeat in range(looks.seeds, min(max(looks.seeds + self.ahead, FIRST_LOOK), self.tests.bound)):
             for variant in needed:
-                if (variant, seed) not in begun and (variant, seed) not in followed.losses:
-                    return proposal(self.variants, variant, seed)
+                if (variant, repeat) not in begun and (variant, repeat) not in followed.losses:
+                    return proposal(self.variants, variant, self.seeds[repeat])
         return WAIT
 
     def validate(self, problem: Problem) -> None:
-        Repeats(self.variants, self.tests.bound).validate(problem)
+        Repeats(self.variants, self.tests.bound, first_seed=self.seeds[0]).validate(problem)
 
     def _follow(self, history: History) -> _Followed:
         """How far the looks are by now, from where the last ask left them if that was of the same history."""
@@ -123,7 +129,7 @@ class AdaptiveRepeats(Optimizer):
         followed = self._followed
         for seen in history.observations[followed.known :]:
             if seen.ended:
-                followed.losses[seen.config[VARIANT], seen.config[SEED]] = seen.loss
+                followed.losses[seen.config[VARIANT], seen.config[SEED] - self.seeds[0]] = seen.loss
         followed.known = len(history.observations)
         self.tests.follow(followed.losses, followed.looks)
         return followed
@@ -131,7 +137,13 @@ class AdaptiveRepeats(Optimizer):
 
 @dataclass(slots=True)
 class _Followed:
-    """A history as far as it was followed: how many observations, their losses, and the looks that they gave."""
+    """A history as far as it was followed.
+
+    Attributes:
+        known: How many observations.
+        losses: By variant and repeat, the first of which is 0 whatever its seed.
+        looks: What they gave.
+    """
 
     history: History
     known: int
@@ -144,12 +156,23 @@ def proposal(variants: Mapping[str, Config], variant: str, seed: int) -> Config:
     return {VARIANT: variant, SEED: seed, **variants[variant]}
 
 
-def repeats_space(variants: Mapping[str, Config], repeats: int) -> SearchSpace:
+def seeds_of(repeats: int, first_seed: int) -> range:
+    """The seeds of that many repeats.
+
+    Raises:
+        OptimizerError: They are no whole numbers from 0 on.
+    """
+    first = count("first_seed", first_seed, least=0)
+    return range(first, first + count("repeats", repeats, least=1))
+
+
+def repeats_space(variants: Mapping[str, Config], repeats: int, *, first_seed: int = 0) -> SearchSpace:
     """The smallest search space that has the configurations of all variants.
 
     Args:
         variants: By name, what each sets beside ``variant`` and ``seed``: the same names in each.
         repeats: The number of seeds.
+        first_seed: The first of them.
 
     Raises:
         SearchSpaceError: A name is not a Python identifier, or a value is no bool, int, float, str or None.
@@ -158,7 +181,7 @@ def repeats_space(variants: Mapping[str, Config], repeats: int) -> SearchSpace:
         >>> repeats_space({"base": {"dropout": 0.2}, "without dropout": {"dropout": 0.0}}, 5)
         SearchSpace(variant=Choice(['base', 'without dropout']), seed=Ordinal([0, 1, 2, 3, 4]), dropout=...)
     """
-    domains = {VARIANT: Choice(list(variants)), SEED: Ordinal(list(range(repeats)))}
+    domains = {VARIANT: Choice(list(variants)), SEED: Ordinal(list(seeds_of(repeats, first_seed)))}
     for name in next(iter(variants.values())):
         values: list[Scalar] = []
         for config in variants.values():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from optimizers.base import WAIT, Answer, History, Observation, Optimizer, Problem
 from optimizers.errors import OptimizerError
 from optimizers.random_search import RandomSearch
-from optimizers.repeats import SEED, VARIANT, count, proposal, read_variants, repeats_space
+from optimizers.repeats import SEED, VARIANT, count, proposal, read_variants, repeats_space, seeds_of
 from optimizers.space import SearchSpace
 from optimizers.trial import Config
 
@@ -22,8 +22,8 @@ from optimizers.trial import Config
 class TunedRepeats(Optimizer):
     """Searches a space for each variant, then repeats the best configuration of each with several seeds.
 
-    All trials of the searches have the seed ``repeats``, and the repeats have 0, ..., ``repeats - 1``: so a
-    configuration is judged by other seeds than those that it was chosen by. The searches of all variants draw from the
+    All trials of the searches have the seed after the last one of the repeats: so a configuration is judged by
+    other seeds than the one that it was chosen by. The searches of all variants draw from the
     same random numbers, so random search tries the same configurations with each.
 
     Args:
@@ -31,6 +31,7 @@ class TunedRepeats(Optimizer):
         repeats: The number of seeds of the comparison.
         space: What is searched for each variant.
         n_configs: How many configurations of it each variant tries.
+        first_seed: The first seed of the comparison.
         optimizer: Proposes them; random search if not given.
 
     Raises:
@@ -47,10 +48,12 @@ class TunedRepeats(Optimizer):
         space: SearchSpace,
         *,
         n_configs: int = 8,
+        first_seed: int = 0,
         optimizer: Optimizer | None = None,
     ) -> None:
         self.variants = read_variants(variants)
-        self.repeats = count("repeats", repeats, least=1)
+        self.seeds = seeds_of(repeats, first_seed)
+        self.search_seed = self.seeds.stop
         self.n_configs = count("n_configs", n_configs, least=1)
         self.space = space
         self.optimizer = RandomSearch() if optimizer is None else optimizer
@@ -69,10 +72,10 @@ class TunedRepeats(Optimizer):
             if search.begun < self.n_configs:
                 answer = self.optimizer.ask(search.begun, search.history)
                 if isinstance(answer, dict):
-                    return proposal(self.variants, name, self.repeats) | answer
+                    return proposal(self.variants, name, self.search_seed) | answer
                 search.is_over = answer is None
                 waits |= answer is WAIT
-        for seed in range(self.repeats):
+        for seed in self.seeds:
             for name, search in searches.items():
                 if (not search.is_over and search.begun < self.n_configs) or search.history.pending:
                     waits = True
@@ -89,12 +92,12 @@ class TunedRepeats(Optimizer):
         searches = {name: _Search(History(problem)) for name in self.variants}
         begun: set[tuple[str, int]] = set()
         for trial, config in history.pending.items():
-            if config[SEED] == self.repeats:
+            if config[SEED] == self.search_seed:
                 searches[config[VARIANT]].history.pending[trial] = self._searched(config)
             else:
                 begun.add((config[VARIANT], config[SEED]))
         for seen in history.observations:
-            if seen.config[SEED] == self.repeats:
+            if seen.config[SEED] == self.search_seed:
                 own: Observation = replace(seen, config=self._searched(seen.config))
                 searches[seen.config[VARIANT]].history.observations.append(own)
             else:
@@ -128,11 +131,13 @@ class _Search:
         return best.config if best is not None and math.isfinite(best.loss) else None
 
 
-def tuned_space(variants: Mapping[str, Config], repeats: int, space: SearchSpace) -> SearchSpace:
+def tuned_space(
+    variants: Mapping[str, Config], repeats: int, space: SearchSpace, *, first_seed: int = 0
+) -> SearchSpace:
     """The search space of :class:`TunedRepeats`: that of the repeats with one more seed, and what is searched.
 
     Raises:
         SearchSpaceError: The names overlap, or a value is no bool, int, float, str or None.
     """
-    made = SearchSpace(repeats_space(variants, repeats + 1).domains, **space.domains)
+    made = SearchSpace(repeats_space(variants, repeats + 1, first_seed=first_seed).domains, **space.domains)
     return made.where(space.allows) if space.has_constraint else made

@@ -97,19 +97,22 @@ class Design:
                 return variant
         raise ConfigError(f"there is no variant {name!r}; there are {[variant.name for variant in self.variants]}")
 
-    def space(self, repeats: int | Literal["auto"]) -> SearchSpace:
+    def space(self, repeats: int | Literal["auto"], *, first_seed: int = 0) -> SearchSpace:
         """The search space of the trials: ``variant``, ``seed`` and what the variants set.
 
         Raises:
             SearchSpaceError: A value that ``train_fn`` takes by name is no bool, int, float, str or None.
         """
-        return repeats_space(self.configs, AUTO_BOUND if repeats == "auto" else repeats)
+        return repeats_space(self.configs, AUTO_BOUND if repeats == "auto" else repeats, first_seed=first_seed)
 
-    def optimizer(self, repeats: int | Literal["auto"], *, alpha: float = 0.05, ahead: int = 1) -> Optimizer:
+    def optimizer(
+        self, repeats: int | Literal["auto"], *, first_seed: int = 0, alpha: float = 0.05, ahead: int = 1
+    ) -> Optimizer:
         """The optimizer that goes through the variants and seeds.
 
         Args:
             repeats: Seeds of each variant; ``"auto"`` gives more to comparisons that are not decided, at most 20.
+            first_seed: The first seed.
             alpha: The probability of any false difference, at most, for ``"auto"``.
             ahead: Seeds past the last look that may have begun, for ``"auto"``.
 
@@ -117,8 +120,10 @@ class Design:
             OptimizerError: An argument is not valid.
         """
         if repeats == "auto":
-            return AdaptiveRepeats(self.configs, self.contrasts, AUTO_BOUND, alpha=alpha, ahead=ahead)
-        return Repeats(self.configs, repeats)
+            return AdaptiveRepeats(
+                self.configs, self.contrasts, AUTO_BOUND, first_seed=first_seed, alpha=alpha, ahead=ahead
+            )
+        return Repeats(self.configs, repeats, first_seed=first_seed)
 
     def __repr__(self) -> str:
         return f"Design({self.name!r}, variants={[variant.name for variant in self.variants]})"

@@ -85,6 +85,7 @@ class Ablation:
         direction: ``max`` or ``min``.
         alpha: The probability of any false difference, at most.
         bound: The bound of adaptive repeats; None where their number was fixed.
+        first_seed: The first seed of the study, from which adaptive repeats are counted.
 
     Example:
         >>> ablation = Ablation.of_trials(design, result.trials, metric="accuracy", direction="max")
@@ -101,6 +102,7 @@ class Ablation:
         direction: Literal["max", "min"] = "max",
         alpha: float = 0.05,
         bound: int | None = None,
+        first_seed: int = 0,
     ) -> None:
         self.design = design
         self.runs = tuple(runs)
@@ -108,6 +110,7 @@ class Ablation:
         self.direction = direction
         self.alpha = alpha
         self.bound = bound
+        self.first_seed = first_seed
 
     @classmethod
     def of_trials(
@@ -119,13 +122,14 @@ class Ablation:
         direction: Literal["max", "min"] = "max",
         alpha: float = 0.05,
         bound: int | None = None,
+        first_seed: int = 0,
         seeds: int | None = None,
     ) -> Ablation:
         """The answer that trials give; those that did not end are left out. For the other arguments, see the class.
 
         Args:
-            seeds: Trials of this seed and those past it are left out: they are the searches of a tuned study
-                (:class:`optimizers.tuned_repeats.TunedRepeats`).
+            seeds: How many seeds there are; trials of later ones are left out: they are the searches of a tuned
+                study (:class:`optimizers.tuned_repeats.TunedRepeats`).
         """
         runs = [
             Run(
@@ -135,16 +139,16 @@ class Ablation:
                 trial.seconds or None,
             )
             for trial in trials
-            if trial.is_over and (seeds is None or trial.config[SEED] < seeds)
+            if trial.is_over and (seeds is None or trial.config[SEED] < first_seed + seeds)
         ]
-        return cls(design, runs, metric=metric, direction=direction, alpha=alpha, bound=bound)
+        return cls(design, runs, metric=metric, direction=direction, alpha=alpha, bound=bound, first_seed=first_seed)
 
     @cached_property
     def findings(self) -> dict[str, Finding]:
         """What the tests say, by row; in losses, so that positive is worse."""
         sign = -1.0 if self.direction == "max" else 1.0
         losses = {
-            (run.variant, run.seed): sign * run.value
+            (run.variant, run.seed - self.first_seed): sign * run.value
             if run.value is not None and math.isfinite(run.value)
             else math.inf
             for run in self.runs

@@ -64,7 +64,8 @@ class AblationSearch:
         n_trials: How many there are at most.
         name: Of the optimizer, for people.
         bound: Of adaptive repeats.
-        seeds: Past which trials are those of a tuning.
+        first_seed: The first seed.
+        seeds: How many there are; trials of later ones are those of a tuning.
     """
 
     design: Design
@@ -73,6 +74,7 @@ class AblationSearch:
     n_trials: int
     name: str
     bound: int | None
+    first_seed: int
     seeds: int | None
 
     def outcome(self, trials: list[Trial], metric: str, direction: str) -> Ablation:
@@ -83,6 +85,7 @@ class AblationSearch:
             metric=metric,
             direction="min" if direction == "min" else "max",
             bound=self.bound,
+            first_seed=self.first_seed,
             seeds=self.seeds,
         )
 
@@ -93,6 +96,7 @@ def plan_ablation(
     *,
     design: DesignName,
     repeats: int | Literal["auto"],
+    first_seed: int,
     searched: SearchSpace | None,
     tune: bool | int,
     tuner: Optimizer | None,
@@ -100,6 +104,7 @@ def plan_ablation(
     """Check a study against its function, and make the search of it.
 
     Args:
+        first_seed: The first seed of the repeats.
         searched: What is tuned for each variant.
         tune: How many configurations each variant tries first; True for 8.
         tuner: Proposes them.
@@ -130,17 +135,20 @@ def plan_ablation(
     kind = f"{design}, repeats={repeats}"
     if searched is None:
         n_trials = len(designed.variants) * (AUTO_BOUND if repeats == "auto" else repeats)
-        optimizer = designed.optimizer(repeats)
+        optimizer = designed.optimizer(repeats, first_seed=first_seed)
         bound = AUTO_BOUND if repeats == "auto" else None
-        space = designed.space(repeats)
-        return AblationSearch(designed, space, optimizer, n_trials, f"ablation({kind})", bound, None)
+        space = designed.space(repeats, first_seed=first_seed)
+        return AblationSearch(designed, space, optimizer, n_trials, f"ablation({kind})", bound, first_seed, None)
     if repeats == "auto":
         raise ConfigError("tune=True needs a fixed number of repeats; pass repeats=5, say")
     n_configs = TUNED if tune is True else tune
-    optimizer = TunedRepeats(designed.configs, repeats, searched, n_configs=n_configs, optimizer=tuner)
-    space = tuned_space(designed.configs, repeats, searched)
+    optimizer = TunedRepeats(
+        designed.configs, repeats, searched, n_configs=n_configs, first_seed=first_seed, optimizer=tuner
+    )
+    space = tuned_space(designed.configs, repeats, searched, first_seed=first_seed)
     n_trials = len(designed.variants) * (n_configs + repeats)
-    return AblationSearch(designed, space, optimizer, n_trials, f"ablation({kind}, tune={n_configs})", None, repeats)
+    name = f"ablation({kind}, tune={n_configs})"
+    return AblationSearch(designed, space, optimizer, n_trials, name, None, first_seed, repeats)
 
 
 def _check_filled(train_fn: Callable[..., Any], given: tuple[str, ...]) -> None:

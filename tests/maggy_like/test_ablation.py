@@ -138,8 +138,11 @@ def test_pairs_find_what_either_of_two_will_do(ablate: Any) -> None:
 
 
 @pytest.mark.e2e
-def test_adaptive_repeats_end_once_all_is_decided(ablate: Any) -> None:
-    result = ablate(fns.worth, AblationStudy(data=fns.COLUMNS, label="y").features("A", "B"), repeats="auto")
+@pytest.mark.parametrize("seed", [0, 100])
+def test_adaptive_repeats_end_once_all_is_decided(ablate: Any, seed: int) -> None:
+    study = AblationStudy(data=fns.COLUMNS, label="y").features("A", "B")
+    result = ablate(fns.worth, study, repeats="auto", seed=seed)
+    assert min(run.seed for run in found(result).runs) == seed
     assert verdicts(result) == {"A": "worse without it", "B": "no difference seen"}
     assert len(result.trials) < 40  # of 60 at most
     assert result.ending == "completed"
@@ -149,15 +152,15 @@ def test_adaptive_repeats_end_once_all_is_decided(ablate: Any) -> None:
 @pytest.mark.e2e
 def test_each_variant_is_tuned_before_its_best_is_compared(ablate: Any) -> None:
     study = AblationStudy(data=fns.COLUMNS, label="y").features("A")
-    result = ablate(fns.tuned, study, searchspace={"x": Float(0, 1)}, tune=6, repeats=5)
+    result = ablate(fns.tuned, study, searchspace={"x": Float(0, 1)}, tune=6, repeats=5, seed=50)
     assert result.counts == {TrialState.COMPLETED: 2 * (6 + 5)}
     for variant in ("base", "without A"):
         mine = [trial for trial in result.trials if trial.config["variant"] == variant]
-        searched = [trial for trial in mine if trial.config["seed"] == 5]
+        searched = [trial for trial in mine if trial.config["seed"] == 55]
         best = max(searched, key=lambda trial: trial.value or 0.0)
         assert len({trial.config["x"] for trial in searched}) == 6
-        assert {trial.config["x"] for trial in mine if trial.config["seed"] < 5} == {best.config["x"]}
-    assert {run.seed for run in found(result).runs} == set(range(5))
+        assert {trial.config["x"] for trial in mine if trial.config["seed"] < 55} == {best.config["x"]}
+    assert {run.seed for run in found(result).runs} == set(range(50, 55))
     assert abs(found(result).rows[0].difference) < 0.2  # not the 0.36 of the other variant's best
 
 

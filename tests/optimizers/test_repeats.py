@@ -40,13 +40,14 @@ def losses_of(
 def search(
     optimizer: AdaptiveRepeats, losses: Losses, order: np.random.Generator, workers: int = 5
 ) -> set[tuple[str, int]]:
-    """Run to the end, trials ending in any order; returns what was tried."""
-    history = History(Problem(repeats_space(optimizer.variants, optimizer.tests.bound)))
+    """Run to the end, trials ending in any order; returns what was tried, repeats counted from 0."""
+    first = optimizer.seeds[0]
+    history = History(Problem(repeats_space(optimizer.variants, optimizer.tests.bound, first_seed=first)))
     tried: list[tuple[str, int]] = []
     for _ in itertools.count():
         while len(history.pending) < workers and isinstance(config := optimizer.ask(len(tried), history), dict):
             history.apply(Pending(len(tried), config))
-            tried.append((config["variant"], config["seed"]))
+            tried.append((config["variant"], config["seed"] - first))
         if not history.pending:
             break
         trial = int(order.choice(sorted(history.pending)))
@@ -68,20 +69,25 @@ def test_adaptive_repeats_keep_the_contract() -> None:
     check_optimizer(lambda: AdaptiveRepeats(VARIANTS, CONTRASTS, 6), spaces={"ablation": space})
 
 
-def test_all_variants_of_a_seed_come_together() -> None:
-    history = History(Problem(repeats_space(VARIANTS, 2)))
-    asked = [Repeats(VARIANTS, 2).ask(index, history) for index in range(7)]
+@pytest.mark.parametrize("first", [0, 100])
+def test_all_variants_of_a_seed_come_together(first: int) -> None:
+    optimizer, problem = Repeats(VARIANTS, 2, first_seed=first), Problem(repeats_space(VARIANTS, 2, first_seed=first))
+    optimizer.validate(problem)
+    asked = [optimizer.ask(index, History(problem)) for index in range(7)]
     assert [(a["variant"], a["seed"], a["dropout"]) for a in asked if isinstance(a, dict)] == [
-        (name, seed, config["dropout"]) for seed in range(2) for name, config in VARIANTS.items()
+        (name, seed, config["dropout"]) for seed in (first, first + 1) for name, config in VARIANTS.items()
     ]
     assert asked[6] is None
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 9))
-def test_the_order_of_arrival_changes_no_decision(order: int, workers: int) -> None:
+@given(st.integers(0, 10_000), st.integers(1, 9), st.sampled_from([0, 7]))
+def test_neither_the_order_of_arrival_nor_the_first_seed_changes_a_decision(
+    order: int, workers: int, first: int
+) -> None:
     losses = losses_of({"without A": 4.0, "without dropout": 0.0}, 12)
-    optimizer = AdaptiveRepeats(VARIANTS, CONTRASTS, 12)
+    optimizer = AdaptiveRepeats(VARIANTS, CONTRASTS, 12, first_seed=first)
+    optimizer.validate(Problem(repeats_space(VARIANTS, 12, first_seed=first)))
     tried = search(optimizer, losses, np.random.default_rng(order), workers)
     found = optimizer.tests.compare({key: losses[key] for key in tried})
     assert found == optimizer.tests.compare(losses)
@@ -123,6 +129,7 @@ def test_with_nothing_to_do_it_waits() -> None:
     ("make", "message"),
     [
         (lambda: Repeats(VARIANTS, 0), "repeats must be an integer of at least 1, got 0"),
+        (lambda: Repeats(VARIANTS, 3, first_seed=-1), "first_seed must be an integer of at least 0, got -1"),
         (lambda: Repeats({}, 3), "at least one"),
         (lambda: Repeats({"base": {"seed": 3}}, 3), "sets \\['seed'\\]"),
         (lambda: AdaptiveRepeats(VARIANTS, {"A": {"wihtout A": 1.0}}), "did you mean 'without A'"),

@@ -20,11 +20,13 @@ BEST = {"base": 0.8, "without norm": 0.2}
 
 
 def search(optimizer: TunedRepeats, workers: int, *, failing: str = "") -> list[Config]:
-    history = History(Problem(tuned_space(VARIANTS, optimizer.repeats, SPACE), seed=1))
+    space = tuned_space(VARIANTS, len(optimizer.seeds), SPACE, first_seed=optimizer.seeds[0])
+    history = History(Problem(space, seed=1))
     tried: list[Config] = []
     while True:
         while len(history.pending) < workers and isinstance(config := optimizer.ask(len(tried), history), dict):
             history.apply(Pending(len(tried), config))
+            space.validate(config)
             tried.append(config)
         if not history.pending:
             return tried
@@ -38,15 +40,15 @@ def test_it_keeps_the_contract() -> None:
     check_optimizer(lambda: TunedRepeats(VARIANTS, 3, SPACE, n_configs=3), spaces={"tuned": space})
 
 
-@pytest.mark.parametrize("workers", [1, 3, 20])
-def test_the_best_of_each_variant_is_repeated(workers: int) -> None:
-    tried = search(TunedRepeats(VARIANTS, 3, SPACE, n_configs=6), workers)
+@pytest.mark.parametrize(("workers", "first"), [(1, 0), (3, 10), (20, 0)])
+def test_the_best_of_each_variant_is_repeated(workers: int, first: int) -> None:
+    tried = search(TunedRepeats(VARIANTS, 3, SPACE, n_configs=6, first_seed=first), workers)
     assert len(tried) == 2 * (6 + 3)
     for name, best in BEST.items():
-        searched = [c["lr"] for c in tried if c["variant"] == name and c["seed"] == 3]
-        repeated = {(c["seed"], c["lr"]) for c in tried if c["variant"] == name and c["seed"] < 3}
+        searched = [c["lr"] for c in tried if c["variant"] == name and c["seed"] == first + 3]
+        repeated = {(c["seed"] - first, c["lr"]) for c in tried if c["variant"] == name and c["seed"] < first + 3}
         assert len(set(searched)) == 6
-        assert repeated == {(seed, min(searched, key=lambda lr: abs(lr - best))) for seed in range(3)}
+        assert repeated == {(repeat, min(searched, key=lambda lr: abs(lr - best))) for repeat in range(3)}
     assert {c["norm"] for c in tried if c["variant"] == "without norm"} == {False}
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,13 @@ def test_an_adaptive_study_that_ended_early_is_undecided(design: Design) -> None
     assert "undecided" in verdicts(found)
     assert "ended before it was decided" in repr(found)
     assert "group sequential" in found.method
+
+
+@pytest.mark.parametrize("bound", [None, 6])
+def test_the_first_seed_changes_no_finding(design: Design, bound: int | None) -> None:
+    made = runs(design)
+    later = [replace(run, seed=run.seed + 40) for run in made]
+    assert Ablation(design, later, bound=bound, first_seed=40).rows == Ablation(design, made, bound=bound).rows
 
 
 def test_trials_of_the_runtime(design: Design) -> None:
