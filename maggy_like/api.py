@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +13,7 @@ from maggy_like.ablation.study import AblationStudy
 from maggy_like.config import check_settings, whole
 from maggy_like.display import make_display
 from maggy_like.engines.base import Engine
-from maggy_like.engines.inline import InlineEngine
-from maggy_like.engines.local import LocalEngine
+from maggy_like.engines.choice import choose_engine
 from maggy_like.errors import ConfigError
 from maggy_like.handle import Experiment
 from maggy_like.inspection import check_parameters, modules_of, pickle_train_fn
@@ -24,12 +22,9 @@ from maggy_like.result import Result
 from maggy_like.training import result_of
 from maggy_like.watch import Callback
 from optimizers.base import Optimizer
-from optimizers.names import did_you_mean
 from optimizers.objectives import Direction
 from optimizers.registry import make_optimizer
 from optimizers.space import SearchSpace
-
-ENGINES = ("auto", "local", "spark", "inline")
 
 
 def lagom(
@@ -259,25 +254,3 @@ def check_no_search(**given: Any) -> None:
                 f"{name}={value!r} is for a search, and ablation=... goes through the variants of its study; leave one "
                 "of the two out"
             )
-
-
-def choose_engine(engine: str | Engine) -> Engine:
-    """The engine that was asked for.
-
-    Raises:
-        ConfigError: There is none of that name.
-        EngineError: It cannot be used here.
-    """
-    if isinstance(engine, Engine):
-        return engine
-    if engine not in ENGINES:
-        near = did_you_mean(engine, ENGINES) if isinstance(engine, str) else ""
-        raise ConfigError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {engine!r}{near}")
-    if engine == "inline":
-        return InlineEngine()
-    if engine == "spark" or (engine == "auto" and "pyspark" in sys.modules):
-        from maggy_like.engines.spark import SparkEngine, active_session
-
-        if engine == "spark" or active_session() is not None:
-            return SparkEngine()
-    return LocalEngine()

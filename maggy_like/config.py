@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import re
-import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +11,11 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import cloudpickle
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
 
 from maggy_like.errors import ConfigError, OptimizerError
 from maggy_like.inspection import name_of, uses_checkpoints
 from maggy_like.journal import Earlier
+from maggy_like.places import check_journal, check_name, check_store, default_name
 from maggy_like.result import Result
 from maggy_like.warm_start import gather, recorded
 from maggy_like.worker.task import Isolation
@@ -38,8 +34,6 @@ DEFAULT_TRIALS = 50
 
 LEAST_SILENCE = 1.0
 """Seconds below which a worker cannot tell a trial that is silent from one whose reports are on their way."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -287,31 +281,6 @@ def reach_hint(optimizer: Optimizer, problem: Problem) -> str:
     )
 
 
-def check_journal(journal: str | None, folder: Path) -> str:
-    """Where a run's journal goes: into its own folder, or into one of the same name elsewhere."""
-    return str(folder) if journal is None else folder_within("journal", journal, folder.name)
-
-
-def check_store(store: str | None, folder: Path) -> str:
-    """The URL of a run's checkpoints: in its own folder, or in one of the same name elsewhere."""
-    if store is None:
-        return (folder / "checkpoints").as_uri()
-    fs, path = url_to_fs(where := folder_within("store", store, folder.name))
-    return Path(path).as_uri() if isinstance(fs, LocalFileSystem) else where  # workers have folders of their own
-
-
-def folder_within(argument: str, given: str, name: str) -> str:
-    """The folder of a run in a place that the user gave, so that runs which share the place do not meet."""
-    if not isinstance(given, str):
-        raise ConfigError(f"{argument} must be the path or URL of a folder, got {given!r}")
-    where = f"{given.rstrip('/')}/{name}"
-    try:
-        url_to_fs(where)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"{argument}={given!r} cannot be opened: {error}; use a URL that fsspec knows") from error
-    return where
-
-
 def whole(name: str, value: Any, *, least: int) -> int:
     """A whole number of at least ``least``."""
     try:
@@ -337,19 +306,3 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
         near = did_you_mean(value, known) if isinstance(value, str) else ""
         raise ConfigError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}{near}")
     return str(value)
-
-
-def check_name(name: str) -> str:
-    """A run's name, fit for a folder."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"name={name!r} cannot name a folder; use letters, digits, '.', '_' and '-', and begin with one of "
-            "the first two"
-        )
-    return name
-
-
-def default_name(train_fn: Callable[..., Any]) -> str:
-    """A new run's name: the function's, the time, and four characters that make it its own."""
-    function = re.sub(r"[^A-Za-z0-9._-]", "", getattr(train_fn, "__name__", "")).lstrip("._-") or "run"
-    return f"{function}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"

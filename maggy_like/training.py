@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maggy_like.config import Settings, check_least, check_name, check_settings, whole
+from maggy_like.config import Settings, check_least, check_settings, whole
 from maggy_like.display import make_display
 from maggy_like.engines.base import Engine
+from maggy_like.engines.choice import choose_engine
 from maggy_like.errors import ConfigError, TrainingError
 from maggy_like.experiment import StateMachine
 from maggy_like.handle import Experiment
@@ -25,6 +26,7 @@ from maggy_like.inspection import (
 )
 from maggy_like.job import Job, Outcome, carry_out, check_watchers
 from maggy_like.messages import UNBOUNDED
+from maggy_like.places import check_name
 from maggy_like.result import Result, Training
 from maggy_like.watch import Callback
 from maggy_like.worker.checkpoints import load_state, returned_url, save_state
@@ -100,8 +102,6 @@ def run(
         >>> maggy_like.run(hello, workers=2)
         2.0
     """
-    from maggy_like.api import choose_engine
-
     given = check_config(config)
     space = SearchSpace({key: Constant(value) for key, value in given.items()})
     check_parameters(train_fn, space)

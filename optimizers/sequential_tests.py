@@ -135,7 +135,11 @@ class SequentialTests:
             for name, sample in looks.samples.items()
         }
         critical = crossing_height(self.alpha / len(self.contrasts))
-        widths = {name: self._width(len(sample.values), critical) for name, sample in looks.samples.items()}
+        has_looked = looks.seeds >= FIRST_LOOK  # an interval goes with a look, as a decision does
+        widths = {
+            name: self._width(len(sample.values), critical) if has_looked else math.inf
+            for name, sample in looks.samples.items()
+        }
         in_order = {name: looks.samples[name] for name in self.contrasts}
         return findings(in_order, p_values, widths, alpha=self.alpha, undecided=looks.open)
 

@@ -7,7 +7,7 @@ from collections import deque
 
 from maggy_like.experiment.commands import Append, Command, Show
 from maggy_like.experiment.states import SavedStates
-from maggy_like.experiment.teams import Team
+from maggy_like.experiment.workers import Team
 from maggy_like.messages import Finished, Reported
 from optimizers.base import Decision
 from optimizers.events import AttemptEnded, AttemptStarted, Columns, Event, Measured

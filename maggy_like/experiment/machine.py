@@ -29,8 +29,8 @@ from maggy_like.experiment.inputs import (
 )
 from maggy_like.experiment.proposals import Proposals
 from maggy_like.experiment.roster import Roster
-from maggy_like.experiment.teams import Team, Teams
-from maggy_like.experiment.workers import Worker, WorkerState
+from maggy_like.experiment.teams import Teams
+from maggy_like.experiment.workers import Team, Worker, WorkerState
 from maggy_like.messages import (
     Assign,
     Checkpointed,

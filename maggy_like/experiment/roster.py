@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from maggy_like.experiment.inputs import WorkerId, WorkerJoined
-from maggy_like.experiment.teams import Team, choose
-from maggy_like.experiment.workers import Worker, WorkerState
+from maggy_like.experiment.teams import choose
+from maggy_like.experiment.workers import Team, Worker, WorkerState
 
 
 class Roster:

@@ -1,15 +1,13 @@
-"""What the experiment knows of each worker."""
+"""What the experiment knows of each worker, and of those that run an attempt together."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from maggy_like.experiment.inputs import WorkerId
-
-if TYPE_CHECKING:
-    from maggy_like.experiment.teams import Team
+from maggy_like.messages import Finished
+from optimizers.trial import Failure
 
 
 class WorkerState(enum.StrEnum):
@@ -56,3 +54,78 @@ class Worker:
     def release(self, state: WorkerState) -> None:
         """Let go of the trial, if any."""
         self.state, self.team = state, None
+
+
+@dataclass(slots=True, eq=False)
+class Team:
+    """One attempt's workers, in order of rank.
+
+    Attributes:
+        since: When the attempt was assigned.
+        stopping: Whether the attempt was told to stop.
+        failure: What the attempt's end is to be called if it was stopped for a fault (a timeout).
+        saved: URLs of the states that the attempt told of.
+        ends: How ranks ended, in the order in which that was heard.
+        held: How many reports ranks had made when they were halted; None while nobody wants them to stop.
+    """
+
+    trial: int
+    attempt: int
+    members: tuple[Worker, ...]
+    since: float
+    stopping: bool = False
+    failure: Failure | None = None
+    saved: set[str] = field(default_factory=set)
+    ends: dict[int, Finished | Failure] = field(default_factory=dict)
+    held: dict[int, int] | None = None
+
+    def rank(self, worker: WorkerId) -> int:
+        """The rank of a member."""
+        return next(rank for rank, member in enumerate(self.members) if member.id == worker)
+
+    @property
+    def running(self) -> list[WorkerId]:
+        """The members that have not ended."""
+        return [member.id for rank, member in enumerate(self.members) if rank not in self.ends]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every member has."""
+        return len(self.ends) == len(self.members)
+
+    @property
+    def stop_at(self) -> int | None:
+        """The report in which all must stop: the first that none of them has passed; None until all have said."""
+        if self.held is None or not all(rank in self.held or rank in self.ends for rank in range(len(self.members))):
+            return None
+        return max(self.held.values(), default=0) + 1
+
+    def end(self) -> Finished | Failure:
+        """How the attempt ended: as rank 0 did, or with the earliest failure.
+
+        A failed collective operation is no cause of its own while there is another: it is how the others hear
+        that a rank is gone. Nor is the loss of a worker, if a rank had failed before.
+        """
+        faults = {rank: end for rank, end in self.ends.items() if is_fault(end)}
+        if not faults:
+            return self.ends[0]
+        rank = min(faults, key=lambda rank: _order(faults[rank]))
+        return faults[rank] if len(self.members) == 1 else _of_rank(rank, faults[rank])
+
+
+def is_fault(end: Finished | Failure) -> bool:
+    """Whether a rank that ended so ends the attempt for all."""
+    return isinstance(end, Failure) or end.outcome in ("raised", "died")
+
+
+def _order(end: Finished | Failure) -> tuple[int, float]:
+    if isinstance(end, Failure):
+        return 1, 0.0
+    return (2, end.at) if end.kind == "collective" else (0, end.at)
+
+
+def _of_rank(rank: int, end: Finished | Failure) -> Finished | Failure:
+    message = f"rank {rank}: {end.message}"
+    if isinstance(end, Failure):
+        return Failure(end.kind, message, end.traceback)
+    return Finished(end.trial, end.attempt, end.outcome, kind=end.kind, message=message, traceback=end.traceback)

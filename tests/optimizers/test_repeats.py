@@ -243,6 +243,12 @@ def test_p_values_never_rise_and_decisions_stay() -> None:
     assert found
 
 
+def test_before_the_first_look_nothing_bounds_a_difference() -> None:
+    losses = losses_of({"without A": 0.0, "without dropout": 0.0}, 2, seed=168)  # two differences close to each other
+    found = SequentialTests(CONTRASTS, 3).compare(losses)["A"]
+    assert (found.low, found.high, found.differs, found.decided) == (-math.inf, math.inf, False, False)
+
+
 def test_what_is_not_decided_says_so() -> None:
     losses = losses_of({"without A": 1.0, "without dropout": 0.5}, 4, seed=2)
     found = SequentialTests(CONTRASTS, 20).compare(losses)
