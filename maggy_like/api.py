@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from maggy_like.ablation.design import DesignName
-from maggy_like.ablation.search import PRELOAD, AblatedFunction, plan_ablation
+from maggy_like.ablation.search import AblatedFunction, plan_ablation
 from maggy_like.ablation.study import AblationStudy
 from maggy_like.config import check_settings, whole
 from maggy_like.display import make_display
@@ -45,8 +45,8 @@ def lagom(
     seed: int = 0,
     name: str | None = None,
     directory: str | Path = "maggy_runs",
-    journal: str | None = None,
-    store: str | None = None,
+    journal: str | Path | None = None,
+    store: str | Path | None = None,
     resume: bool = False,
     isolation: Literal["process", "worker"] = "process",
     max_attempts: int = 3,
@@ -223,8 +223,8 @@ def lagom(
     check_watchers(callbacks, experiment)
     preload = modules_of(train_fn, wide=workers_per_trial > 1 or bool(train_best))
     if study is not None:
-        settings = replace(settings, optimizer_name=study.name, is_ablation=True)
-        preload = (*preload, *PRELOAD)
+        settings = replace(settings, optimizer_name=study.name, variants=study.design.described)
+        preload = (*preload, *study.preload)
     provider = choose_engine(engine)
     job = Job(
         settings,

@@ -48,7 +48,7 @@ class Settings:
         workers_per_trial: How many workers run a trial together.
         train_steps: Steps of the training that follows; 0 for none.
         train_config: With which configuration, if not the best.
-        is_ablation: Whether trials are compared in groups, so that none of them is the best.
+        variants: Those of an ablation, described; trials are compared in groups then, and none of them is the best.
         min_workers: How many workers will do; None for all.
         keep_checkpoints: How many of an attempt's newest states to keep.
         journal: The folder of the run's journal, a path or a URL.
@@ -82,7 +82,12 @@ class Settings:
     keep_checkpoints: int
     hints: tuple[str, ...]
     train_config: Config | None = None
-    is_ablation: bool = False
+    variants: tuple[str, ...] = ()
+
+    @property
+    def is_ablation(self) -> bool:
+        """Whether it is an ablation."""
+        return bool(self.variants)
 
     @property
     def others(self) -> tuple[tuple[Direction, str], ...]:
@@ -105,8 +110,8 @@ def check_settings(
     seed: int,
     name: str | None,
     directory: str | Path,
-    journal: str | None,
-    store: str | None,
+    journal: str | Path | None,
+    store: str | Path | None,
     resume: bool,
     isolation: str,
     max_attempts: int,

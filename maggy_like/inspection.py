@@ -35,8 +35,11 @@ _HELPERS = {
 """What a function calls, and the module of ours that serves it."""
 
 
-def check_parameters(train_fn: Callable[..., Any], space: SearchSpace) -> None:
+def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source: str = "the search space") -> None:
     """Check that every parameter of ``train_fn`` is filled, and every name of the space is taken.
+
+    Args:
+        source: What people call the space.
 
     Raises:
         TrainFunctionError: One is not.
@@ -59,28 +62,28 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace) -> None:
                 f"parameter {parameter.name!r} of {name} is positional-only; parameters are given by name"
             )
         elif parameter.default is inspect.Parameter.empty:
-            _check_filled(name, parameter.name, space)
+            _check_filled(name, parameter.name, space, source)
     for given in space.names:
         if given in INJECTED:
             raise TrainFunctionError(
-                f"the search space has a parameter {given!r}, but {name} gets its {given!r} from the "
+                f"{source} has a parameter {given!r}, but {name} gets its {given!r} from the "
                 "runtime; choose another name"
             )
         if given not in parameters and not takes_all:
             raise TrainFunctionError(
-                f"{name} has no parameter {given!r}, which the search space sets"
+                f"{name} has no parameter {given!r}, which {source} sets"
                 f"{did_you_mean(given, parameters)}; add it, or take config (a dict of all)"
             )
 
 
-def _check_filled(function: str, name: str, space: SearchSpace) -> None:
+def _check_filled(function: str, name: str, space: SearchSpace, source: str) -> None:
     if name in INJECTED:
         return
     if name not in space:
         known = [*space.names, *INJECTED]
         raise TrainFunctionError(
             f"nothing fills the parameter {name!r} of {function}{did_you_mean(name, known)}; "
-            f"give it a default, or add it to the search space (which has {', '.join(space.names)})"
+            f"give it a default, or add it to {source} (which has {', '.join(space.names) or 'nothing'})"
         )
     if space.domains[name].when:
         raise TrainFunctionError(
@@ -95,20 +98,33 @@ def pickle_train_fn(train_fn: Callable[..., Any]) -> bytes:
     Raises:
         TrainFunctionError: It holds something that cannot be sent, which the message names.
     """
+    return pickle_named(train_fn, name_of(train_fn))
+
+
+def pickle_named(value: Any, what: str) -> bytes:
+    """A value as bytes for the workers.
+
+    Args:
+        value: A function, most of the time.
+        what: It, in words, for the message.
+
+    Raises:
+        TrainFunctionError: It is or holds something that cannot be sent, which the message names.
+    """
     try:
-        return bytes(cloudpickle.dumps(train_fn))
+        return bytes(cloudpickle.dumps(value))
     except Exception as error:
-        culprit = _find_culprit(train_fn)
+        culprit = _find_culprit(value)
         if culprit is None:
-            raise TrainFunctionError(f"{name_of(train_fn)} cannot be sent to the workers: {error}") from error
-        where, name, value = culprit
+            raise TrainFunctionError(f"{what} cannot be sent to the workers: {error}") from error
+        where, name, found = culprit
         raise TrainFunctionError(
-            f"{name_of(train_fn)} uses {where} {name!r} of type {type(value).__name__}, which cannot be sent "
+            f"{what} uses {where} {name!r} of type {type(found).__name__}, which cannot be sent "
             f"to the workers ({error}); create it inside the function"
         ) from error
 
 
-def _find_culprit(function: Callable[..., Any]) -> tuple[str, str, Any] | None:
+def _find_culprit(function: Any) -> tuple[str, str, Any] | None:
     for where, name, value in _references(function):
         try:
             cloudpickle.dumps(value)
@@ -118,7 +134,7 @@ def _find_culprit(function: Callable[..., Any]) -> tuple[str, str, Any] | None:
     return None
 
 
-def _references(function: Callable[..., Any]) -> Iterator[tuple[str, str, Any]]:
+def _references(function: Any) -> Iterator[tuple[str, str, Any]]:
     """What a function brings along: (kind, name, value)."""
     if isinstance(function, partial):
         yield from (("the argument", str(name), value) for name, value in enumerate(function.args))
@@ -156,7 +172,7 @@ def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str
     Args:
         wide: Whether several workers may run it together.
     """
-    names: dict[str, None] = {}
+    names: dict[str, None] = {_home(train_fn): None}
     words: set[str] = set()
     for function in _own_functions(train_fn):
         for code in _codes(function):
@@ -178,6 +194,10 @@ def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str
         names |= {RENDEZVOUS: None, TORCH_LATE: None}
     names |= {home: None for helper, home in _HELPERS.items() if helper in words}
     return tuple(name for name in names if _is_installed(name))
+
+
+def _home(function: Any) -> str:
+    return _home(function.func) if isinstance(function, partial) else str(getattr(function, "__module__", ""))
 
 
 def _own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]:

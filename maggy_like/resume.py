@@ -9,6 +9,7 @@ from maggy_like.config import Settings
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.experiment import StateMachine
 from maggy_like.journal import FORMAT_VERSION, Journal, Mender, RunHeader, place_of, reading, to_records
+from maggy_like.worker.checkpoints import mark_store
 from optimizers.asha import ASHA
 from optimizers.population import PBT
 
@@ -18,14 +19,17 @@ _MOST_TOLD = 5
 """Sentences about a damaged journal that the display shows; the log has all."""
 
 
-def open_journal(settings: Settings, experiment: StateMachine) -> tuple[Journal, list[str]]:
-    """A new run's journal, or an old one replayed into the experiment.
+def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> tuple[Journal, list[str]]:
+    """A new run's journal, or an old one replayed into the experiment; the run's store has its mark then.
+
+    Args:
+        run_id: The mark.
 
     Returns:
         The journal, and what the user should know of its damage and mend.
 
     Raises:
-        ConfigError: The name is taken, the folder cannot be written, or the run was another search.
+        ConfigError: The name is taken, its places cannot be written, or the run was another search.
         JournalError: There is nothing to resume, or its journal is in use or damaged beyond mending.
     """
     place = place_of(settings.journal)
@@ -45,15 +49,33 @@ def open_journal(settings: Settings, experiment: StateMachine) -> tuple[Journal,
         raise ConfigError(
             f"directory={str(settings.directory.parent)!r} cannot be written ({error}); pass another"
         ) from error
+    if not exists:
+        _mark(settings.store, run_id)  # first: a run that cannot begin does not take its name
     journal = Journal(place)
     try:
         if settings.resume:
-            return journal, _replay(journal, _header(settings), experiment)
+            told = _replay(journal, _header(settings), experiment)
+            _mark(settings.store, run_id)
+            return journal, told
         journal.begin(_header(settings))
         return journal, []
     except BaseException:
         journal.close()
         raise
+
+
+def _mark(store: str, run_id: str) -> None:
+    """Leave the mark in the store by which workers see that it is the same place.
+
+    Raises:
+        ConfigError: The store cannot be written.
+    """
+    try:
+        mark_store(store, run_id)
+    except Exception as error:  # of whatever file system it is
+        raise ConfigError(
+            f"the store {store!r} cannot be written ({type(error).__name__}: {error}); pass another store=URL"
+        ) from error
 
 
 def _replay(journal: Journal, header: RunHeader, experiment: StateMachine) -> list[str]:
@@ -100,15 +122,26 @@ def _header(settings: Settings) -> RunHeader:
         max_budget=settings.max_budget,
         constrained=settings.space.has_constraint,
         earlier=to_records(settings.earlier),
+        variants=list(settings.variants),
     )
 
 
 def _check_same(known: RunHeader, now: RunHeader) -> None:
-    """Raise if a run is to be resumed as another search."""
-    for field in ("space", "optimizer", "direction", "metric", "seed", "max_budget", "constrained"):
+    """Raise if a run is to be resumed as another search.
+
+    Raises:
+        ConfigError: It is.
+    """
+    for field in ("optimizer", "space", "direction", "metric", "seed", "max_budget", "constrained"):
         before, given = getattr(known, field), getattr(now, field)
         if before != given:
             raise ConfigError(
                 f"the run {known.name!r} was started with {field}={before!r}, not {given!r}; "
                 "resume it with the same, or choose another name"
+            )
+    for before, given in zip(known.variants, now.variants, strict=False):  # an old journal has none
+        if before != given:
+            raise ConfigError(
+                f"the run {known.name!r} was started with the variant {before!r}, not {given!r}; resume it with the "
+                "same study, or choose another name"
             )

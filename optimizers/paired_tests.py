@@ -26,10 +26,9 @@ Contrast = Mapping[str, float]
 Losses = Mapping[tuple[str, int], float]
 """Losses by variant and seed; ``inf`` where the trial failed, absent where it did not end."""
 
-_CONSTANT = 1e-6
+_SINGLE, _DOUBLE = (4.0 * float(np.finfo(kind).epsneg) for kind in (np.float32, np.float64))
 """Differences count as all the same if their deviation is below this share of the losses: it is rounding. Metrics
 often come in single precision, and one that counts (an accuracy) gives the same difference twice now and then."""
-
 
 _LARGEST = 1e150
 """Losses past this have diverged, and their squares are past all floats."""
@@ -107,17 +106,27 @@ def differences(contrast: Contrast, losses: Losses, seeds: Iterable[int]) -> Dif
     Example:
         >>> losses = {("base", 0): 1.0, ("without A", 0): 1.5, ("base", 1): 1.0, ("without A", 1): math.inf}
         >>> differences({"without A": 1.0, "base": -1.0}, losses, range(2))
-        Differences(values=array([0.5]), dropped=1, rounding=1.5e-06)
+        Differences(values=array([0.5]), dropped=1, rounding=3.576278686523438e-07)
     """
-    values, dropped, largest = [], 0, 0.0
+    values: list[float] = []
+    used: list[float] = []
+    dropped = 0
     for seed in seeds:
         terms = [(weight, losses[variant, seed]) for variant, weight in contrast.items() if (variant, seed) in losses]
         if not all(is_usable(loss) for _, loss in terms):
             dropped += 1
         elif len(terms) == len(contrast):
             values.append(math.fsum(weight * loss for weight, loss in terms))
-            largest = max(largest, *(abs(loss) for _, loss in terms))
-    return Differences(np.array(values), dropped, _CONSTANT * largest)
+            used += [loss for _, loss in terms]
+    return Differences(np.array(values), dropped, _rounding(used))
+
+
+def _rounding(losses: list[float]) -> float:
+    """How far a difference of these may be off, by the precision that they seem to have."""
+    known = np.abs(np.array(losses))
+    with np.errstate(over="ignore"):  # past single precision, so not of it
+        single = known[known.astype(np.float32) == known]
+    return max(_SINGLE * float(single.max(initial=0.0)), _DOUBLE * float(known.max(initial=0.0)))
 
 
 def compare(contrasts: Mapping[str, Contrast], losses: Losses, *, alpha: float = 0.05) -> dict[str, Finding]:

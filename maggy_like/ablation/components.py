@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,10 @@ class Modules:
 
     Attributes:
         name: The component's name.
-        paths: As in ``named_modules()``.
-        replace: ``"identity"``, ``"zero"``, a module, or a function of the module that is replaced.
+        paths: As in ``named_modules()``; of a module that is shared, all.
+        replace: ``"identity"``, ``"zero"``, a module, or a function of the module that is replaced. Of a module, each
+            place gets a copy, whose weights its ``reset_parameters()`` draws anew, by the seed; what has no such
+            method keeps its values.
     """
 
     name: str
@@ -73,19 +75,30 @@ class WantedModules:
     patterns: tuple[str, ...]
     replace: Any
 
-    def among(self, known: Iterable[str]) -> list[Modules]:
-        """The components that these are in a model with the modules ``known``.
+    def among(self, known: Mapping[str, Sequence[str]]) -> list[Modules]:
+        """The components that these are in a model.
 
-        Of modules inside each other, the outermost is taken alone.
+        Of modules inside each other, the outermost is taken alone; a container stands for the modules in it.
+
+        Args:
+            known: The names of all modules, with all names that each has; a container has none.
 
         Raises:
             ConfigError: A name is unknown, or a glob fits nothing.
         """
-        found = matching(self.patterns, known, "module", self.name)
-        paths = tuple(path for path in found if not any(path.startswith(f"{outer}.") for outer in found))
         if self.name is not None:
-            return [Modules(self.name, paths, self.replace)]
-        return [Modules(path, (path,), self.replace) for path in paths]
+            return [self._component(self.name, _outermost(matching(self.patterns, known, "module", self.name), known))]
+        made: dict[tuple[str, ...], Modules] = {}
+        for pattern in self.patterns:
+            inside = _outermost(matching([pattern], known, "module", None), known)
+            groups = {pattern: inside} if pattern in known else {path: {path: inside[path]} for path in inside}
+            for name, places in groups.items():
+                component = self._component(name, places)
+                made.setdefault(component.paths, component)
+        return list(made.values())
+
+    def _component(self, name: str, places: Mapping[str, Sequence[str]]) -> Modules:
+        return Modules(name, tuple(dict.fromkeys(path for paths in places.values() for path in paths)), self.replace)
 
 
 def named(
@@ -127,6 +140,22 @@ def matching(patterns: Iterable[str], known: Iterable[str], what: str, group: st
             raise ConfigError(f"there is no {what} {pattern!r}{of}{did_you_mean(pattern, known)}; {_listed(known)}")
         found.update(fits)
     return [name for name in known if name in found]
+
+
+def _outermost(names: Iterable[str], known: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """All names of those modules that lie in no other, with containers replaced by what is in them."""
+    found = list(names)
+    for name in found:  # which grows
+        if not known[name]:
+            found += [inner for inner in known if inner.rpartition(".")[0] == name]
+    whole = {name for name in found if known[name]}
+    if not whole:
+        raise ConfigError(f"{', '.join(found)} has no forward and no module in it, so nothing fits there; leave it out")
+    return {name: known[name] for name in known if name in whole and not _lies_in(name, whole)}
+
+
+def _lies_in(name: str, outer: Iterable[str]) -> bool:
+    return any(name.startswith(f"{path}.") for path in outer)
 
 
 def kind_of(component: Component) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -46,10 +47,22 @@ class Effect:
 
 @dataclass(frozen=True)
 class Plan:
-    """A design before its variants are made: what each is without, by name, and what is asked of them."""
+    """A design before its variants are made: what each is without, by name, and what is asked of them.
 
-    removed: Mapping[str, tuple[str, ...]]
+    Raises:
+        ConfigError: Two variants, or two lines of the answer, have one name.
+    """
+
+    variants: tuple[tuple[str, tuple[str, ...]], ...]
     effects: tuple[Effect, ...]
+
+    def __post_init__(self) -> None:
+        for names in ([name for name, _ in self.variants], [effect.label for effect in self.effects]):
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise ConfigError(
+                    f"the design has {twice[0]!r} twice, since a component is called as several together are; give it "
+                    "another name, as in .modules(other_name=...) or .features(other_name=...)"
+                )
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,6 +93,11 @@ class Design:
     def contrasts(self) -> dict[str, Contrast]:
         """The weights of each comparison, by its label."""
         return {effect.label: effect.contrast for effect in self.effects}
+
+    @property
+    def described(self) -> tuple[str, ...]:
+        """What each variant is, in words that change when it does; of functions the names alone."""
+        return tuple(_described(variant) for variant in self.variants)
 
     @property
     def configs(self) -> dict[str, Config]:
@@ -132,15 +150,14 @@ class Design:
 def make_design(study: AblationStudy, name: DesignName, limit: int) -> Design:
     """Make and check the variants of a study that is bound; see :meth:`AblationStudy.designed`."""
     components = [component.name for component in study.components]
-    n_variants = {"add_one_in": len(components) + 2, "pairs": 1 + math.comb(len(components) + 1, 2)}
-    n = 2 ** len(components) if name == "factorial" else n_variants.get(name, len(components) + 1)
-    if n > limit:
+    n = 2 ** len(components)
+    if name == "factorial" and n > limit:
         raise ConfigError(
-            f"the design {name!r} of {len(components)} components has {n} variants, past limit={limit}; "
-            "group components, use 'leave_one_out', or raise the limit"
+            f"the design {name!r} of {len(components)} components has {n} variants, past limit={limit}; give "
+            "components that belong together one name, or use design='pairs' or 'leave_one_out'"
         )
     plan = _plan(name, components, study.groups)
-    variants = tuple(study.without(*removed, called=called) for called, removed in plan.removed.items())
+    variants = tuple(study.without(*removed, called=called) for called, removed in plan.variants)
     for variant in variants:
         if study.columns and not variant.features:
             raise ConfigError(f"the variant {variant.name!r} is left with no feature; leave some out of the study")
@@ -176,30 +193,30 @@ def _plan(name: DesignName, components: list[str], groups: Mapping[str, tuple[st
 
 
 def _leave_out(groups: Mapping[str, tuple[str, ...]]) -> Plan:
-    removed = {BASE: (), **{f"without {group}": members for group, members in groups.items()}}
-    return Plan(removed, tuple(Effect(group, {f"without {group}": 1.0, BASE: -1.0}) for group in groups))
+    variants = ((BASE, ()), *((f"without {group}", members) for group, members in groups.items()))
+    return Plan(variants, tuple(Effect(group, {f"without {group}": 1.0, BASE: -1.0}) for group in groups))
 
 
 def _add_one_in(components: list[str]) -> Plan:
-    removed: dict[str, tuple[str, ...]] = {BASE: (), NONE: tuple(components)}
+    variants: list[tuple[str, tuple[str, ...]]] = [(BASE, ()), (NONE, tuple(components))]
     effects = [Effect("all of them", {NONE: 1.0, BASE: -1.0})]
     for component in components if len(components) > 1 else ():
-        removed[f"only {component}"] = tuple(other for other in components if other != component)
+        variants.append((f"only {component}", tuple(other for other in components if other != component)))
         effects.append(Effect(component, {NONE: 1.0, f"only {component}": -1.0}))
-    return Plan(removed, tuple(effects))
+    return Plan(tuple(variants), tuple(effects))
 
 
 def _pairs(components: list[str]) -> Plan:
     single = _leave_out({component: (component,) for component in components})
-    removed, effects = dict(single.removed), list(single.effects)
+    variants, effects = list(single.variants), list(single.effects)
     for a, b in _two(components):
         both = without_name([a, b])
-        removed[both] = (a, b)
+        variants.append((both, (a, b)))
         effects.append(Effect(f"{a} and {b}", {both: 1.0, BASE: -1.0}))
     for a, b in _two(components):
         weights = {without_name([a, b]): 1.0, without_name([a]): -1.0, without_name([b]): -1.0, BASE: 1.0}
         effects.append(Effect(f"{a} x {b}", weights, is_interaction=True))
-    return Plan(removed, tuple(effects))
+    return Plan(tuple(variants), tuple(effects))
 
 
 def _factorial(components: list[str]) -> Plan:
@@ -208,17 +225,29 @@ def _factorial(components: list[str]) -> Plan:
     Source: Box, Hunter and Hunter, "Statistics for Experimenters", 2005, chapter 5.
     """
     subsets = [c for size in range(len(components) + 1) for c in combinations(components, size)]
-    removed = {without_name(subset): subset for subset in subsets}
+    variants = tuple((without_name(subset), subset) for subset in subsets)
     half = 2.0 / len(subsets)
-    effects = [
-        Effect(a, {name: half if a in subset else -half for name, subset in removed.items()}) for a in components
-    ]
+    effects = [Effect(a, {name: half if a in subset else -half for name, subset in variants}) for a in components]
     for a, b in _two(components):
-        signs = {name: 1.0 if (a in subset) == (b in subset) else -1.0 for name, subset in removed.items()}
+        signs = {name: 1.0 if (a in subset) == (b in subset) else -1.0 for name, subset in variants}
         # Twice the average difference of differences over the others: the scale of the interaction in "pairs".
         weights = {name: 2.0 * half * sign for name, sign in signs.items()}
         effects.append(Effect(f"{a} x {b}", weights, is_interaction=True))
-    return Plan(removed, tuple(effects))
+    return Plan(variants, tuple(effects))
+
+
+def _described(variant: Variant) -> str:
+    parts = [f"without column {column}" for column in variant.dropped]
+    parts += [f"{_word(module.replace)} for {path}" for module in variant.replaced for path in module.paths]
+    parts += [f"{name}={_word(value)}" for name, value in variant.config.items()]
+    parts += [f"changed by {_word(change)}" for change in (*variant.model_changes, *variant.data_changes)]
+    return f"{variant.name}: {', '.join(parts) or 'nothing removed'}"
+
+
+def _word(value: object) -> str:
+    """What people would call a value, without where it lies in memory."""
+    name = getattr(value, "__qualname__", None)
+    return name if isinstance(name, str) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _two(components: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maggy_like.ablation.text import difference_text, p_text
+from maggy_like.display.text import clean
 from maggy_like.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 WORSE, BETTER, OPEN = "#b2182b", "#2166ac", "#777777"
 """Colours that people who do not see all of them tell apart."""
 
+_LONGEST = 60  # characters of a name
 _WIDEST = 4.0  # times the largest difference: intervals that reach further are cut, with an arrow
 
 
@@ -28,7 +31,8 @@ def plot(ablation: Ablation, path: str | Path) -> None:
 
     rows = ablation.rows
     reach = _reach(rows)
-    longest = max(len(row.component) for row in rows)
+    names = [_plain(row.component) for row in rows]
+    longest = max(map(len, names))
     figure = Figure(figsize=(6.2 + 0.075 * longest, 1.5 + 0.34 * len(rows)), layout="constrained", dpi=150)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -57,7 +61,7 @@ def plot(ablation: Ablation, path: str | Path) -> None:
                 annotation_clip=False,
                 fontsize=9,
             )
-    axes.set_yticks(range(len(rows)), [row.component for row in rows])
+    axes.set_yticks(range(len(rows)), names, parse_math=False)  # a dollar is no formula
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(-reach * 1.04, reach * 1.04)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
@@ -68,8 +72,8 @@ def plot(ablation: Ablation, path: str | Path) -> None:
     worse, better = ("left", "right") if ablation.direction == "max" else ("right", "left")
     for side, words, colour in ((worse, "worse without it", WORSE), (better, "better without it", BETTER)):
         axes.set_title(_pointed(words, side), loc="left" if side == "left" else "right", color=colour, fontsize=9)
-    level = f"{100 * (1 - ablation.alpha):g} %"
-    axes.set_xlabel(f"change of {ablation.metric}, {level} intervals{' (simultaneous)' if len(rows) > 1 else ''}")
+    kind = f"{100 * (1 - ablation.alpha):g} % intervals{' (simultaneous)' if len(rows) > 1 else ''}"
+    axes.set_xlabel(f"change of {_plain(ablation.metric)}, {kind}", parse_math=False)
     figure.savefig(path)
 
 
@@ -85,6 +89,11 @@ def _colour(row: Row) -> str:
     if row.verdict in ("worse without it", "both: worse than the sum"):
         return WORSE
     return BETTER if row.verdict in ("better without it", "both: better than the sum") else OPEN
+
+
+def _plain(name: str) -> str:
+    """A name as it stands on the picture: on one line, and not too long."""
+    return textwrap.shorten(clean(name), _LONGEST, placeholder=" …")
 
 
 def _pointed(words: str, side: str) -> str:

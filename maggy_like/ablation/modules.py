@@ -3,50 +3,139 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from maggy_like.ablation.nested import first_input, first_name, mapped, parts
 from maggy_like.errors import ConfigError
 
 if TYPE_CHECKING:
     from maggy_like.ablation.components import Modules
-    from maggy_like.ablation.variant import Variant
+
+_KNOWN_AT_MOST = 128
+"""Calls whose outputs a stand-in remembers."""
+
+_CONSTANT = bool | int | float | str | None | torch.dtype | torch.device
 
 
-class Zero(nn.Module):
-    """Zeros of the shape that a module would give.
+class _Outputs:
+    """What a module would give: the shapes and dtypes of its output, whatever its structure.
 
-    The shape comes from a copy of it on torch's ``meta`` device: it computes nothing and holds no memory, and its
+    They come from a copy of it on torch's ``meta`` device: it computes nothing and holds no memory, and its
     parameters are none of the model's.
     """
 
     def __init__(self, replaced: nn.Module) -> None:
-        super().__init__()
-        self._shape_of = (copy.deepcopy(replaced).to("meta"),)  # in a tuple, so that it is no submodule
-        self._known: dict[Any, torch.Tensor] = {}
+        self._copy = _on_meta(replaced)
+        self._kind = type(replaced).__name__
+        self._known: dict[Any, Any] = {}
+        self._device = next((held.device for held in (*replaced.parameters(), *replaced.buffers())), None)
 
-    def forward(self, *inputs: Any) -> torch.Tensor:
-        """Zeros, on the device of the first input."""
-        device = next((given.device for given in inputs if isinstance(given, torch.Tensor)), None)
-        key = tuple((given.shape, given.dtype) if isinstance(given, torch.Tensor) else None for given in inputs)
+    def of(self, inputs: tuple[Any, ...], named: dict[str, Any], training: bool) -> Any:
+        """The output for these inputs, with tensors on ``meta``.
+
+        Raises:
+            ConfigError: It cannot be told without the values of tensors, or is made of other things.
+        """
+        key = (training, _key((inputs, named)))
         if key not in self._known:
-            self._known[key] = self._shaped(inputs)
-        shaped = self._known[key]
-        return torch.zeros(shaped.shape, dtype=shaped.dtype, device=device)
+            if len(self._known) >= _KNOWN_AT_MOST:
+                self._known.clear()
+            self._known[key] = self._run(inputs, named, training)
+        return self._known[key]
 
-    def _shaped(self, inputs: tuple[Any, ...]) -> torch.Tensor:
-        moved = [given.to("meta") if isinstance(given, torch.Tensor) else given for given in inputs]
-        with torch.no_grad():
-            shaped = self._shape_of[0](*moved)
-        if not isinstance(shaped, torch.Tensor):
+    def device(self, given: Any) -> torch.device | None:
+        """That of the first tensor of the inputs, or else of the module's parameters."""
+        return next((tensor.device for tensor in tensors(given)), self._device)
+
+    def apply(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Follow ``model.to(...)``, ``.half()`` and the like, which call this of every module."""
+
+        def cast(held: torch.Tensor) -> torch.Tensor:
+            return held.to(function(torch.empty(0, dtype=held.dtype)).dtype)
+
+        self._copy._apply(cast)  # type: ignore[no-untyped-call]
+        self._device = function(torch.empty(0, device=self._device)).device
+        self._known.clear()
+
+    def _run(self, inputs: tuple[Any, ...], named: dict[str, Any], training: bool) -> Any:
+        dtype = next((held.dtype for held in self._copy.parameters() if held.is_floating_point()), None)
+        is_cast = _in_autocast(self.device((inputs, named)))
+
+        def move(given: Any) -> Any:
+            if not isinstance(given, torch.Tensor):
+                return given
+            # Autocast brings inputs and parameters to one dtype, but not on the meta device.
+            return given.to("meta", dtype if is_cast and given.is_floating_point() else None)
+
+        _set_mode(self._copy, training)
+        try:
+            with torch.no_grad():
+                made = self._copy(*mapped(move, inputs), **mapped(move, named))
+        except Exception as error:
             raise ConfigError(
-                f"a {type(self._shape_of[0]).__name__} gives no single tensor that could be zero; replace it with a "
-                "module of your own"
+                f"what {self._kind} gives cannot be told without computing it ({first_line(error)}); replace it "
+                "with a module of your own, such as replace=nn.Identity()"
+            ) from error
+        if odd := _odd_part(made):
+            raise ConfigError(
+                f"{self._kind} gives values of {odd}, for which nothing can stand in; replace it with a module of your "
+                "own"
             )
-        return shaped
+        return made
+
+
+class _StandIn(nn.Module):
+    """What is put in a module's place. It takes whatever arguments that took, and follows the model's dtype."""
+
+    def __init__(self, replaced: nn.Module) -> None:
+        super().__init__()
+        self._outputs = _Outputs(replaced)
+        self._first = first_name(replaced)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
+        self._outputs.apply(fn)
+        applied: nn.Module = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return applied
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise AttributeError(
+                f"{type(self).__name__} has no {name!r}, which is taken from the module that it stands in for; replace "
+                "that with a module of your own, which has it"
+            ) from None
+
+
+class Zero(_StandIn):
+    """Zeros of the structure, shapes and dtypes that a module would give."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Zeros, on the device of the first input."""
+        device = self._outputs.device((inputs, named))
+        return mapped(lambda made: _zeros(made, device), self._outputs.of(inputs, named, self.training))
+
+
+class Identity(_StandIn, nn.Identity):
+    """The first input; where a module would give more than one tensor, the others are zeros."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The first input, in the place of the first tensor of what the module would give."""
+        made = self._outputs.of(inputs, named, self.training)
+        given = first_input(self._first, inputs, named)
+        if isinstance(made, torch.Tensor) or shape_of(made) == shape_of(given):
+            return given
+        device, places = self._outputs.device((inputs, named)), [given]
+
+        def fill(part: Any) -> Any:
+            return places.pop() if places and isinstance(part, torch.Tensor) else _zeros(part, device)
+
+        return mapped(fill, made)
 
 
 def is_module(model: object) -> bool:
@@ -54,147 +143,179 @@ def is_module(model: object) -> bool:
     return isinstance(model, nn.Module)
 
 
-def module_names(model: object) -> list[str]:
-    """The names of all modules inside a model.
+def module_places(model: object) -> dict[str, tuple[str, ...]]:
+    """For the name of each module inside a model, all names of that module: one that is shared has several.
+
+    A container, such as a ``ModuleList``, has none: it has no forward, so nothing can stand in for it.
 
     Raises:
         ConfigError: It is no model of torch.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(f"modules are those of a torch model, and the factory returned a {type(model).__name__}")
-    return [name for name, _ in model.named_modules() if name]
+    known = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
+    places: dict[nn.Module, tuple[str, ...]] = {}
+    for name, module in known.items():
+        is_container = getattr(module.forward, "__func__", None) is nn.Module.forward
+        places[module] = () if is_container else (*places.get(module, ()), name)
+    return {name: places[module] for name, module in known.items()}
 
 
 def n_parameters(model: nn.Module) -> int:
-    """How many numbers a model learns or holds as parameters."""
+    """How many numbers a model learns or holds as parameters.
+
+    Raises:
+        ConfigError: A lazy module has not run yet.
+    """
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise ConfigError(
+                f"the parameter {name!r} of a lazy module has no shape until it runs; give a sample that runs it: "
+                "AblationStudy(sample=...)"
+            )
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def replace_modules(model: nn.Module, components: Iterable[Modules]) -> None:
     """Replace modules in place; what lies inside a module that is replaced goes with it.
 
+    A module that stands in several places is replaced by one, which stands in all of them.
+
     Raises:
-        ConfigError: The model has no such module, or the user's function returns none.
+        ConfigError: The model has no such module, nothing can stand in for it, or the user's function returns none.
     """
-    places = {path: component.replace for component in components for path in component.paths}
-    for path, how in sorted(places.items()):
-        if any(path.startswith(f"{outer}.") for outer in places):
-            continue
-        try:
-            module = model.get_submodule(path)
-        except AttributeError:
-            raise ConfigError(
-                f"the model of this variant has no module {path!r}, which the base has; let the factory name its "
-                "modules the same whatever its arguments"
-            ) from None
+    wanted = {path: component.replace for component in components for path in component.paths}
+    places = {path: how for path, how in wanted.items() if not any(path.startswith(f"{outer}.") for outer in wanted)}
+    found = {path: _module_at(model, path) for path in sorted(places)}
+    made: dict[nn.Module, nn.Module] = {}
+    for path, module in found.items():
+        if module not in made:
+            made[module] = _substitute(module, places[path], path)
+    for path, module in found.items():
         parent, _, name = path.rpartition(".")
-        setattr(model.get_submodule(parent), name, _substitute(module, how, path))
+        setattr(model.get_submodule(parent), name, made[module])
 
 
 def cut(sample: Any, kept: Sequence[int], n_features: int) -> Any:
     """A sample with the features ``kept`` alone, in those tensors whose last axis has them all."""
-    if isinstance(sample, tuple):
-        return tuple(cut(part, kept, n_features) for part in sample)
-    if len(kept) < n_features and isinstance(sample, torch.Tensor) and sample.shape[-1:] == (n_features,):
-        return sample[..., kept]
-    return sample
 
+    def narrow(part: Any) -> Any:
+        has_all = isinstance(part, torch.Tensor) and part.shape[-1:] == (n_features,)
+        return part[..., kept] if has_all and len(kept) < n_features else part
 
-class Trial:
-    """A run of the base model on the sample, and what it tells of variants.
-
-    Args:
-        model: The base model.
-        sample: A tensor, or a tuple of them: what it takes.
-
-    Raises:
-        ConfigError: The model does not run.
-    """
-
-    def __init__(self, model: nn.Module, sample: Any) -> None:
-        self._shapes: dict[str, tuple[Any, Any]] = {}
-        hooks = [module.register_forward_hook(self._hook(name)) for name, module in model.named_modules() if name]
-        try:
-            self._output = _shape(_run(model, sample))
-        except Exception as error:
-            raise ConfigError(f"the base model does not run on the sample: {_first_line(error)}") from error
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def check_replaceable(self, component: Modules) -> None:
-        """Check that the modules of a component are used, and that identity fits them.
-
-        Raises:
-            ConfigError: They are not, or it does not.
-        """
-        used = [path for path in component.paths if path in self._shapes]
-        if not used:
-            named = ", ".join(map(repr, component.paths))
-            raise ConfigError(f"the model never uses {named} ({component.name!r}) on the sample; leave it out")
-        for path in used if component.replace == "identity" else ():
-            given, made = self._shapes[path]
-            if given != made:
-                raise ConfigError(
-                    f"module {path!r} turns {given} into {made}, so identity cannot stand in for it; use "
-                    "replace='zero', or a module with these shapes"
-                )
-
-    def check_variant(self, variant: Variant, model: nn.Module, sample: Any) -> None:
-        """Check that a variant's model runs and gives what the base model gives.
-
-        Raises:
-            ConfigError: It does not.
-        """
-        paths = [path for component in variant.replaced for path in component.paths]
-        blamed = f" with {', '.join(map(repr, paths))} replaced" if paths else ""
-        try:
-            made = _shape(_run(model, sample))
-        except Exception as error:
-            raise ConfigError(
-                f"the model of {variant.name!r} does not run on the sample{blamed}: {_first_line(error)}"
-            ) from error
-        if made != self._output:
-            raise ConfigError(f"the model of {variant.name!r}{blamed} gives {made}, and the base gives {self._output}")
-
-    def _hook(self, name: str) -> Any:
-        def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            self._shapes.setdefault(name, (_shape(inputs[0] if len(inputs) == 1 else inputs), _shape(output)))
-
-        return keep
-
-
-def _substitute(module: nn.Module, how: Any, path: str) -> nn.Module:
-    if how == "identity":
-        return nn.Identity()
-    if how == "zero":
-        return Zero(module)
-    made = copy.deepcopy(how) if isinstance(how, nn.Module) else how(module)
-    if not isinstance(made, nn.Module):
-        raise ConfigError(f"the replacement of module {path!r} must be a module, got {made!r}")
-    return made
-
-
-def _run(model: nn.Module, sample: Any) -> Any:
-    """One step forward without a trace: neither gradients, nor statistics of batches, nor random numbers."""
-    model.eval()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        return model(*sample) if isinstance(sample, tuple) else model(sample)
-
-
-def _shape(value: Any) -> Any:
-    """A tensor's shape, or those of all in a tuple or dict; the type's name of anything else."""
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape)
-    if isinstance(value, tuple | list):
-        return tuple(map(_shape, value))
-    return {key: _shape(part) for key, part in value.items()} if isinstance(value, dict) else type(value).__name__
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+    return mapped(narrow, sample)
 
 
 def seed_weights(seed: int) -> None:
     """Have the weights of the next model be those of a seed."""
     torch.manual_seed(seed)
+
+
+def run(model: nn.Module, sample: Any, training: bool) -> Any:
+    """One step forward without a trace: neither gradients, nor statistics of batches, nor random numbers."""
+    _set_mode(model, training)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        return model(*sample) if isinstance(sample, tuple) else model(sample)
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """All tensors that tuples, lists and dicts hold."""
+    return [part for part in parts(value) if isinstance(part, torch.Tensor)]
+
+
+def shape_of(value: Any) -> Any:
+    """A tensor's shape, or those of all in a tuple or dict; the type's name of anything else."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    if isinstance(value, tuple | list):
+        return tuple(map(shape_of, value))
+    return {key: shape_of(part) for key, part in value.items()} if isinstance(value, dict) else type(value).__name__
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in short."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _module_at(model: nn.Module, path: str) -> nn.Module:
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        raise ConfigError(
+            f"the model of this variant has no module {path!r}, which the base has; let the factory name its "
+            "modules the same whatever its arguments"
+        ) from None
+
+
+def _substitute(module: nn.Module, how: Any, path: str) -> nn.Module:
+    if isinstance(how, str):
+        try:
+            return Identity(module) if how == "identity" else Zero(module)
+        except Exception as error:
+            raise ConfigError(
+                f"{how!r} needs a copy of module {path!r}, which cannot be made ({first_line(error)}); replace it with "
+                "a module of your own, such as replace=nn.Identity()"
+            ) from error
+    made = _reset_copy(how) if isinstance(how, nn.Module) else how(module)
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"the replacement of module {path!r} must be a module, got {made!r}")
+    return made
+
+
+def _reset_copy(given: nn.Module) -> nn.Module:
+    """A copy with new weights, so that they are of the seed; the outer modules have the last word."""
+    made = copy.deepcopy(given)
+    for part in reversed(list(made.modules())):
+        if callable(reset := getattr(part, "reset_parameters", None)):
+            reset()
+    return made
+
+
+def _on_meta(module: nn.Module) -> nn.Module:
+    """A copy whose tensors are on ``meta``, made without copying one of them."""
+    hollow: dict[int, Any] = {}
+    for part in module.modules():
+        held = (*part.parameters(recurse=False), *part.buffers(recurse=False), *vars(part).values())
+        hollow |= {id(one): _hollow(one) for one in held if isinstance(one, torch.Tensor)}
+    return copy.deepcopy(module, hollow)
+
+
+def _hollow(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+        return type(tensor)(requires_grad=False, device="meta", dtype=tensor.dtype)  # type: ignore[call-arg]
+    moved = tensor.detach().to("meta")
+    return nn.Parameter(moved, requires_grad=False) if isinstance(tensor, nn.Parameter) else moved
+
+
+def _set_mode(model: nn.Module, training: bool) -> None:
+    """All in a mode but batch norm, which in training refuses a sample of one and moves its statistics."""
+    model.train(training)
+    for part in model.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.eval()
+
+
+def _in_autocast(device: torch.device | None) -> bool:
+    if device is None or not torch.amp.is_autocast_available(device.type):
+        return False
+    return torch.is_autocast_enabled(device.type)
+
+
+def _zeros(part: Any, device: torch.device | None) -> Any:
+    return torch.zeros(part.shape, dtype=part.dtype, device=device) if isinstance(part, torch.Tensor) else part
+
+
+def _odd_part(value: Any) -> str | None:
+    """The type of what is neither a tensor nor a constant, if there is any."""
+    return next((type(part).__name__ for part in parts(value) if not isinstance(part, torch.Tensor | _CONSTANT)), None)
+
+
+def _key(value: Any) -> Any:
+    """What decides about shapes and dtypes, to be looked up; what may change unseen is equal to nothing."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.dtype
+    if isinstance(value, dict):
+        return tuple((key, _key(part)) for key, part in value.items())
+    if isinstance(value, tuple | list):
+        return tuple(map(_key, value))
+    return value if isinstance(value, _CONSTANT) else object()

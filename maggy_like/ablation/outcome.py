@@ -166,19 +166,24 @@ class Ablation:
     def method(self) -> str:
         """How the differences were tested: a sentence for a paper."""
         counts = sorted({row.repeats for row in self.rows})
-        seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        level = f"{100 * (1 - self.alpha):g} %"
-        n = len(self.rows)
+        if counts[-1] == 0:
+            return f"No seed has given a difference in {self.metric} yet."
         better = "higher" if self.direction == "max" else "lower"
         everything = text.with_everything(self)
         base = f"; {everything} with everything" if everything is not None else ""
+        differences = f"Differences in {self.metric} ({better} is better{base}), without less with, are"
+        if counts[-1] == 1:
+            return f"{differences} of one seed, and so not tested."
+        seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        level = f"{100 * (1 - self.alpha):g} %"
+        n = len(self.rows)
         tests = (
             "paired t-tests" if self.bound is None else f"group sequential paired t-tests (at most {self.bound} seeds)"
         )
         corrected = f", corrected for {n} comparisons by Holm's method" if n > 1 else ""
         return (
-            f"Differences in {self.metric} ({better} is better{base}), without less with, are means over {seeds} "
-            f"seeds, paired by seed; {'simultaneous ' if n > 1 else ''}{level} confidence intervals; "
+            f"{differences} means over {seeds} seeds, paired by seed; "
+            f"{'simultaneous ' if n > 1 else ''}{level} confidence intervals; "
             f"p-values of {tests}{corrected}."
         )
 
@@ -235,7 +240,7 @@ class Ablation:
             effect.label,
             with_it,
             without_it,
-            sign * finding.difference,
+            sign * finding.difference + 0.0,  # no negative zero
             low,
             high,
             finding.corrected,

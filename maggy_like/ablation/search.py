@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+import operator
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from maggy_like.ablation.calls import RESERVED, names_of, parameters_of
 from maggy_like.ablation.design import AUTO_BOUND, Design, DesignName
+from maggy_like.ablation.function import check_filled
 from maggy_like.ablation.outcome import Ablation
+from maggy_like.ablation.sending import check_sendable
 from maggy_like.ablation.study import AblationStudy
-from maggy_like.ablation.variant import RESERVED
 from maggy_like.errors import ConfigError, TrainFunctionError
-from maggy_like.inspection import pickle_train_fn
+from maggy_like.inspection import modules_of, pickle_train_fn
 from maggy_like.worker.invoke import HasBudget, arguments_for
 from optimizers.base import Optimizer
-from optimizers.names import did_you_mean
 from optimizers.repeats import SEED, VARIANT
 from optimizers.space import SearchSpace
 from optimizers.trial import Trial
@@ -23,9 +25,6 @@ from optimizers.tuned_repeats import TunedRepeats, tuned_space
 
 TUNED = 8
 """Configurations that ``tune=True`` tries for each variant."""
-
-PRELOAD = ("maggy_like.ablation.search",)
-"""What workers need beside the function's own modules."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,17 @@ class AblatedFunction:
     design: Design
 
     def __call__(self, reporter: HasBudget, **config: Any) -> Any:
-        parameters = inspect.signature(self.train_fn).parameters
+        names = names_of(self.train_fn)
         variant = self.design.variant(config.pop(VARIANT))
         searched = {name: value for name, value in config.items() if name != SEED}
         variant = replace(variant, config={**variant.config, **searched})
-        if "model" in parameters:
+        # Without torch nothing of it draws random numbers, and a fresh process would take seconds to import it.
+        if "model" in names and (self.design.parameters or "torch" in sys.modules):
             from maggy_like.ablation.modules import seed_weights
 
             seed_weights(config[SEED])
-        given = arguments_for(parameters.values(), config, reporter)
-        return self.train_fn(**given, **variant.arguments(name for name in parameters if name not in given))
+        given = arguments_for(parameters_of(self.train_fn).values(), config, reporter)
+        return self.train_fn(**given, **variant.arguments(name for name in names if name not in given))
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,14 @@ class AblationSearch:
     bound: int | None
     first_seed: int
     seeds: int | None
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """What workers need beside the training function's own modules."""
+        factory = self.design.variants[0].factory
+        of_factory = modules_of(factory) if factory is not None else ()
+        of_torch = ("maggy_like.ablation.modules",) if self.design.parameters else ()
+        return ("maggy_like.ablation.search", *of_torch, *of_factory)
 
     def outcome(self, trials: list[Trial], metric: str, direction: str) -> Ablation:
         """The answer that the trials give."""
@@ -114,10 +122,8 @@ def plan_ablation(
     """
     if not isinstance(study, AblationStudy):
         raise ConfigError(f"ablation must be an AblationStudy, got {study!r}")
-    if repeats != "auto" and (isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1):
-        raise ConfigError(f"repeats must be a whole number of at least 1, or 'auto', got {repeats!r}")
-    if not isinstance(tune, int) or tune < 0:
-        raise ConfigError(f"tune must be True, False or a number of configurations of at least 1, got {tune!r}")
+    repeats = _read_repeats(repeats)
+    tune = _read_tune(tune)
     if (searched is not None) is not bool(tune):
         raise ConfigError(
             "tune and a search space belong together: lagom(train_fn, searchspace, ablation=study, tune=True) tunes "
@@ -130,8 +136,10 @@ def plan_ablation(
     for name in names:
         if name in RESERVED:
             raise ConfigError(f"the search space sets {name!r}, which the runtime fills; choose another name")
-    designed = study.bound(train_fn).designed(design)
-    _check_filled(train_fn, (*designed.passed, *names))
+    study = study.bound(train_fn)
+    check_filled(train_fn, study.without(), study.taken or (), names)
+    check_sendable(study)
+    designed = study.designed(design)
     kind = f"{design}, repeats={repeats}"
     if searched is None:
         n_trials = len(designed.variants) * (AUTO_BOUND if repeats == "auto" else repeats)
@@ -151,31 +159,25 @@ def plan_ablation(
     return AblationSearch(designed, space, optimizer, n_trials, name, None, first_seed, repeats)
 
 
-def _check_filled(train_fn: Callable[..., Any], given: tuple[str, ...]) -> None:
-    """Check that every parameter of ``train_fn`` is filled, and each that is searched is taken.
+def _read_repeats(repeats: Any) -> int | Literal["auto"]:
+    if repeats == "auto":
+        return "auto"
+    number = None if isinstance(repeats, bool) else _index(repeats)
+    if number is None or number < 1:
+        raise ConfigError(f"repeats must be a whole number of at least 1, or 'auto', got {repeats!r}")
+    return number
 
-    Raises:
-        TrainFunctionError: One is not.
-    """
-    name = getattr(train_fn, "__name__", "train_fn")
-    parameters: Mapping[str, inspect.Parameter] = inspect.signature(train_fn).parameters
-    filled = (*given, *RESERVED)
-    takes_all = "config" in parameters
-    for parameter in parameters.values():
-        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-            raise TrainFunctionError(
-                f"parameter {parameter.name!r} of {name} is positional-only; parameters are given by name"
-            )
-        takes_all |= parameter.kind is inspect.Parameter.VAR_KEYWORD
-        needed = parameter.default is inspect.Parameter.empty and parameter.kind in (
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            inspect.Parameter.KEYWORD_ONLY,
-        )
-        if needed and parameter.name not in filled:
-            raise TrainFunctionError(
-                f"nothing fills the parameter {parameter.name!r} of {name}{did_you_mean(parameter.name, filled)}; give "
-                f"it a default, or the study a value: AblationStudy(config={{{parameter.name!r}: ...}})"
-            )
-    for wanted in given:
-        if wanted not in parameters and not takes_all:
-            raise TrainFunctionError(f"{name} has no parameter {wanted!r}{did_you_mean(wanted, parameters)}; add it")
+
+def _read_tune(tune: Any) -> bool | int:
+    number = tune if isinstance(tune, bool) else _index(tune)
+    if number is None or number < 0:
+        raise ConfigError(f"tune must be True, False or a number of configurations of at least 1, got {tune!r}")
+    return number
+
+
+def _index(value: Any) -> int | None:
+    """A whole number, numpy's too, as an int; None for anything else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None

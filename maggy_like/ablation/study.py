@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
-from maggy_like.ablation import checks
+from maggy_like.ablation import arguments, checks
 from maggy_like.ablation.components import (
     Component,
     Custom,
@@ -18,7 +18,7 @@ from maggy_like.ablation.components import (
     named,
 )
 from maggy_like.ablation.design import DESIGNS, Design, DesignName, make_design, without_name
-from maggy_like.ablation.tables import columns_of
+from maggy_like.ablation.function import taken
 from maggy_like.ablation.variant import Variant
 from maggy_like.errors import ConfigError
 from optimizers.names import did_you_mean
@@ -28,16 +28,18 @@ class AblationStudy:
     """Components that a training may do without. Each method returns a new study; none is changed.
 
     Args:
-        model: A function that builds the model, called by the names of its parameters: those of ``config``,
-            ``features`` (the columns kept) and ``n_features`` (how many).
+        model: A function that builds the model, called by the names of its parameters: those of ``config`` (all of
+            them if it takes ``**``), and with data ``features`` (the columns kept) and ``n_features`` (how many).
         data: A pandas, Arrow or Spark table, or the names of its columns. Only the names are kept: workers load
             their data themselves and cut it with :meth:`Variant.apply`.
         label: The column, or columns, that are no features.
-        sample: What the model takes: a tensor, a tuple of them, or a function that makes either (called by names, as
-            ``model`` is). All variants are run on it before anything else, so that shapes that do not fit are told
-            then. A tensor whose last axis is as long as there are features is cut to those of the variant.
+        sample: What the model takes: a tensor, a tuple or dict of them, or a function that makes one of these (called
+            by names, as ``model`` is). All variants are run on it before anything else, so that shapes that do not fit
+            are told then. A tensor whose last axis is as long as there are features is cut to those of the variant,
+            as is a dict that has all columns by their names.
         config: Parameters of ``train_fn`` and of ``model`` as they are with nothing removed. A parameter that is
-            ablated may be left out here if one of the two functions has a default for it.
+            ablated may be left out here if one of the two functions has a default for it. What ``train_fn`` takes by
+            name, in ``config`` or by ``**`` is a bool, a number, a string or None, as in a search.
 
     Raises:
         ConfigError: An argument is not valid.
@@ -62,20 +64,14 @@ class AblationStudy:
         sample: Any = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        if model is not None and not callable(model):
-            raise ConfigError(f"model must be a function that builds one, got {model!r}; use a def or a lambda")
         if sample is not None and model is None:
             raise ConfigError("sample is for the model, and the study has none; give model=make_model")
-        self.factory = model
+        self.factory = arguments.read_factory(model)
         self.sample = sample
-        self.base = dict(config or {})
-        self.given = tuple(self.base)
-        labels = (label,) if isinstance(label, str) else tuple(label)
-        columns = () if data is None else columns_of(data)
-        for name in labels:
-            if name not in columns:
-                raise ConfigError(f"label {name!r} is no column of data{did_you_mean(name, columns)}")
-        self.columns = tuple(name for name in columns if name not in labels)
+        self.base = arguments.read_config(config)
+        columns = arguments.read_columns(data)
+        self.labels = arguments.read_labels(label, data, columns)
+        self.columns = tuple(name for name in columns if name not in self.labels)
         self.asked: tuple[Component | WantedModules, ...] = ()
         self.groups: dict[str, tuple[str, ...]] = {}
         self.taken: tuple[str, ...] | None = None
@@ -98,6 +94,7 @@ class AblationStudy:
             raise ConfigError("features are columns of a table; give it, or its columns: AblationStudy(data=table)")
         made: list[Component] = []
         for name, patterns in named(columns, groups, "column"):
+            arguments.check_unlabelled(patterns, self.labels)
             found = matching(patterns, self.columns, "column", name)
             made += [Features(one, (one,)) for one in found] if name is None else [Features(name, tuple(found))]
         return self._with(*made)
@@ -110,7 +107,8 @@ class AblationStudy:
         Args:
             *paths: Names or globs: every module that fits is a component of its own. A dict has groups.
             replace: What stands in for them: ``"identity"``; ``"zero"`` (zeros of the shape that the module would
-                give); a module, of which each place gets a copy; or a function of the replaced module.
+                give); a module, of which each place gets a copy, with weights that its ``reset_parameters()`` draws
+                anew; or a function of the replaced module.
             **groups: Names or globs: all modules that fit are one component, of that name.
 
         Raises:
@@ -142,7 +140,7 @@ class AblationStudy:
         Args:
             name: The component's name.
             change: A function of the variant so far that returns the one without the component, by
-                :meth:`Variant.changed`. It must depend on nothing else, and travels to the workers.
+                :meth:`Variant.changed`. It must depend on nothing else; what it gives there travels to the workers.
 
         Example:
             >>> study.custom("weight decay", lambda variant: variant.changed(config={"decay": 0.0}))
@@ -164,12 +162,11 @@ class AblationStudy:
         Example:
             >>> study.group("regularisation", "dropout", "norm*")
         """
-        if not components:
-            raise ConfigError(f"the group {name!r} has no component in it; give at least one")
+        members = arguments.read_members(name, components)
         if name in self.groups:
             raise ConfigError(f"there are two groups {name!r}; rename one")
         made = copy.copy(self)
-        made.groups = {**self.groups, name: components}
+        made.groups = {**self.groups, name: members}
         return made
 
     @property
@@ -190,17 +187,21 @@ class AblationStudy:
         Raises:
             ConfigError: There are no components, two have the same name, a module is unknown, a value is not known
                 for the base, or is the same there.
-            TrainFunctionError: ``train_fn`` takes something that a component changes in no way.
+            TrainFunctionError: ``train_fn`` takes no seed or nothing that a component changes, or neither it nor the
+                model's factory takes a parameter of the study.
         """
         if train_fn is None and self.taken is not None:
             return self
         if not self.asked:
-            raise ConfigError("the study has no components; add some: study.features(...), .modules(...), .config(...)")
+            raise ConfigError(
+                "the study has no components; add some, and keep what the call returns, since a study never changes: "
+                "study = study.features(...), .modules(...), .config(...)"
+            )
         made = copy.copy(self)
         made.base = checks.base_config(self, train_fn)
         made.asked = checks.resolved(made)
         made.groups = {name: checks.members(made, name, patterns) for name, patterns in self.groups.items()}
-        made.taken = () if train_fn is None else checks.taken(made, train_fn)
+        made.taken = () if train_fn is None else taken(made, train_fn)
         return made
 
     def designed(self, design: DesignName = "leave_one_out", *, limit: int = 64) -> Design:
@@ -237,7 +238,8 @@ class AblationStudy:
         known = {component.name: component for component in bound.components}
         for name in names:
             if name not in known:
-                raise ConfigError(f"there is no component {name!r}{did_you_mean(name, known)}; there are {[*known]}")
+                near = did_you_mean(str(name), known)
+                raise ConfigError(f"there is no component {name!r}{near}; there are {[*known]}")
         removed = [name for name in known if name in names]  # in their order, whatever that of the names
         variant = Variant(called or without_name(removed), (), list(bound.columns), dict(bound.base), bound.factory)
         for name in removed:

@@ -25,6 +25,9 @@ _SECONDS, _PARAMETERS = "seconds saved", "parameters saved"
 _FROM_BASE = ("leave_one_out", "leave_one_group_out", "pairs")
 """Designs whose lines are all compared with the variant that has everything."""
 
+_MARKS = re.compile(r"[\\`*<>|]")
+"""What Markdown reads as other than itself in a name; an underscore inside a word is no mark."""
+
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -87,8 +90,8 @@ def markdown(ablation: Ablation) -> str:
     columns, hidden = _fitting(ablation)
     heads, rows = _transposed(columns)
     rule = ["---", *["---:"] * (len(heads) - 2), "---"]
-    escaped = [[cell.replace("|", "\\|") for cell in cells] for cells in (heads, rule, *rows)]
-    lines = [f"| {' | '.join(cells)} |" for cells in escaped]
+    escaped = [[_MARKS.sub(r"\\\g<0>", cells[0]), *cells[1:]] for cells in rows]  # names alone may have marks in them
+    lines = [f"| {' | '.join(cells)} |" for cells in (heads, rule, *escaped)]
     return "\n".join([*lines, "", ablation.method, *(f"Note: {note}." for note in (*notes(ablation), *hidden))]) + "\n"
 
 
@@ -139,7 +142,7 @@ def interval_text(row: Row) -> str:
 
 def difference_text(row: Row) -> str:
     """A difference with its sign, and as many decimals as the width of its interval bears."""
-    return f"{row.difference:+.{_digits(row)}f}" if math.isfinite(row.difference) else "-"
+    return f"{round(row.difference, _digits(row)) + 0.0:+.{_digits(row)}f}" if math.isfinite(row.difference) else "-"
 
 
 def with_everything(ablation: Ablation) -> str | None:

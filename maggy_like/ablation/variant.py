@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from maggy_like.ablation.calls import call
+from maggy_like.ablation.calls import NO_MODEL, call
 from maggy_like.ablation.components import Custom, Features, Modules, Setting
 from maggy_like.ablation.tables import without
 from maggy_like.errors import ConfigError
-from maggy_like.worker.invoke import INJECTED as ALWAYS_INJECTED
 from optimizers.names import did_you_mean
-from optimizers.repeats import SEED
-
-INJECTED = ("variant", "model", "features", "n_features")
-"""Parameters of a training function that a variant fills."""
-
-RESERVED = (SEED, *INJECTED, *ALWAYS_INJECTED)
-"""Names that neither a study nor what is searched may set."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +44,9 @@ class Variant:
     def model(self, **given: Any) -> Any:
         """A fresh model of the study's factory, with the modules replaced that the variant is without.
 
-        The factory is called by the names of its parameters: those of ``config``, ``features`` (the columns kept)
-        and ``n_features`` (how many). Seed torch before, where the weights shall be those of the seed.
+        The factory is called by the names of its parameters: those of ``config`` (all of them if it takes ``**``),
+        and with data ``features`` (the columns kept) and ``n_features`` (how many). Seed torch before, where the
+        weights shall be those of the seed.
 
         Args:
             **given: More arguments of the factory; they go before the others.
@@ -61,9 +55,8 @@ class Variant:
             ConfigError: The study has no factory, or a parameter of it is not filled.
         """
         if self.factory is None:
-            raise ConfigError("the study has no model; give its factory: AblationStudy(model=make_model)")
-        known = {**self.config, "features": list(self.features), "n_features": len(self.features)}
-        model = call(self.factory, known, given, "the model's factory")
+            raise ConfigError(NO_MODEL)
+        model = call(self.factory, self.config, self.from_data(), given, "the model's factory")
         if self.replaced:
             from maggy_like.ablation.modules import replace_modules
 
@@ -117,19 +110,29 @@ class Variant:
             data_changes=(*self.data_changes, *([data] if data is not None else [])),
         )
 
+    def from_data(self) -> dict[str, Any]:
+        """What functions get of the study's data; nothing where it has none, so that their own defaults hold."""
+        if not self.features and not self.dropped:
+            return {}
+        return {"features": list(self.features), "n_features": len(self.features)}
+
+    @property
+    def fills(self) -> tuple[str, ...]:
+        """The parameters of a training function that the variant fills."""
+        return ("variant", *(("model",) if self.factory is not None else ()), *self.from_data())
+
     def arguments(self, parameters: Iterable[str]) -> dict[str, Any]:
         """Those of ``parameters`` that the variant fills: itself, its model (built if asked for), its features."""
-        makers: dict[str, Callable[[], Any]] = {
-            "variant": lambda: self,
-            "model": self.model,
-            "features": lambda: list(self.features),
-            "n_features": lambda: len(self.features),
-        }
-        return {name: makers[name]() for name in parameters if name in makers}
+        known = {"variant": self, **self.from_data()}
+        return {name: self.model() if name == "model" else known[name] for name in parameters if name in self.fills}
 
     def bare(self) -> Variant:
-        """This variant without the functions and modules that it is made with, which may not be fit to be pickled."""
-        return replace(self, factory=None, replaced=(), model_changes=(), data_changes=())
+        """This variant as it can be pickled: without the functions and modules that it is made with.
+
+        Of a parameter that pickle does not take, such as a lambda, the text is kept.
+        """
+        config = {name: value if _is_picklable(value) else repr(value) for name, value in self.config.items()}
+        return replace(self, config=config, factory=None, replaced=(), model_changes=(), data_changes=())
 
     def without(self, component: Features | Modules | Setting | Custom) -> Variant:
         """This variant without one more component.
@@ -156,3 +159,11 @@ class Variant:
                 f"got {changed!r}"
             )
         return changed
+
+
+def _is_picklable(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # PicklingError, TypeError, AttributeError, whatever a value's own __reduce__ raises
+        return False
+    return True

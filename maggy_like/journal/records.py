@@ -33,6 +33,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
         max_budget: Steps of a full training.
         constrained: Whether the space has constraints, which are functions and not in its JSON.
         earlier: What the run knew of earlier ones when it began, so that a resume needs none of them.
+        variants: What each variant of an ablation is, in words that change when it does.
     """
 
     version: int
@@ -46,6 +47,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     max_budget: int
     constrained: bool = False
     earlier: list[list[EarlierResult]] = []
+    variants: list[str] = []
 
     @property
     def directions(self) -> list[str]:

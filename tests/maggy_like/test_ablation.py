@@ -15,6 +15,7 @@ import pytest
 
 from maggy_like import AblationStudy, Experiment, Float, Integer, Result, lagom
 from maggy_like.ablation import Ablation
+from maggy_like.errors import ConfigError
 from optimizers.events import AttemptEnded, Event
 from optimizers.trial import TrialState
 
@@ -233,6 +234,18 @@ def test_a_study_that_was_stopped_goes_on_and_answers_the_same(ablate: Any, opti
         assert len(resumed.trials) == 5 * (3 + 4)
     else:
         assert answer(resumed) == answer(ablate(function, **options))
+
+
+@pytest.mark.e2e
+def test_another_study_does_not_go_on_with_a_run(ablate: Any) -> None:
+    def study(*columns: str) -> AblationStudy:
+        return AblationStudy(data=fns.COLUMNS, label="y").features(group=columns)
+
+    ablate(fns.worth, study("A"), name="first", repeats=2)
+    with pytest.raises(ConfigError, match=r"'without group: without column A', not '.*, without column B'; resume it"):
+        ablate(fns.worth, study("A", "B"), name="first", repeats=2, resume=True)
+    with pytest.raises(ConfigError, match=r"started with optimizer='ablation\(leave_one_out, repeats=2\)', not"):
+        ablate(fns.worth, study("A"), name="first", repeats=3, resume=True)
 
 
 # -- what is shown ----------------------------------------------------------------------------------

@@ -34,6 +34,14 @@ def take_positional(variant: Any, /, seed: int) -> float:
     return 0.0
 
 
+def take_by_star(seed: int, **config: Any) -> float:
+    return 0.0
+
+
+def take_model(seed: int, model: Any, A: Any = None) -> float:
+    return 0.0
+
+
 LOCK = threading.Lock()
 
 
@@ -61,6 +69,16 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         r"nothing uses the parameter 'droput' \(did you mean 'dropout'"),
     "a parameter that nothing knows": (
         {"ablation": AblationStudy().config(droput=0.0)}, r"nothing says what 'droput' is.*did you mean 'dropout'"),
+    "a parameter that is mistyped": (
+        {"ablation": AblationStudy(config={"droput": 0.5}).config(dropout=0.0), "train_fn": take_dropout},
+        r"nothing uses the parameter 'droput' \(did you mean 'dropout'"),
+    "features by **": ({"train_fn": take_by_star}, "'A' changes; add one of the parameters variant, features, n_f"),
+    "a model of no factory": (
+        {"ablation": AblationStudy(config={"A": 1}).config(A=2), "train_fn": take_model},
+        "nothing fills the parameter 'model' of take_model; the study has no model"),
+    "a factory that cannot be sent": (
+        {"ablation": AblationStudy(model=lambda lock=LOCK: lock).config(dropout=0.0)},
+        "the model's factory uses the default 'lock' of type lock"),
     "a reserved parameter": (
         {"ablation": AblationStudy(config={"budget": 3}).config(dropout=0.0)}, "cannot set 'budget'"),
     "a reserved name that is searched": (

@@ -193,6 +193,16 @@ def test_the_same_difference_every_time_is_no_test_unless_it_is_zero() -> None:
     assert (found["dropout"].p, found["dropout"].differs) == (1.0, False)
 
 
+@pytest.mark.parametrize("precision", [np.float64, np.float32])
+def test_a_small_share_of_large_losses_is_no_rounding(precision: type) -> None:
+    rng = np.random.default_rng(0)
+    losses = {("base", seed): 1e6 + seed for seed in range(10)}
+    losses |= {("without A", seed): loss + 0.7 + 0.4 * rng.normal() for (_, seed), loss in losses.items()}
+    losses = {key: float(precision(loss)) for key, loss in losses.items()}
+    t = stats.ttest_rel(*([losses[name, seed] for seed in range(10)] for name in ("without A", "base")))
+    assert compare({"A": CONTRASTS["A"]}, losses)["A"].p == pytest.approx(t.pvalue)
+
+
 def test_without_a_base_there_is_nothing_to_compare() -> None:
     found = compare(CONTRASTS, {("without A", 0): 1.0, ("without A", 1): 2.0})["A"]
     assert found.seeds == 0

@@ -161,6 +161,37 @@ def test_tables(design: Design, tmp_path: Path) -> None:
         assert (tmp_path / f"forest.{suffix}").stat().st_size > 1000
 
 
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [(0, "No seed has given a difference in value yet."), (1, "are of one seed, and so not tested."), (2, "t-tests")],
+)
+def test_the_sentence_below_the_table_claims_no_more_than_was_done(design: Design, seeds: int, said: str) -> None:
+    found = Ablation(design, runs(design, seeds))
+    assert found.method.endswith(said) if seeds < 2 else said in found.method
+    assert found.method in found.to_markdown()
+
+
+@pytest.mark.parametrize("direction", ["max", "min"])
+def test_nothing_is_minus_nothing(design: Design, direction: Any) -> None:
+    made = [
+        Run(variant.name, seed, seed + 1e-9 * (variant.name != "base"))
+        for variant in design.variants
+        for seed in range(4)
+    ]
+    assert "-0.0" not in repr(Ablation(design, made, direction=direction))
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    names = ["a$b", "c$d", "<b>*`|", "long " * 40]
+    design = AblationStudy(data=[*names, "y"]).features(*({name.strip(): name} for name in names)).designed()
+    found = Ablation(design, [Run(variant.name, seed, float(seed)) for variant in design.variants for seed in range(2)])
+    assert r"| \<b\>\*\`\| |" in found.to_markdown()
+    found.plot(tmp_path / "forest.svg")
+    drawn = (tmp_path / "forest.svg").read_text()
+    assert "<!-- a$b -->" in drawn
+    assert "<!-- long long long long long long long long long long long … -->" in drawn
+
+
 def test_what_all_lines_share_stands_in_the_sentence(design: Design) -> None:
     found = Ablation(design, runs(design))
     mean = found.rows[0].with_it

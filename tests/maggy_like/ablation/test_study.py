@@ -80,9 +80,15 @@ def test_zero_gives_zeros_of_the_shape_and_no_parameters(empty: AblationStudy) -
 
 def test_a_module_or_a_function_stands_in(empty: AblationStudy) -> None:
     given = nn.Linear(4, 8, bias=False)
-    a = empty.modules("entry", replace=given).without("entry").model()
-    assert a.entry is not given  # each place gets a copy
-    assert torch.equal(a.entry.weight, given.weight)
+    variant = empty.modules("entry", replace=given).without("entry")
+    entries = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        entries.append(variant.model().entry)
+    assert given not in entries  # each place gets a copy
+    assert all((entry.in_features, entry.out_features, entry.bias) == (4, 8, None) for entry in entries)
+    assert torch.equal(entries[0].weight, entries[1].weight)
+    assert not torch.equal(entries[0].weight, entries[2].weight)  # nor are all those of what was given
     b = empty.modules("entry", replace=lambda m: nn.Linear(m.in_features, m.out_features, bias=False))
     assert b.without("entry").model().entry.bias is None
 

@@ -1,0 +1,71 @@
+"""Which arguments the user's functions get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from maggy_like.ablation import AblationStudy
+from maggy_like.ablation.calls import names_of, takes
+from maggy_like.errors import ConfigError
+
+
+def gather(**given: Any) -> dict[str, Any]:
+    return given
+
+
+def gather_with_width(n_features: int, **given: Any) -> dict[str, Any]:
+    return {"n_features": n_features, **given}
+
+
+def variant_of(**arguments: Any) -> Any:
+    return AblationStudy(**arguments).custom("c", lambda variant: variant.changed(model=lambda model: model)).without()
+
+
+def test_a_double_star_gets_the_config_and_nothing_else() -> None:
+    config = {"width": 64, "depth": 2}
+    assert variant_of(model=gather, config=config, data=["a", "b"]).model() == config
+    assert variant_of(model=gather_with_width, config=config, data=["a", "b"]).model() == {"n_features": 2, **config}
+    assert variant_of(model=gather, config=config).model(depth=3, rate=0.1) == {"width": 64, "depth": 3, "rate": 0.1}
+
+
+def test_a_star_parameter_is_no_name() -> None:
+    def make(*model: Any, **variant: Any) -> None: ...
+
+    assert names_of(make) == ()
+    assert takes(make, "anything")
+    assert variant_of(model=gather, config={"given": 1}).model() == {"given": 1}
+
+
+@pytest.mark.parametrize(("data", "given"), [(None, (4, ["z"])), (["a", "b"], (2, ["a", "b"]))])
+def test_columns_are_filled_where_there_is_data_and_else_defaults_hold(data: Any, given: Any) -> None:
+    variant = variant_of(model=lambda n_features=4, features=("z",): (n_features, list(features)), data=data)
+    assert variant.model() == given
+    assert set(variant.arguments(["features", "n_features"])) == (set() if data is None else {"features", "n_features"})
+
+
+def test_a_variant_that_lost_all_features_still_has_data() -> None:
+    study = AblationStudy(model=lambda n_features=4: n_features, data=["a", "b"]).features(both=["a", "b"])
+    assert study.without("both").model() == 0
+
+
+@pytest.mark.parametrize("name", ["seed", "config", "variant"])
+def test_a_factory_that_takes_what_only_train_fn_gets_is_told(name: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(f"def make({name}): ...", scope)
+    with pytest.raises(ConfigError, match=rf"only train_fn gets it.* leave it out.*variant.model\({name}={name}\)"):
+        variant_of(model=scope["make"]).model()
+    with pytest.raises(ConfigError, match=rf"cannot set '{name}'.*choose another name"):
+        variant_of(model=scope["make"], config={name: 0})
+
+
+def test_columns_without_data_are_told() -> None:
+    def make(n_features: int) -> None: ...
+
+    with pytest.raises(
+        ConfigError, match=r"'n_features' of the model's factory; the study has no data; give it.*data="
+    ):
+        variant_of(model=make).model()
+    with pytest.raises(ConfigError, match=r"cannot set 'n_features'.*the study has no data; give it"):
+        variant_of(model=make, config={"n_features": 4})
