@@ -5,10 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import sys
+import time
+from collections.abc import Iterator
 from typing import Any
+
+from maggy_like.worker.metrics import ReportError
 
 SHARDED = ".dcp"
 """How the URL of a state ends that several ranks wrote, each its shards."""
+
+WRITE_PATIENCE = 600.0
+"""Seconds that another rank waits for a state that rank 0 is writing."""
 
 
 class CheckpointStore:
@@ -38,14 +46,16 @@ class CheckpointStore:
         return f"{self._url}/{trial:05d}/{attempt}-{self._count}{suffix}" if self._url else f"memory:{self._count}"
 
     def save(self, url: str, state: Any) -> None:
-        """Save a state, whole or not at all."""
-        data = pickle.dumps(state, protocol=5)
+        """Save a state, whole or not at all.
+
+        Raises:
+            ReportError: It holds what cannot be pickled.
+        """
+        data = _pickle("the state given to checkpoint()", state)
         if self._url is None:
             self._memory = data
-            return
-        fs, path = _open_file_system(url)
-        _write(fs, f"{path}.part", data)
-        fs.mv(f"{path}.part", path)
+        else:
+            _write_whole(url, data)
 
     def remove_later(self, url: str) -> None:
         """Have a state removed by the next :meth:`tidy`."""
@@ -59,7 +69,7 @@ class CheckpointStore:
     def load(self, url: str) -> Any:
         """Read a state back."""
         if self._url is None:
-            return pickle.loads(self._memory)
+            return _unpickle(self._memory)
         return load_state(url)
 
 
@@ -70,12 +80,57 @@ def load_state(url: str) -> Any:
         FileNotFoundError: There is none.
     """
     fs, path = _open_file_system(url)
-    return pickle.loads(fs.cat_file(path))
+    return _unpickle(fs.cat_file(path))
 
 
-def save_state(url: str, state: Any) -> None:
-    """Save one state of its own, which nothing removes."""
-    CheckpointStore(url).save(url, state)
+def await_state(url: str) -> Any:
+    """Read a state that rank 0 may still be writing.
+
+    Raises:
+        ReportError: None has come for ``WRITE_PATIENCE``.
+    """
+    waited, pause = 0.0, 0.01
+    while True:
+        try:
+            return load_state(url)
+        except FileNotFoundError:
+            if waited >= WRITE_PATIENCE:
+                raise ReportError(
+                    f"rank 0 has written no {url} for {WRITE_PATIENCE:.0f} s; all ranks must call checkpoint() equally "
+                    "often, before they call restore()"
+                ) from None
+        time.sleep(pause)
+        waited += pause
+        pause = min(2 * pause, 1.0)
+
+
+def save_state(url: str, returned: Any) -> None:
+    """Save what a function returned.
+
+    Raises:
+        ReportError: It holds what cannot be pickled.
+    """
+    _write_whole(url, _pickle("what the function returned", returned))
+
+
+@contextlib.contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Say of an object that cannot be pickled what it was. It could not the next time either: no failure to retry."""
+    try:
+        yield
+    except (pickle.PickleError, TypeError, AttributeError) as error:
+        raise ReportError(
+            f"{what} cannot be saved ({type(error).__name__}: {error}); leave out what belongs to this process alone "
+            "(locks, generators, open files), or give the state_dict() of objects that hold it"
+        ) from error
+
+
+def _pickle(what: str, state: Any) -> bytes:
+    """The bytes of an object; classes and functions of a script or notebook are in them, for other processes."""
+    import cloudpickle
+
+    with naming(what):
+        return bytes(cloudpickle.dumps(state, protocol=5))
 
 
 def returned_url(store: str) -> str:
@@ -96,6 +151,29 @@ def mark_store(store: str, run_id: str) -> None:
     """Leave a mark in the store by which workers see that it is the same place."""
     fs, path = _open_file_system(f"{store.rstrip('/')}/.run")
     _write(fs, path, run_id.encode())
+
+
+def _unpickle(data: bytes) -> Any:
+    """The object; classes of this very script or notebook stay as they are.
+
+    cloudpickle knows a class that this process has sent, but gives it the methods that came back, for which the rest of
+    the notebook is as it was: a helper that is redefined after that would not be called.
+    """
+    mine = [it for it in vars(sys.modules["__main__"]).values() if isinstance(it, type) and it.__module__ == "__main__"]
+    before = [(it, dict(vars(it))) for it in mine]
+    try:
+        return pickle.loads(data)
+    finally:
+        for it, attributes in before:
+            for name, value in attributes.items():
+                if vars(it).get(name) is not value:
+                    type.__setattr__(it, name, value)
+
+
+def _write_whole(url: str, data: bytes) -> None:
+    fs, path = _open_file_system(url)
+    _write(fs, f"{path}.part", data)
+    fs.mv(f"{path}.part", path)
 
 
 def _write(fs: Any, path: str, data: bytes) -> None:

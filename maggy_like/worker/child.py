@@ -137,6 +137,7 @@ def run_attempt(
         enter: Meets the other ranks.
     """
     trial, attempt = assign.trial, assign.attempt
+    membership: Membership | None = None
     try:
         membership = enter()
         try:
@@ -159,7 +160,14 @@ def run_attempt(
             raise  # the caller's own
         message = "".join(traceback.format_exception_only(error)).strip()
         trace = format_traceback(error)
-        return Finished(trial, attempt, "raised", kind=kind_of(error), message=message, traceback=trace, at=at)
+        kind = kind_of(error)
+        if kind == "collective" and membership is not None and (returned_ranks := membership.returned()):
+            ranks = ", ".join(map(str, returned_ranks))
+            message = (
+                f"rank {ranks} had returned before a collective operation of all ranks (all must call prepare(), "
+                f"average() and a prepared model equally often): {message}"
+            )
+        return Finished(trial, attempt, "raised", kind=kind, message=message, traceback=trace, at=at)
 
 
 def kind_of(error: BaseException) -> str:
@@ -177,7 +185,7 @@ def read_returned(returned: object, reporter: Reporter, assign: Assign, task: Wo
     """What rank 0 says of the end of a function that returned; of the others, nothing is asked.
 
     Raises:
-        ReportError: It is no training's value (see :func:`read_value`).
+        ReportError: It is no training's value (see :func:`read_value`), or cannot be saved.
     """
     trial, attempt = assign.trial, assign.attempt
     if not reporter.is_main:

@@ -6,7 +6,7 @@ import sys
 from typing import Any, Protocol
 
 from maggy_like.messages import Beat, Checkpointed
-from maggy_like.worker.checkpoints import SHARDED, CheckpointStore
+from maggy_like.worker.checkpoints import SHARDED, CheckpointStore, await_state
 from maggy_like.worker.metrics import ReportError
 from maggy_like.worker.sender import Sender
 
@@ -36,7 +36,7 @@ class Saves:
         self, store: CheckpointStore, checkpoint: str | None, sender: Sender | None, trial: int, attempt: int
     ) -> None:
         self._store = store
-        self._newest = checkpoint
+        self._newest = self._given = checkpoint
         self._sender = sender
         self._trial = trial
         self._attempt = attempt
@@ -69,7 +69,8 @@ class Saves:
             return None
         self.settle()
         if not self._newest.endswith(SHARDED):
-            return self._store.load(self._newest)
+            is_rank_0_writing = not self._is_main and self._newest != self._given
+            return await_state(self._newest) if is_rank_0_writing else self._store.load(self._newest)
         if into is None:
             raise ReportError(
                 "the saved state is sharded; pass restore(into=STATE) with a state of the present sharding"

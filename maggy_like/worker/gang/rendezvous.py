@@ -81,10 +81,17 @@ class Membership:
         if self._place.world_size == 1:
             return
         with contextlib.suppress(RuntimeError):  # the others' own ends will tell what is wrong with them
+            self._store.set(f"{_LEFT}/{self._place.rank}", "")
             if self._place.rank == 0:
                 self._store.wait([f"{_LEFT}/all"], LEAVE_PATIENCE)
             elif self._store.add(_LEFT, 1) == self._place.world_size - 1:
                 self._store.set(f"{_LEFT}/all", "")
+
+    def returned(self) -> list[int]:
+        """The ranks whose function has returned; none where rank 0, who keeps the store, is gone."""
+        with contextlib.suppress(RuntimeError):
+            return [rank for rank in range(self._place.world_size) if self._store.check([f"{_LEFT}/{rank}"])]
+        return []
 
 
 def open_store(host: str) -> tuple[TCPStore, int]:

@@ -7,18 +7,23 @@ metadata, which is written last, says that it is whole.
 from __future__ import annotations
 
 import concurrent.futures
+import io
 import os
 import sys
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+import cloudpickle
 import fsspec
 import torch
 import torch.distributed as dist
 from fsspec.implementations.local import LocalFileSystem
 
+from maggy_like.worker.checkpoints import naming
+
 if TYPE_CHECKING:
+    from torch.distributed.checkpoint.planner import SavePlanner
     from torch.distributed.checkpoint.storage import StorageReader, StorageWriter
 
 # torch.distributed.checkpoint takes about half a second to import, so only those pay for it who save a sharded state.
@@ -87,8 +92,8 @@ class _Pending:
 def save(url: str, state: dict[str, Any]) -> Saving:
     """Begin to save a state; every rank calls it with what it holds, and may train on when it returns.
 
-    Tensors are copied to the CPU first; then a thread writes them. An earlier save is waited for. What the
-    ranks have in common (plain tensors, step numbers) is written once, as one of them has it.
+    Tensors are copied to the CPU and the rest is pickled first; then a thread writes them. An earlier save is waited
+    for. What the ranks have in common (plain tensors, step numbers) is written once, as one of them has it.
 
     Args:
         url: A folder of any fsspec file system, for this state alone.
@@ -99,11 +104,14 @@ def save(url: str, state: dict[str, Any]) -> Saving:
 
     Raises:
         FileExistsError: The folder holds a whole state already.
+        ReportError: A part that holds no tensor cannot be pickled.
         ValueError: Two parts of the state have one name, as those of ``{"a": {"b": x}, "a.b": y}``.
     """
-    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
+    parts = {
+        name: part if isinstance(part, torch.Tensor) else _pickle(name, part) for name, part in _flatten(state).items()
+    }
     _finish_pending()
     fs, path = fsspec.core.url_to_fs(url)
     if fs.exists(_metadata(path)):
@@ -111,9 +119,9 @@ def save(url: str, state: dict[str, Any]) -> Saving:
     if isinstance(fs, LocalFileSystem):
         os.makedirs(path, 0o700, exist_ok=True)  # on this machine's disks, for the user alone
     future = async_save(
-        _flatten(state),
+        parts,
         storage_writer=_writer(url),
-        planner=DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+        planner=_save_planner(),
         process_group=_group(),
     )
     _Pending.saving = cast("concurrent.futures.Future[Any]", future)
@@ -208,6 +216,24 @@ def _group() -> dist.ProcessGroup:
         _Pending.default = dist.group.WORLD
         _Pending.group = dist.new_group(backend="gloo")
     return cast("dist.ProcessGroup", _Pending.group)
+
+
+def _pickle(name: str, part: Any) -> io.BytesIO:
+    """A part without tensors as torch writes it, but with the classes of a script or notebook in it."""
+    file = io.BytesIO()
+    with naming(f"{name!r} of the state given to checkpoint()"):
+        torch.save(part, file, pickle_module=cloudpickle, pickle_protocol=5)
+    return file
+
+
+def _save_planner() -> SavePlanner:
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+    class Planner(DefaultSavePlanner):
+        def transform_object(self, write_item: Any, object: Any) -> Any:
+            return object  # it is pickled already
+
+    return Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
 
 
 def _writer(url: str) -> StorageWriter:

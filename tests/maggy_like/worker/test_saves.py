@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maggy_like.messages import Assign, Beat, Checkpointed, Place, decode_to_driver
+from maggy_like.worker import checkpoints
 from maggy_like.worker.checkpoints import CheckpointStore
+from maggy_like.worker.metrics import ReportError
 from maggy_like.worker.saves import Saves
 from maggy_like.worker.sender import Sender
 
@@ -105,6 +107,35 @@ def test_what_was_left_by_an_earlier_attempt_is_restored(tmp_path: Path) -> None
     rank = Rank(tmp_path, checkpoint=url)
     assert rank.saves.restore(None) == "earlier"
     assert Rank(tmp_path).saves.restore(None) is None
+
+
+def test_a_rank_waits_for_what_rank_0_is_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = [Rank(tmp_path, rank, 2) for rank in range(2)]
+    ranks[1].saves.save("state")
+    pauses = []
+
+    def write_meanwhile(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            ranks[0].saves.save("state")
+
+    monkeypatch.setattr(checkpoints.time, "sleep", write_meanwhile)
+    assert ranks[1].saves.restore(None) == "state"
+    assert pauses == [0.01, 0.02, 0.04]
+
+
+def test_a_rank_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank, pauses = Rank(tmp_path, 1, 2), []
+    monkeypatch.setattr(checkpoints.time, "sleep", pauses.append)
+    rank.saves.save("state")
+    with pytest.raises(ReportError, match=r"no file://.*2-1\.pkl for 600 s; all ranks must call checkpoint\(\)"):
+        rank.saves.restore(None)
+    assert sum(pauses) == pytest.approx(checkpoints.WRITE_PATIENCE, abs=1)
+
+
+def test_no_rank_waits_for_what_an_earlier_attempt_left(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Rank(tmp_path, 1, 2, (tmp_path / "gone.pkl").as_uri()).saves.restore(None)
 
 
 ACTS = st.lists(st.sampled_from(["save", "report", "discard"]), max_size=25)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 import torch.distributed as dist
+from fsspec.implementations.memory import MemoryFileSystem
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -17,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from maggy_like.worker.gang import sharded
 from maggy_like.worker.gang.parallel import ensure_process_group, prepare
 from maggy_like.worker.gang.sharded import IncompleteStateError, ShardedStateError, is_sharded
+from maggy_like.worker.metrics import ReportError
 
 State = dict[str, Any]
 WHOLE = StateDictOptions(full_state_dict=True)
@@ -101,15 +105,34 @@ def through_fsspec() -> State:
     loaded = sharded.load("memory://states/1", into)
     with pytest.raises(IncompleteStateError):
         sharded.load("memory://states/2", into)
-    saving = sharded.save("memory://states/3", {"unpicklable": torch.zeros(1), "b": Unwritable()})
-    with pytest.raises(ShardedStateError, match="memory://states/3: on rank 0, TypeError: no pickle"):
+    fsspec.register_implementation("full", FullDisk)
+    saving = sharded.save("full://states/3", state)
+    with pytest.raises(ShardedStateError, match="full://states/3: on rank 0, OSError: no space left"):
         saving.wait()
     sharded.save("memory://states/4", state).wait()  # a failed save holds up none
     return {"a": loaded["a"].tolist(), "optimizer": str(loaded["optimizer"]), "last": loaded["last"]}
 
 
-class Unwritable:
-    def __deepcopy__(self, memo: Any) -> Unwritable:
+class FullDisk(MemoryFileSystem):  # type: ignore[misc]
+    protocol = "full"
+
+    def _open(self, *args: Any, **options: Any) -> Any:
+        raise OSError("no space left")
+
+
+def with_classes_of_a_script(url: str) -> Any:
+    ensure_process_group()
+
+    @dataclass
+    class Progress:
+        step: int
+
+    sharded.save(url, {"a": torch.zeros(1), "progress": Progress(3)}).wait()
+    return sharded.load(url, {"a": torch.zeros(1), "progress": None})["progress"].step
+
+
+class Unpicklable:
+    def __deepcopy__(self, memo: Any) -> Unpicklable:
         return self
 
     def __reduce__(self) -> Any:
@@ -173,6 +196,16 @@ def test_any_file_system(run_ranks: Any) -> None:
     assert seen["a"] == [0, 1, 2, 3]
     assert seen["optimizer"] == "{'state': {0: {'m': tensor([1., 1.])}, 1: {'n': 5}}}"
     assert seen["last"] == [1]
+
+
+@pytest.mark.e2e
+def test_objects_of_a_script_s_own_classes(run_ranks: Any, tmp_path: Path) -> None:
+    assert run_ranks(with_classes_of_a_script, 2, tmp_path.as_uri()) == [3, 3]
+
+
+def test_what_cannot_be_pickled_is_told_at_once() -> None:
+    with pytest.raises(ReportError, match=r"'b\.c' of the state given to checkpoint\(\) .*TypeError: no pickle"):
+        sharded.save("memory://states", {"a": torch.zeros(1), "b": {"c": Unpicklable(), "d": torch.zeros(1)}})
 
 
 def test_names_that_are_there_twice_are_told() -> None:

@@ -1,0 +1,79 @@
+"""States of any kind, read back by another process."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from maggy_like.worker.checkpoints import CheckpointStore, load_state, save_state
+from maggy_like.worker.metrics import ReportError
+
+
+def save(folder: Path, state: Any) -> Path:
+    store = CheckpointStore(folder.as_uri())
+    url = store.next_url(0, 1)
+    store.save(url, state)
+    return Path(url.removeprefix("file://"))
+
+
+def test_a_class_of_a_script_is_read_by_another_process(tmp_path: Path) -> None:
+    @dataclass
+    class State:
+        step: int
+
+        def twice(self) -> int:
+            return 2 * self.step
+
+    file = save(tmp_path, {"state": State(3), "rate": lambda step: step / 10})
+    code = f"import pickle; it = pickle.load(open({str(file)!r}, 'rb')); print(it['state'].twice(), it['rate'](1))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "6 0.1\n"
+
+
+def test_the_process_that_has_the_class_gets_its_own(tmp_path: Path) -> None:
+    @dataclass
+    class State:
+        step: int
+
+    assert load_state(save(tmp_path, State(3)).as_uri()) == State(3)
+
+
+def test_a_notebook_s_own_class_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Net:
+        def forward(self) -> int:
+            return 1
+
+    Net.__module__ = "__main__"
+    monkeypatch.setattr(sys.modules["__main__"], "Net", Net, raising=False)
+    forward = Net.forward
+    assert type(load_state(save(tmp_path, Net()).as_uri())) is Net
+    assert Net.forward is forward
+
+
+def test_plain_states_are_bytes_of_plain_pickle(tmp_path: Path) -> None:
+    state = {"step": 3, "model": OrderedDict(weight=torch.arange(3.0))}
+    assert save(tmp_path, state).read_bytes() == pickle.dumps(state, protocol=5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (threading.Lock, r"\(TypeError: cannot pickle '_thread.lock' object\)"),
+        (lambda: iter(x for x in "ab"), r"\(TypeError: cannot pickle 'generator' object\)"),
+    ],
+)
+def test_what_cannot_be_saved_is_told(tmp_path: Path, make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ReportError, match=rf"the state given to checkpoint\(\) cannot be saved {message}; leave out"):
+        save(tmp_path, {"x": make()})
+    with pytest.raises(ReportError, match=rf"what the function returned cannot be saved {message}; leave out"):
+        save_state((tmp_path / "returned.pkl").as_uri(), [make()])
+    assert not list(tmp_path.iterdir())
