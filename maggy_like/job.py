@@ -25,7 +25,6 @@ from maggy_like.resume import open_journal
 from maggy_like.rpc.security import RunKeys
 from maggy_like.rpc.server import Server
 from maggy_like.watch import Callback, run_search
-from maggy_like.worker.checkpoints import mark_store
 from maggy_like.worker.task import WorkerTask
 from optimizers.study import Study
 
@@ -103,10 +102,9 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
     study = machine.study
     in_process = study.optimizer.adaptive and engine.isolation != "none"
     proposer = ProcessProposer(study) if in_process else DirectProposer(study)
-    journal, told = open_journal(settings, machine)
     keys, run_id = RunKeys(), secrets.token_hex(8)
+    journal, told = open_journal(settings, machine, run_id)
     try:
-        mark_store(settings.store, run_id)
         server = Server(engine.driver_host(), keys, size)
         try:
             task = WorkerTask(
@@ -193,9 +191,10 @@ def gang_size(settings: Settings, engine: Engine) -> int:
         size = min(size, settings.n_trials * settings.workers_per_trial)
     for name in ("workers_per_trial", "min_workers"):
         if (getattr(settings, name) or 1) > size:
+            mend = "use engine='local'" if engine.name == "inline" else "pass workers=N, or give the engine more slots"
             raise EngineError(
-                f"{name}={getattr(settings, name)}, but engine={engine.name!r} gives {size} workers by default; "
-                "pass workers=N, or give the engine more slots"
+                f"{name}={getattr(settings, name)}, but engine={engine.name!r} has {size} worker{'s' * (size > 1)} by "
+                f"default; {mend}"
             )
     return size
 

@@ -6,6 +6,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,12 @@ def default_name(train_fn: Callable[..., Any]) -> str:
     return f"{function}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
 
 
-def check_journal(journal: str | None, folder: Path) -> str:
+def check_journal(journal: str | PathLike[str] | None, folder: Path) -> str:
     """Where a run's journal goes: into its own folder, or into one of the same name elsewhere."""
     return str(folder) if journal is None else folder_within("journal", journal, folder.name)
 
 
-def check_store(store: str | None, folder: Path) -> str:
+def check_store(store: str | PathLike[str] | None, folder: Path) -> str:
     """The URL of a run's checkpoints: in its own folder, or in one of the same name elsewhere."""
     if store is None:
         return (folder / "checkpoints").as_uri()
@@ -46,11 +47,11 @@ def check_store(store: str | None, folder: Path) -> str:
     return Path(path).as_uri() if isinstance(fs, LocalFileSystem) else where  # workers have folders of their own
 
 
-def folder_within(argument: str, given: str, name: str) -> str:
+def folder_within(argument: str, given: str | PathLike[str], name: str) -> str:
     """The folder of a run in a place that the user gave, so that runs which share the place do not meet."""
-    if not isinstance(given, str):
+    if not isinstance(given, str | PathLike):
         raise ConfigError(f"{argument} must be the path or URL of a folder, got {given!r}")
-    where = f"{given.rstrip('/')}/{name}"
+    where = f"{fspath(given).rstrip('/')}/{name}"
     try:
         url_to_fs(where)
     except (ImportError, ValueError) as error:

@@ -153,6 +153,7 @@ class Result:
         budget: int | None = None,
         min_workers: int | None = None,
         name: str | None = None,
+        resume: bool = False,
         progress: bool | str = True,
     ) -> Training:
         """Train the best configuration on a gang of workers, all together, as a run of its own.
@@ -164,10 +165,11 @@ class Result:
             budget: Steps to train for; by default the search's ``max_budget``.
             min_workers: How many workers will do, where lost ones do not come back within 30 s.
             name: The run's name; by default made from that of the search.
+            resume: Go on with the training called ``name`` (``training.directory.name``), with the same arguments.
             progress: Show a live display.
 
         Raises:
-            UserError: No trial has a value, or this result was read from a file.
+            UserError: No trial has a value, this result was read from a file, or there is nothing to resume.
             EngineError: The engine cannot provide the gang.
 
         Example:
@@ -181,7 +183,7 @@ class Result:
                 "this result was read from a file, so its function is not known; use "
                 "maggy_like.run(train_fn, result.best_config, workers=N)"
             )
-        return self._again(self.best_config, workers, budget, min_workers, name, progress)
+        return self._again(self.best_config, workers, budget, min_workers, name, resume, progress)
 
     def log(self, trial: int, rank: int = 0) -> str:
         """All that a trial printed on one of its workers, as far as its log file lies on this machine."""
@@ -331,5 +333,8 @@ def _told(training: Training) -> str:
     trial = training.trial
     if trial.failure is not None and trial.state is TrialState.FAILED:
         return f"the training failed: {trial.failure.message}"
+    found = f"{training.objective} {number(trial.value)}"
+    if trial.state is not TrialState.COMPLETED:
+        return f"the training was cut off after {trial.step} of {trial.training} steps: {found}; resume=True goes on"
     how = f"{trial.world_size} worker{'s' * (trial.world_size > 1)}, {trial.step} steps, {duration(trial.seconds)}"
-    return f"trained on {how}: {training.objective} {number(trial.value)}"
+    return f"trained on {how}: {found}"

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from maggy_like.config import Settings, check_least, check_settings, whole
 from maggy_like.display import make_display
 from maggy_like.engines.base import Engine
@@ -49,8 +51,8 @@ def run(
     engine: str | Engine = "auto",
     name: str | None = None,
     directory: str | Path = "maggy_runs",
-    journal: str | None = None,
-    store: str | None = None,
+    journal: str | Path | None = None,
+    store: str | Path | None = None,
     resume: bool = False,
     max_attempts: int = 3,
     report_timeout: float | None = None,
@@ -104,7 +106,7 @@ def run(
     """
     given = check_config(config)
     space = SearchSpace({key: Constant(value) for key, value in given.items()})
-    check_parameters(train_fn, space)
+    check_parameters(train_fn, space, source="config")
     if budget is None and uses_budget(train_fn):
         raise ConfigError(f"{name_of(train_fn)} asks for its budget, and nobody says what it is; pass budget=STEPS")
     steps = UNBOUNDED if budget is None else whole("budget", budget, least=1)
@@ -179,10 +181,10 @@ def read_answer(answer: Finished | None, settings: Settings) -> Any:
         return answer.returned
     try:
         return load_state(url)
-    except (OSError, ImportError) as error:
+    except Exception as error:  # reading it runs code of what was returned
         raise TrainingError(
-            f"what the function returned cannot be read from {url} ({error}); pass store=URL of a place that "
-            "all hosts share, or return plain data: numbers, text, lists and dicts of them"
+            f"what the function returned cannot be read from {url} ({type(error).__name__}: {error}); return plain "
+            "data (numbers, text, lists and dicts of them), or pass store=URL of a place that all hosts share"
         ) from error
 
 
@@ -194,13 +196,14 @@ def check_config(config: Mapping[str, Any] | None) -> Config:
     """
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(f"config must be a dict of arguments by name, got {config!r}")
-    for name, value in (config or {}).items():
+    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in (config or {}).items()}
+    for name, value in given.items():
         if value is not None and not isinstance(value, bool | int | float | str):
             raise ConfigError(
                 f"config[{name!r}] is {value!r} of type {type(value).__name__}; pass numbers, text, booleans or None "
                 "there, and other objects by functools.partial(train_fn, ...)"
             )
-    return dict(config or {})
+    return given
 
 
 def result_of(job: Job, outcome: Outcome) -> Result:
@@ -252,9 +255,12 @@ class _Again:
         budget: int | None,
         min_workers: int | None,
         name: str | None,
+        resume: bool,
         progress: bool | str,
     ) -> Training:
         before = self.job.settings
+        if resume and name is None:
+            raise ConfigError("resume=True needs the name of the training; pass name=training.directory.name")
         name = check_name(name) if name is not None else f"{before.name}-train-{secrets.token_hex(2)}"
         directory = before.directory.parent / name
         own_store = (before.directory / "checkpoints").as_uri()
@@ -271,7 +277,7 @@ class _Again:
             directory=directory,
             journal=str(directory),
             store=(directory / "checkpoints").as_uri() if before.store == own_store else f"{stores}/{name}",
-            resume=False,
+            resume=resume,
             points=(),
             earlier=(),
             hints=(),

@@ -111,7 +111,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "trials wider than the gang": (
         {"workers": 2, "workers_per_trial": 3}, "workers_per_trial=3 is more than workers=2; pass workers=3 or more"),
     "trials wider than the engine": (
-        {"engine": "inline", "workers_per_trial": 2}, "workers_per_trial=2, but engine='inline' gives 1 workers"),
+        {"engine": "inline", "workers_per_trial": 2}, "workers_per_trial=2, but engine='inline' has 1 worker"),
     "min_workers=0": ({"min_workers": 0}, "min_workers must be a whole number of at least 1, got 0"),
     "min_workers above workers": (
         {"workers": 2, "min_workers": 3}, "min_workers=3 is more than workers=2; pass 2 or fewer"),

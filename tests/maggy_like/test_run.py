@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import wide_functions as fns
 
 import maggy_like
 from maggy_like import Reporter
-from maggy_like.errors import EngineError, TrainingError, UserError
+from maggy_like.errors import ConfigError, EngineError, TrainingError, UserError
 from optimizers.events import AttemptEnded, AttemptStarted, Event
 from optimizers.trial import TrialState
 
@@ -41,6 +42,17 @@ class Point:
 
     def __init__(self, x: int) -> None:
         self.x = x
+
+
+class Unreadable:
+    """What can be saved, and not read back."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise ValueError("no more")
 
 
 @pytest.fixture
@@ -106,14 +118,45 @@ def test_objects_come_back_through_the_store(go: Any, tmp_path: Path) -> None:
     assert (tmp_path / "store" / "objects" / "returned.pkl").exists()
 
 
+def test_what_cannot_be_read_back_is_told(go: Any) -> None:
+    with pytest.raises(
+        TrainingError, match=r"what the function returned cannot be read from .* \(ValueError: no more\)"
+    ):
+        go(Unreadable, workers=1)
+
+
+def test_a_store_that_cannot_be_written_is_told_and_the_name_stays_free(go: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    message = r"the store '.*file/below/first' cannot be written \(NotADirectoryError.*pass another store=URL"
+    with pytest.raises(ConfigError, match=message):
+        go(lambda: 3, workers=1, name="first", store=tmp_path / "file" / "below")
+    assert go(lambda: 3, workers=1, name="first", store=tmp_path / "store") == 3
+
+
 def test_what_cannot_be_pickled_is_told(go: Any) -> None:
     def returns_a_lock() -> Any:
         import threading
 
         return threading.Lock()
 
-    with pytest.raises(TrainingError, match=r"cannot pickle '_thread.lock'"):
-        go(returns_a_lock, workers=1)
+    events: list[Event] = []
+    with pytest.raises(TrainingError, match=r"what the function returned cannot be saved .*pickle '_thread.lock'"):
+        go(returns_a_lock, workers=1, callbacks=[events.append])
+    assert sum(isinstance(event, AttemptStarted) for event in events) == 1  # it would fail in the same way again
+
+
+def test_states_and_answers_may_be_of_a_script_s_own_classes(go: Any) -> None:
+    @dataclass
+    class State:
+        step: int
+
+    def count(reporter: Reporter) -> State:
+        reporter.checkpoint(State(reporter.attempt))
+        restored = reporter.restore()  # on rank 1, perhaps before rank 0 has written it
+        assert isinstance(restored, State)
+        return restored
+
+    assert go(count) == State(1)
 
 
 def test_a_run_that_is_over_gives_its_answer_again(go: Any) -> None:
@@ -125,6 +168,11 @@ def test_a_run_that_is_over_gives_its_answer_again(go: Any) -> None:
 
 
 # -- what goes in --------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_numpy_are_plain_ones(go: Any) -> None:
+    given = {"n": np.int64(3), "x": np.float32(0.5), "on": np.bool_(True)}
+    assert go(lambda n, x, on: repr((n, x, on)), given, workers=1) == "(3, 0.5, True)"
 
 
 def test_parameters_are_filled_by_name(go: Any) -> None:
@@ -149,8 +197,12 @@ def test_other_objects_go_in_by_partial(go: Any) -> None:
         ({"config": [1]}, r"config must be a dict of arguments by name, got \[1\]"),
         ({"config": {"x": [1]}}, r"config\['x'\] is \[1\] of type list; .* by functools.partial"),
         ({"config": {"x": np.arange(2)}}, r"config\['x'\] is .* of type ndarray"),
-        ({"config": {"x": 1, "y": 1}}, r"no parameter 'y'"),
-        ({"config": {}}, r"nothing fills the parameter 'x'"),
+        ({"config": {"x": 1, "y": 1}}, r"no parameter 'y', which config sets"),
+        ({"config": {}}, r"nothing fills the parameter 'x'.*add it to config \(which has nothing\)"),
+        (
+            {"engine": "inline", "workers": None, "min_workers": 2},
+            "engine='inline' has 1 worker by default; use engine=",
+        ),
         ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
         ({"min_workers": 3}, "min_workers=3 is more than workers=2; pass 2 or fewer"),
         ({"min_workers": 0}, "min_workers must be a whole number of at least 1, got 0"),
@@ -159,7 +211,6 @@ def test_other_objects_go_in_by_partial(go: Any) -> None:
         ({"callbacks": [3]}, "callbacks must be functions of one event, got 3"),
         ({"experiment": "x"}, "experiment must be an Experiment, got 'x'"),
         ({"engine": "inline"}, "workers=2 but engine='inline' has 1 slots"),
-        ({"engine": "inline", "workers": None, "min_workers": 2}, "min_workers=2, but engine='inline' gives 1"),
     ],
 )
 def test_mistakes_are_told_and_nothing_starts(go: Any, tmp_path: Path, arguments: Any, message: str) -> None:
@@ -246,6 +297,16 @@ def test_a_function_that_fails_for_good_raises_with_the_traceback_of_the_first_r
         go(fail, name="run")
     assert "attempt 2, just as the one before" in str(told.value)
     assert any("logs of all ranks" in note for note in told.value.__notes__)
+
+
+def test_a_rank_that_returns_before_the_others_is_named(go: Any) -> None:
+    def leave_early(reporter: Reporter) -> None:
+        reporter.average(x=0.0)
+        if reporter.rank == 0:
+            reporter.average(x=1.0)
+
+    with pytest.raises(TrainingError, match=r"rank 0: rank 1 had returned before .* average\(\)"):
+        go(leave_early, max_attempts=1)
 
 
 # -- Ctrl-C ----------------------------------------------------------------------------------------------

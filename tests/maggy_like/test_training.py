@@ -88,6 +88,10 @@ def test_a_result_can_be_trained_later(search: Any, tmp_path: Path) -> None:
     assert training.load() == {"step": 5}
     assert training.directory.parent == result.directory.parent
     assert training.directory.name.startswith("search-train-")
+    again = result.train(workers=2, budget=5, name=training.directory.name, resume=True, progress=False)
+    assert again.trial == training.trial  # it was over
+    with pytest.raises(UserError, match=r"pass name=training.directory.name"):
+        result.train(resume=True, progress=False)
     with pytest.raises(UserError, match="there is a run named 'search' in"):
         result.train(name="search", progress=False)
     with pytest.raises(UserError, match="min_workers=3 is more than workers=2"):
