@@ -102,13 +102,14 @@ class AblationStudy:
     def modules(self, *paths: str | Mapping[str, Patterns], replace: Any = "identity", **groups: Patterns) -> Self:
         """Ablate modules of the torch model, by their names in ``named_modules()``.
 
-        Of modules that fit a glob and lie inside each other, the outermost is taken.
+        Of modules that fit a glob and lie inside each other, the outermost is taken; a container (``ModuleList``) stands
+        for the modules in it. A shared module is replaced wherever it stands.
 
         Args:
             *paths: Names or globs: every module that fits is a component of its own. A dict has groups.
             replace: What stands in for them: ``"identity"``; ``"zero"`` (zeros of the shape that the module would
                 give); a module, of which each place gets a copy, with weights that its ``reset_parameters()`` draws
-                anew; or a function of the replaced module.
+                anew, where it has such a method; or a function of the replaced module.
             **groups: Names or globs: all modules that fit are one component, of that name.
 
         Raises:

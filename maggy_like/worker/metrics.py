@@ -8,7 +8,7 @@ from typing import SupportsFloat
 
 
 class ReportError(ValueError):
-    """A report or a returned value is no measurement; raised inside the training function."""
+    """A report or a returned value is no measurement, or a state cannot be saved; raised inside ``train_fn``."""
 
 
 def pick_objective(metrics: Mapping[str, object], wanted: str | None) -> str:
@@ -35,8 +35,9 @@ def as_number(what: str, value: object) -> float:
         ReportError: It is no number.
     """
     if isinstance(value, SupportsFloat) and not isinstance(value, str | bytes):
+        detach = getattr(value, "detach", None)  # torch warns of a loss that is turned into a float as it is
         try:
-            return float(value)
+            return float(value if detach is None else detach())
         except (TypeError, ValueError, RuntimeError):
             pass
     raise ReportError(f"{what} must be a number, got {value!r} of type {type(value).__name__}")

@@ -105,14 +105,29 @@ class Reporter:
         gives each worker its share of every batch. The batch size stays that of the whole batch, so the
         training is the same, step by step, however many workers there are.
 
+        What holds for any number of workers:
+
+        - Compute the loss from ``model(...)``, as a mean over the batch. Attributes, ``state_dict()`` and pickles of
+          the model are the plain module's; the module itself is ``getattr(model, "module", model)``.
+        - Accumulate gradients with several plain ``backward()`` calls and one ``step()``; ``no_sync()``, which saves
+          some of the communication, is there with several workers alone.
+        - Parameters may be frozen and unfrozen at any time, by all workers; a layer is replaced before this call.
+        - Batch normalisation sees a worker's share of the batch, and needs two samples in it: use ``drop_last=True``
+          where the last batch may be small, or on GPUs ``nn.SyncBatchNorm``. Its running statistics are rank 0's
+          on all of them.
+        - A worker may evaluate the model alone, under ``torch.no_grad()``. A prepared loader is iterated by all.
+
         Args:
-            *objects: Models, optimizers and data loaders of torch, in any order; others are given back as they are.
+            *objects: Models, optimizers and data loaders of torch, in any order, each by itself and not in a list;
+                others are given back as they are.
 
         Returns:
             The prepared objects in the same order; a single one alone.
 
         Raises:
-            ValueError: A loader cannot be shared out; the message says why.
+            ValueError: An object cannot be prepared, such as a loader that cannot be shared out; the message says why.
+                The first step of a prepared optimizer raises it, with several workers, if no prepared model has the
+                parameters that it trains.
 
         Example:
             >>> model, optimizer, loader = reporter.prepare(model, optimizer, loader)
@@ -139,9 +154,14 @@ class Reporter:
             weight: How much this worker's metrics count, such as the number of samples that they are of.
             **metrics: Numbers by name.
 
+        Raises:
+            ReportError: A metric is no number, or there is none, as in ``average(0.5)``.
+
         Example:
             >>> reporter.report(**reporter.average(len(shard), loss=loss), step=step)
         """
+        if not metrics:
+            raise ReportError(f"average({weight!r}) has a weight and nothing to average; name it: average(loss=...)")
         numbers = {name: as_number(f"average({name}=...)", value) for name, value in metrics.items()}
         if self.world_size == 1:
             return numbers
@@ -197,7 +217,9 @@ class Reporter:
         print(*parts, flush=True)
 
     def checkpoint(self, state: Any) -> None:
-        """Save ``state`` (anything that pickles), whole or not at all; the newest few and the best are kept.
+        """Save ``state``, whole or not at all; the newest few and the best are kept.
+
+        It may be anything that cloudpickle takes, so objects of a notebook's own classes too.
 
         The trial goes on from it once the next report has come, or the function has returned:
         a state whose step was never measured would leave a hole in the curve.

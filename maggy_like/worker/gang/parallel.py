@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, SupportsFloat
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from maggy_like.worker.gang.loader import GlobalLoader, PrepareError, latest
+from maggy_like.worker.gang.ddp import DataParallel, not_averaged
+from maggy_like.worker.gang.loader import GlobalLoader, PrepareError
+from maggy_like.worker.gang.rendezvous import returned_ranks
 from maggy_like.worker.gang.sharded import is_sharded
+
+USUAL_WAIT = timedelta(seconds=10)
+"""In which ranks meet as a rule."""
+
+LONGEST_WAIT = timedelta(minutes=30)
+"""After which a rank that is missing counts as gone."""
 
 
 def device() -> torch.device:
@@ -39,6 +50,7 @@ def ensure_process_group() -> None:
 
     Raises:
         ValueError: A variable of the environment is missing; torch names it.
+        RuntimeError: A rank has returned without calling it, or does not call it for half an hour.
     """
     if dist.is_initialized():
         return
@@ -46,10 +58,32 @@ def ensure_process_group() -> None:
     mine = device()
     names = PrefixStore("maggy_like/devices", store)
     names.set(str(rank), str(torch.cuda.get_device_properties(mine).uuid) if mine.type == "cuda" else "")
+    _wait_for_all(names, store, ranks)
     backend = choose_backend([name.decode() for name in names.multi_get([str(r) for r in range(ranks)])])
     if mine.type == "cuda":
         torch.cuda.set_device(mine)
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
+
+
+def _wait_for_all(names: Store, store: Store, ranks: int) -> None:
+    """Wait until every rank has told its device, or one never will."""
+    keys = [str(rank) for rank in range(ranks)]
+    with contextlib.suppress(dist.DistStoreError):  # not all by then: from now on it is asked why
+        names.wait(keys, USUAL_WAIT)
+        return
+    deadline = time.monotonic() + LONGEST_WAIT.total_seconds()
+    while not names.check(keys):
+        missing = [rank for rank in range(ranks) if not names.check([str(rank)])]
+        if gone := [rank for rank in returned_ranks(store, ranks) if rank in missing]:
+            raise RuntimeError(
+                f"rank {', '.join(map(str, gone))} has returned without a call of prepare() or average(); all must"
+            )
+        if time.monotonic() > deadline:
+            raise RuntimeError(
+                f"rank {', '.join(map(str, missing))} did not call prepare() or average() within {LONGEST_WAIT}; all "
+                "ranks must, at about the same time"
+            )
+        time.sleep(0.1)
 
 
 def choose_backend(devices: Sequence[str]) -> str:
@@ -65,93 +99,15 @@ def choose_backend(devices: Sequence[str]) -> str:
     return "cpu:gloo,cuda:nccl" if all(devices) and len(set(devices)) == len(devices) else "gloo"
 
 
-class DataParallel(DistributedDataParallel):
-    """:class:`~torch.nn.parallel.DistributedDataParallel` that hides itself and weighs shares of uneven size.
-
-    Parameters, buffers and states have the names of the plain module, and what the wrapper has not got is the module's:
-    ``model.fc``. A state saved with n ranks loads with any number. (The functions of
-    ``torch.distributed.checkpoint.state_dict`` know DDP by its prefix; give them ``model.module``.)
-
-    Training code takes the mean of the loss over the batch it is given. Each backward multiplies its gradients, before
-    they are added to ``.grad``, by ``samples of this rank * ranks / samples of the global batch``; DDP's mean over
-    ranks is then the gradient of the mean over the global batch. What counts is the batch that a prepared loader
-    yielded last before the last forward under grad: evaluation in between changes nothing. Without a prepared loader,
-    all ranks weigh the same.
-
-    Gradient accumulation is exact too, with ``no_sync()`` or without, as every backward weighs its own gradients. Only
-    where all shares are of one size are these exact: one backward over the losses of several batches, and batches
-    of several loaders at once. A loss that is a sum over samples becomes the sum over the global batch divided by the
-    ranks. Batch normalisation sees this rank's share (``nn.SyncBatchNorm`` sees all), and dropout draws from the rank's
-    stream.
-
-    Args:
-        module: The module, on this rank's device.
-        **options: Those of ``DistributedDataParallel``, such as ``find_unused_parameters=True``.
-
-    Raises:
-        RuntimeError: In the first backward, if the model itself was never called, but a method of the module: its
-            gradients would not be averaged, and the ranks would drift apart.
-    """
-
-    def __init__(self, module: nn.Module, **options: Any) -> None:
-        super().__init__(module, **options)
-        self._weight = 1.0
-        self._called = False
-        self._weigh_gradients()
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled():
-            self._weight = latest.share.weight
-            self._called = True
-        return super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        return self.module.load_state_dict(state_dict, *args, **kwargs)
-
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        yield from self.module.named_parameters(*args, **kwargs)
-
-    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        yield from self.module.named_buffers(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "module" or name.startswith("__"):  # not there yet; copy and pickle mean the wrapper
-                raise
-            return getattr(self.module, name)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._weigh_gradients()  # copied parameters have no hooks
-
-    def _weigh_gradients(self) -> None:
-        for parameter in self.module.parameters():
-            if parameter.requires_grad:
-                parameter.register_hook(self._weigh)
-
-    def _weigh(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        if not self._called and self.require_backward_grad_sync:
-            raise RuntimeError(
-                f"backward() through a method of {type(self.module).__name__}, while the prepared model itself was not "
-                "called: the gradients would not be averaged over the ranks; compute the loss from model(...)"
-            )
-        if self._weight == 1:
-            return None
-        return gradient * self._weight if self._weight else torch.zeros_like(gradient)  # 0 * inf is NaN
-
-
 def prepare(*objects: Any) -> Any:
     """Make what a training function has made fit for this rank and its device.
 
-    - A module is moved to the device, and with several ranks becomes a :class:`DataParallel`. One with nothing to train
-      is given rank 0's values. One that is sharded already (by ``fully_shard``, say) comes back as it is, and its
-      gradients are not weighed: use batches that divide by the number of ranks.
-    - An optimizer comes back itself, with its state on the device.
+    - A module is moved to the device, and with several ranks becomes a
+      :class:`~maggy_like.worker.gang.ddp.DataParallel`. One with nothing to train is given rank 0's values. One that is
+      sharded already (by ``fully_shard``, say) comes back as it is, and its gradients are not weighed: use batches that
+      divide by the number of ranks.
+    - An optimizer comes back itself, with its state on the device. With several ranks its steps check that all it
+      trains is of prepared or sharded models: parameters of others would drift apart.
     - A loader becomes a :class:`~maggy_like.worker.gang.loader.GlobalLoader`: its batch size is that of all ranks
       together, so that it means the same for any number of them.
     - Anything else, a learning-rate schedule say, comes back itself.
@@ -163,12 +119,14 @@ def prepare(*objects: Any) -> Any:
         The objects in the order given; a single one by itself.
 
     Raises:
-        PrepareError: An object cannot be prepared as it is.
+        PrepareError: An object cannot be prepared as it is; or, in a step of an optimizer, see there.
 
     Example:
         >>> prepare(3, "schedule")
         (3, 'schedule')
     """
+    for it in objects:
+        _check_no_container(it)
     ranks = world_size()
     if ranks > 1:
         ensure_process_group()
@@ -224,7 +182,7 @@ def _prepare_module(module: nn.Module, target: torch.device, ranks: int) -> nn.M
     if isinstance(module, DistributedDataParallel):
         raise PrepareError(
             "the model is wrapped by DistributedDataParallel already; give prepare() the plain module, or wrap it with "
-            "maggy_like.worker.gang.parallel.DataParallel(module, ...) where DDP needs options"
+            "maggy_like.worker.gang.ddp.DataParallel(module, ...) where DDP needs options"
         )
     module.to(target)
     if ranks == 1:
@@ -239,7 +197,9 @@ def _prepare_module(module: nn.Module, target: torch.device, ranks: int) -> nn.M
 
 def _prepare_other(it: Any, target: torch.device, ranks: int) -> Any:
     if isinstance(it, Optimizer):
-        _check_optimizer(it, target)
+        _check_device(it, target)
+        if ranks > 1:
+            _watch(it)
         if any(
             isinstance(value, torch.Tensor) and value.dim() and value.device != parameter.device
             for parameter, state in it.state.items()
@@ -251,7 +211,50 @@ def _prepare_other(it: Any, target: torch.device, ranks: int) -> Any:
     return it
 
 
-def _check_optimizer(optimizer: Optimizer, target: torch.device) -> None:
+def _check_no_container(it: Any) -> None:
+    """Refuse a container of what is to be prepared.
+
+    Raises:
+        PrepareError: It is a list, tuple or dict of such; with one worker too, where it would do no harm yet.
+    """
+    parts = it.values() if isinstance(it, dict) else it if isinstance(it, list | tuple) else ()
+    for part in parts:
+        if isinstance(part, nn.Module | Optimizer | DataLoader):
+            unpacked = "*them.values()" if isinstance(it, dict) else "*them"
+            raise PrepareError(
+                f"prepare() was given a {type(it).__name__} that holds a {type(part).__name__}, and would leave that "
+                f"as it is; give the objects one by one: prepare({unpacked})"
+            )
+
+
+def _watch(optimizer: Optimizer) -> None:
+    """Have the optimizer's steps refuse what the ranks would train apart.
+
+    It is looked at before the first step, as models may be prepared after their optimizer, and whenever there is more
+    or less to train.
+    """
+    checked = 0
+
+    def check(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        nonlocal checked
+        trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        if len(trained) == checked:
+            return
+        strangers = [p for p in not_averaged(trained) if not is_sharded([p])]
+        if strangers:
+            shapes = ", ".join(str(tuple(p.shape)) for p in strangers[:3])
+            raise PrepareError(
+                f"{type(optimizer).__name__} trains {len(strangers)} parameters that are of no prepared model (shapes: "
+                f"{shapes}{', ...' * (len(strangers) > 3)}), so each rank would train its own. Give prepare() their "
+                "model too, and not all frozen if it is to be trained later; or leave the optimizer out of prepare() "
+                "if you average their gradients yourself"
+            )
+        checked = len(trained)
+
+    optimizer.register_step_pre_hook(check)
+
+
+def _check_device(optimizer: Optimizer, target: torch.device) -> None:
     """Refuse an optimizer of parameters that are not where the models are.
 
     Raises:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from urllib.parse import urlsplit
 
-from torch.distributed import TCPStore, group, is_initialized
+from torch.distributed import Store, TCPStore, group, is_initialized
 
 from maggy_like.messages import Place
 
@@ -90,8 +90,13 @@ class Membership:
     def returned(self) -> list[int]:
         """The ranks whose function has returned; none where rank 0, who keeps the store, is gone."""
         with contextlib.suppress(RuntimeError):
-            return [rank for rank in range(self._place.world_size) if self._store.check([f"{_LEFT}/{rank}"])]
+            return returned_ranks(self._store, self._place.world_size)
         return []
+
+
+def returned_ranks(store: Store, world_size: int) -> list[int]:
+    """The ranks whose function has returned."""
+    return [rank for rank in range(world_size) if store.check([f"{_LEFT}/{rank}"])]
 
 
 def open_store(host: str) -> tuple[TCPStore, int]:

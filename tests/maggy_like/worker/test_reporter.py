@@ -78,7 +78,9 @@ def test_no_except_exception_eats_the_end() -> None:
     assert not issubclass(BudgetUsed, Exception)
 
 
-@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(1), torch.tensor([0.5]), True, 3])
+@pytest.mark.parametrize(
+    "value", [np.float32(0.5), np.int64(1), torch.tensor([0.5]), torch.tensor(0.5, requires_grad=True), True, 3]
+)
 def test_numbers_of_other_libraries_serve(value: float) -> None:
     line = Line()
     line.reporter.report(value)
@@ -96,6 +98,7 @@ def test_numbers_of_other_libraries_serve(value: float) -> None:
         (lambda r: r.report(accuracy=torch.ones(2)), "must be a number, got tensor"),
         (lambda r: r.report(a=1.0, b=2.0), "which metric is optimised.*a, b.*metric=NAME"),
         (lambda r: r.report(), "Given: nothing"),
+        (lambda r: r.average(0.5), r"average\(0.5\) has a weight and nothing to average; .* average\(loss=...\)"),
         (lambda r: r.report(1.0, step=1.5), "whole number, got 1.5"),
         (lambda r: (r.report(1.0, step=3), r.report(1.0, step=3)), "step=3 does not come after step=3"),
         (lambda r: (r.report(1.0, step=3), r.report(1.0, step=2)), "step=2 does not come after step=3"),

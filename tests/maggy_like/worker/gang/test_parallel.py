@@ -6,6 +6,7 @@ import copy
 import math
 import random
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
+from maggy_like.worker.gang import parallel
+from maggy_like.worker.gang.ddp import DataParallel
 from maggy_like.worker.gang.loader import GlobalLoader, PrepareError, is_stand_in
-from maggy_like.worker.gang.parallel import DataParallel, average, choose_backend, device, prepare, world_size
+from maggy_like.worker.gang.parallel import average, choose_backend, device, prepare, world_size
 
 X = torch.linspace(-1, 1, 41 * 4).reshape(41, 4).sin()
 DATA = TensorDataset(
@@ -263,6 +266,16 @@ def test_alone_everything_comes_back_as_it_is() -> None:
     assert device() == torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
+def test_containers_are_refused_with_one_rank_too() -> None:
+    model = Network()
+    for container in ([model], (3, torch.optim.SGD(model.parameters()))):
+        with pytest.raises(PrepareError, match=rf"a {type(container).__name__} that holds .* prepare\(\*them\)"):
+            prepare(container, model)
+    with pytest.raises(PrepareError, match=r"a dict that holds a DataLoader.* prepare\(\*them.values\(\)\)"):
+        prepare({"train": DataLoader(DATA)})
+    assert prepare([1, 2], {"a": 3}) == ([1, 2], {"a": 3})
+
+
 def test_parameters_that_the_optimizer_lost_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maggy_like.worker.gang.parallel.device", lambda: torch.device("meta"))
     model = Network()
@@ -311,3 +324,24 @@ def test_average_alone() -> None:
 )
 def test_nccl_where_each_rank_has_a_device_of_its_own(devices: list[str], backend: str) -> None:
     assert choose_backend(devices) == backend
+
+
+@pytest.mark.parametrize(
+    ("has_returned", "message"),
+    [
+        (True, "rank 1 has returned without a call of prepare"),
+        (False, r"rank 1 did not call prepare\(\) or average\(\)"),
+    ],
+)
+def test_a_rank_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch, has_returned: bool, message: str) -> None:
+    monkeypatch.setattr(parallel, "USUAL_WAIT", timedelta(milliseconds=1))
+    monkeypatch.setattr(parallel, "LONGEST_WAIT", timedelta(0))
+    store = dist.HashStore()
+    names = dist.PrefixStore("names", store)
+    names.set("0", "")
+    if has_returned:
+        store.set("maggy/left/1", "")
+    with pytest.raises(RuntimeError, match=message):
+        parallel._wait_for_all(names, store, 2)
+    names.set("1", "")
+    parallel._wait_for_all(names, store, 2)
