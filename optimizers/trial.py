@@ -36,8 +36,9 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         kind: ``exception``, ``exit`` (of the process, or by ``sys.exit``), ``signal``, ``oom`` (out of memory),
             ``timeout``, ``disconnected`` (the process closed its connection to the agent), ``too_large`` (a
-            message past the limit), ``report`` (no measurement, or what cannot be saved), ``collective`` (an operation of
-            all ranks failed, as when one of them is gone), ``no_value``, ``worker_lost``, ``gang_lost`` or ``driver_lost``.
+            message past the limit), ``report`` (no measurement, or what cannot be saved), ``collective`` (an
+            operation of all ranks failed, as when one of them is gone), ``no_value``, ``worker_lost``, ``gang_lost``
+            or ``driver_lost``.
         message: One line for people.
         traceback: The Python traceback, or the last lines of output; may be empty.
     """

@@ -102,8 +102,8 @@ class AblationStudy:
     def modules(self, *paths: str | Mapping[str, Patterns], replace: Any = "identity", **groups: Patterns) -> Self:
         """Ablate modules of the torch model, by their names in ``named_modules()``.
 
-        Of modules that fit a glob and lie inside each other, the outermost is taken; a container (``ModuleList``) stands
-        for the modules in it. A shared module is replaced wherever it stands.
+        Of modules that fit a glob and lie inside each other, the outermost is taken; a container (``ModuleList``)
+        stands for the modules in it. A shared module is replaced wherever it stands.
 
         Args:
             *paths: Names or globs: every module that fits is a component of its own. A dict has groups.
