@@ -12,6 +12,7 @@ from maggy_like.journal import FORMAT_VERSION, Journal, Mender, RunHeader, place
 from maggy_like.worker.checkpoints import mark_store
 from optimizers.asha import ASHA
 from optimizers.population import PBT
+from optimizers.trial import Trial
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
     try:
         if settings.resume:
             told = _replay(journal, _header(settings), experiment)
+            _check_training(settings, experiment.study.trials)
             _mark(settings.store, run_id)
             return journal, told
         journal.begin(_header(settings))
@@ -99,6 +101,20 @@ def _replay(journal: Journal, header: RunHeader, experiment: StateMachine) -> li
     for text in told:
         _log.warning("%s", text)
     return told if len(told) <= _MOST_TOLD else [*told[: _MOST_TOLD - 1], f"... and {len(told) - _MOST_TOLD + 1} more"]
+
+
+def _check_training(settings: Settings, trials: list[Trial]) -> None:
+    """Raise if a training is to be resumed as another one."""
+    for trial in trials if settings.train_steps else ():
+        for what, before, given in (
+            ("steps", trial.training, settings.train_steps),
+            ("config", trial.config, settings.train_config or trial.config),
+        ):
+            if trial.training and before != given:
+                raise ConfigError(
+                    f"the training of the run {settings.name!r} was started with {what}={before!r}, not {given!r}; "
+                    "resume it with the same, or choose another name"
+                )
 
 
 def _header(settings: Settings) -> RunHeader:

@@ -237,7 +237,8 @@ def _factorial(components: list[str]) -> Plan:
 
 
 def _described(variant: Variant) -> str:
-    parts = [f"without column {column}" for column in variant.dropped]
+    parts = [f"column {column}" for column in variant.features] if not variant.removed else []
+    parts += [f"without column {column}" for column in variant.dropped]
     parts += [f"{_word(module.replace)} for {path}" for module in variant.replaced for path in module.paths]
     parts += [f"{name}={_word(value)}" for name, value in variant.config.items()]
     parts += [f"changed by {_word(change)}" for change in (*variant.model_changes, *variant.data_changes)]

@@ -111,7 +111,7 @@ class Reporter:
           the model are the plain module's; the module itself is ``getattr(model, "module", model)``.
         - Accumulate gradients with several plain ``backward()`` calls and one ``step()``; ``no_sync()``, which saves
           some of the communication, is there with several workers alone.
-        - Parameters may be frozen and unfrozen at any time, by all workers; a layer is replaced before this call.
+        - Parameters may be frozen and unfrozen between steps, by all workers; a layer is replaced before this call.
         - Batch normalisation sees a worker's share of the batch, and needs two samples in it: use ``drop_last=True``
           where the last batch may be small, or on GPUs ``nn.SyncBatchNorm``. Its running statistics are rank 0's
           on all of them.

@@ -38,9 +38,9 @@ class DataParallel(DistributedDataParallel):
     Parameters may be frozen and unfrozen between steps, on all ranks alike; DDP's reducer is then made anew in the next
     forward under grad, without the hook of ``register_comm_hook``.
 
-    Buffers are made rank 0's after each forward under grad in training mode, not before the next one as DDP does. So
-    all ranks evaluate with the buffers that rank 0 saves, and a forward under ``torch.no_grad()`` talks to nobody: one
-    rank may evaluate alone.
+    Buffers are made rank 0's at the end of each backward in training mode, not before the next forward as DDP does. So
+    all ranks evaluate with the buffers that rank 0 saves, and a forward in evaluation talks to nobody: one rank may
+    evaluate alone.
 
     Args:
         module: The module, on this rank's device.
@@ -49,7 +49,7 @@ class DataParallel(DistributedDataParallel):
     Raises:
         RuntimeError: In the first backward, if the model itself was never called, but a method of the module: its
             gradients would not be averaged, and the ranks would drift apart. Also when a part of the module is
-            replaced, of which DDP would not know.
+            replaced, of which DDP would not know, and when parameters are unfrozen between a forward and its backward.
 
     Example:
         >>> model = DataParallel(nn.Linear(2, 1), find_unused_parameters=True)  # doctest: +SKIP
@@ -62,6 +62,9 @@ class DataParallel(DistributedDataParallel):
         super().__init__(module, **options)
         self._weight = 1.0
         self._called = False
+        self._waits = False  # a forward in training for its backward
+        self._watched = False  # whether the backward that goes on now has been noticed
+        self._buffers_due = False
         self._syncs_buffers = self.broadcast_buffers
         self.broadcast_buffers = False  # DDP would do so in evaluation as well
         self._begin()
@@ -71,14 +74,15 @@ class DataParallel(DistributedDataParallel):
             self._follow_frozen()
             self._weight = latest.share.weight
             self._called = True
+            self._watched = False
+            if self.training and any(parameter.requires_grad for parameter in self._known):
+                self._waits = True
+                self._buffers_due = self._syncs_buffers and self.require_backward_grad_sync
         try:
-            output = super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+            return super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
         except ValueError as error:
             _explain(error)
             raise
-        if torch.is_grad_enabled() and self.training and self.require_backward_grad_sync and self._syncs_buffers:
-            self._send_buffers()
-        return output
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.module.state_dict(*args, **kwargs)
@@ -112,6 +116,12 @@ class DataParallel(DistributedDataParallel):
             )
         setattr(self.module, name, value)
 
+    def __delattr__(self, name: str) -> None:
+        if name in self.__dict__:
+            super().__delattr__(name)
+        else:
+            delattr(self.module, name)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
         """A copy that is data-parallel too; one rank may make it alone."""
         twin = type(self).__new__(type(self))
@@ -137,18 +147,30 @@ class DataParallel(DistributedDataParallel):
     def _follow_frozen(self) -> None:
         """Have DDP average just the gradients of what is trainable now: it looks at that when its reducer is made.
 
-        Where nothing is (a discriminator in the step of its generator), no gradient comes, and the reducer is kept.
+        Where nothing is (a discriminator in the step of its generator), no gradient comes, and the reducer is kept. So
+        it is while an earlier forward waits for its backward, which the reducer has yet to serve.
+
+        Raises:
+            RuntimeError: The reducer is to be kept, and does not know what is trainable now.
         """
         trainable = [parameter.requires_grad for parameter in self._known]
-        if trainable != self._trainable and any(trainable):
+        if trainable == self._trainable or not any(trainable):
+            return
+        if not self._waits:
             self._trainable = trainable
             self._weigh_gradients()
             self.__setstate__(self.__getstate__())  # type: ignore[no-untyped-call]  # makes a reducer
+        elif any(now and not before for now, before in zip(trainable, self._trainable, strict=True)):
+            raise RuntimeError(
+                f"parameters of a prepared {type(self.module).__name__} were unfrozen between a forward and its "
+                "backward(), so their gradients would not be averaged over the ranks; unfreeze them before that forward"
+            )
 
-    def _send_buffers(self) -> None:
-        """Make all buffers rank 0's."""
-        if self.modules_buffers:
-            # They may wait for the backward; before torch 2.11, DDP itself does not see to that.
+    def _after_backward(self) -> None:
+        self._watched = self._waits = False
+        if self._buffers_due and self.modules_buffers:
+            self._buffers_due = False
+            # A graph that was retained may hold them; before torch 2.11, DDP itself does not see to that.
             with torch.autograd._unsafe_preserve_version_counter(tuple(self.modules_buffers)):
                 self._sync_buffers()  # type: ignore[no-untyped-call]
 
@@ -165,12 +187,20 @@ class DataParallel(DistributedDataParallel):
                 f"backward() through a method of {type(self.module).__name__}, while the prepared model itself was not "
                 "called: the gradients would not be averaged over the ranks; compute the loss from model(...)"
             )
+        if not self._watched:
+            self._watched = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
         if self._weight == 1:
             return None
         return gradient * self._weight if self._weight else torch.zeros_like(gradient)  # 0 * inf is NaN
 
 
 _wrappers: WeakSet[DataParallel] = WeakSet()
+
+
+def wrapper_of(module: nn.Module) -> DataParallel | None:
+    """The :class:`DataParallel` of this process that has wrapped a module already, if there is one."""
+    return next((wrapper for wrapper in _wrappers if wrapper.module is module), None)
 
 
 def not_averaged(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:

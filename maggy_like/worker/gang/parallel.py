@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from maggy_like.worker.gang.ddp import DataParallel, not_averaged
+from maggy_like.worker.gang.ddp import DataParallel, not_averaged, wrapper_of
 from maggy_like.worker.gang.loader import GlobalLoader, PrepareError
 from maggy_like.worker.gang.rendezvous import returned_ranks
 from maggy_like.worker.gang.sharded import is_sharded
@@ -184,10 +184,22 @@ def _prepare_module(module: nn.Module, target: torch.device, ranks: int) -> nn.M
             "the model is wrapped by DistributedDataParallel already; give prepare() the plain module, or wrap it with "
             "maggy_like.worker.gang.ddp.DataParallel(module, ...) where DDP needs options"
         )
+    if any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules()):
+        raise PrepareError(
+            "the model is sharded by FullyShardedDataParallel, which averages gradients itself; leave it and its "
+            "optimizer out of prepare(), or shard it by torch.distributed.fsdp.fully_shard"
+        )
     module.to(target)
     if ranks == 1:
         return module
-    if any(parameter.requires_grad for parameter in module.parameters()):
+    if trained := [parameter for parameter in module.parameters() if parameter.requires_grad]:
+        if (wrapper := wrapper_of(module)) is not None:
+            return wrapper
+        if len(not_averaged(trained)) < len(trained):
+            raise PrepareError(
+                f"parts of this {type(module).__name__} are in a model that is prepared already, so their gradients "
+                "would be averaged twice; prepare the whole model, once"
+            )
         return DataParallel(module)
     with torch.no_grad():
         for tensor in (*module.parameters(), *module.buffers()):
@@ -230,15 +242,15 @@ def _check_no_container(it: Any) -> None:
 def _watch(optimizer: Optimizer) -> None:
     """Have the optimizer's steps refuse what the ranks would train apart.
 
-    It is looked at before the first step, as models may be prepared after their optimizer, and whenever there is more
-    or less to train.
+    It is looked at before the first step, as models may be prepared after their optimizer, and whenever something else
+    is to be trained.
     """
-    checked = 0
+    checked: list[int] = []
 
     def check(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         nonlocal checked
         trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        if len(trained) == checked:
+        if [id(p) for p in trained] == checked:
             return
         strangers = [p for p in not_averaged(trained) if not is_sharded([p])]
         if strangers:
@@ -246,10 +258,11 @@ def _watch(optimizer: Optimizer) -> None:
             raise PrepareError(
                 f"{type(optimizer).__name__} trains {len(strangers)} parameters that are of no prepared model (shapes: "
                 f"{shapes}{', ...' * (len(strangers) > 3)}), so each rank would train its own. Give prepare() their "
-                "model too, and not all frozen if it is to be trained later; or leave the optimizer out of prepare() "
-                "if you average their gradients yourself"
+                "model too, and not all frozen if it is to be trained later; put a parameter that stands alone into a "
+                "module; or leave the optimizer out of prepare() if their gradients are averaged otherwise, by a "
+                "DistributedDataParallel of your own, say"
             )
-        checked = len(trained)
+        checked = [id(p) for p in trained]
 
     optimizer.register_step_pre_hook(check)
 

@@ -56,7 +56,7 @@ def test_a_design_is_described_by_what_its_variants_are() -> None:
         .designed()
     )
     assert design.described == (
-        "base: rate=0.1, loss=<object object>",
+        "base: column a, column b, column c, rate=0.1, loss=<object object>",
         "without size: without column a, without column b, rate=0.1, loss=<object object>",
         "without 0: ReLU() for 0, rate=0.1, loss=<object object>",
         "without rate: rate=0.0, loss=<object object>",

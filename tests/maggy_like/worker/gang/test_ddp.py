@@ -67,6 +67,66 @@ def freeze_and_unfreeze() -> list[float]:
     return _numbers([*model.parameters(), *twin.parameters()])
 
 
+class Normaliser(nn.Module):
+    """Multiplies by a buffer that it has just moved: the backward needs this rank's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(1))
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.scale.copy_(0.5 * self.scale + x.detach().abs().mean())
+        return self.layer(x) * self.scale
+
+
+def own_buffers(rank: int) -> tuple[list[float], list[float]]:
+    """Gradients of a step in which each rank has another buffer, and the buffers after it."""
+    torch.manual_seed(1)
+    model = prepare(Normaliser())
+    model((1.0 + rank) * X[:4]).sum().backward()
+    return _numbers(parameter.grad for parameter in model.parameters()), _numbers(model.buffers())
+
+
+def freeze_between_forwards() -> list[float]:
+    """One backward of two forwards, between which a layer is frozen; it may not be unfrozen there."""
+    torch.manual_seed(4)
+    model = Network()
+    model, loader = prepare(model, DataLoader(DATA, 5))
+    for x, y in loader:
+        model.zero_grad()
+        first = mse_loss(model(x), y)
+        model.body.requires_grad_(False)
+        second = mse_loss(model(2 * x), y)
+        model.body.requires_grad_(True)
+        (first + second).backward()
+        for parameter in model.parameters():
+            parameter.data -= 0.1 * parameter.grad
+    model.body.requires_grad_(False)
+    first = model(X).sum()
+    if world_size() > 1:
+        model.body.requires_grad_(True)
+        with pytest.raises(
+            RuntimeError, match=r"unfrozen between a forward and its backward\(\).* before that forward"
+        ):
+            model(X)
+    first.backward()
+    return _numbers(model.parameters())
+
+
+def twice() -> None:
+    """A model is prepared once, however often it is given; a part of it is not prepared besides."""
+    plain = Network()
+    model = prepare(plain)
+    assert prepare(plain) is model
+    assert prepare(model) is model
+    with pytest.raises(PrepareError, match="parts of this Linear are in a model that is prepared already"):
+        prepare(plain.body)
+    plain.body.requires_grad_(False)
+    prepare(nn.Sequential(plain.body, nn.Linear(3, 1)))  # a frozen part may be shared
+
+
 def strangers(rank: int) -> dict[str, str]:
     """What is told where an optimizer trains what no prepared model has."""
     told = {}
@@ -95,7 +155,8 @@ def strangers(rank: int) -> dict[str, str]:
     optimizer.add_param_group({"params": list(frozen.parameters())})
     _step(model, optimizer, X, X[:, :1])
     frozen.head.requires_grad_(True)
-    refused("unfrozen", optimizer)
+    model.body.requires_grad_(False)
+    refused("unfrozen", optimizer)  # of as many parameters as before
     return told
 
 
@@ -159,6 +220,9 @@ def two_ranks() -> dict[str, Any]:
     return {
         "weights": freeze_and_unfreeze(),
         "strangers": strangers(rank),
+        "own buffers": own_buffers(rank),
+        "frozen between": freeze_between_forwards(),
+        "twice": twice(),
         "attributes": attributes(),
         "copies": copies(rank),
         "normalise": normalise(rank),
@@ -177,6 +241,25 @@ def test_what_is_frozen_and_unfrozen_later_is_trained_as_on_one_rank(pair: Any) 
         alone = freeze_and_unfreeze()
     assert pair[0]["weights"] == pair[1]["weights"]
     assert pair[0]["weights"] == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.e2e
+def test_a_layer_frozen_between_two_forwards_is_trained_as_on_one_rank(pair: Any) -> None:
+    with torch.random.fork_rng(devices=[]):
+        alone = freeze_between_forwards()
+    assert pair[0]["frozen between"] == pair[1]["frozen between"]
+    assert pair[0]["frozen between"] == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.e2e
+def test_a_backward_has_the_buffers_of_its_forward(pair: Any) -> None:
+    with torch.random.fork_rng(devices=[]):
+        each = [own_buffers(rank) for rank in range(2)]
+    expected = [(a + b) / 2 for a, b in zip(each[0][0], each[1][0], strict=True)]
+    for seen in pair:
+        gradients, buffers = seen["own buffers"]
+        assert gradients == pytest.approx(expected, rel=1e-5)
+        assert buffers == each[0][1]  # rank 0's
 
 
 @pytest.mark.e2e
