@@ -16,6 +16,10 @@ from torch.distributed.run import main
 main(["--standalone", "--nproc-per-node", "2", sys.argv[1]])
 """
 
+ABORTED = "terminate called without an active exception"
+"""How about one process in forty ends that torchrun has started, once all its work is done: a thread of gloo asks for
+Python's lock while Python shuts down (torch 2.13). It is not ours, whose processes leave without a shutdown."""
+
 COMPLAINT = re.compile(r"warning|^.*\bW\d{4} \d\d:\d\d:", re.IGNORECASE | re.MULTILINE)  # Python's, or torch's log
 
 pytestmark = [pytest.mark.example, pytest.mark.timeout(130)]
@@ -23,7 +27,10 @@ pytestmark = [pytest.mark.example, pytest.mark.timeout(130)]
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_is_plain_code_that_torchrun_starts(name: str, run_script: Any) -> None:
-    done = run_script(TORCHRUN, DISTRIBUTED / name, env={"OMP_NUM_THREADS": "1"})
+    for _ in range(4):
+        done = run_script(TORCHRUN, DISTRIBUTED / name, env={"OMP_NUM_THREADS": "1"})
+        if ABORTED not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     assert last_accuracy(done.stdout) > 0.9
     assert not COMPLAINT.search(done.stdout + done.stderr)
