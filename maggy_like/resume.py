@@ -104,17 +104,18 @@ def _replay(journal: Journal, header: RunHeader, experiment: StateMachine) -> li
 
 
 def _check_training(settings: Settings, trials: list[Trial]) -> None:
-    """Raise if a training is to be resumed as another one."""
-    for trial in trials if settings.train_steps else ():
-        for what, before, given in (
-            ("steps", trial.training, settings.train_steps),
-            ("config", trial.config, settings.train_config or trial.config),
-        ):
-            if trial.training and before != given:
-                raise ConfigError(
-                    f"the training of the run {settings.name!r} was started with {what}={before!r}, not {given!r}; "
-                    "resume it with the same, or choose another name"
-                )
+    """Raise if a training is to be resumed as another one.
+
+    Raises:
+        ConfigError: It is.
+    """
+    for trial in trials:
+        config = settings.train_config or trial.config
+        if settings.train_steps and trial.training and (trial.training, trial.config) != (settings.train_steps, config):
+            raise ConfigError(
+                f"the training of the run {settings.name!r} was started with {trial.training} steps of {trial.config}, "
+                f"not {settings.train_steps} of {config}; resume it with the same, or choose another name"
+            )
 
 
 def _header(settings: Settings) -> RunHeader:

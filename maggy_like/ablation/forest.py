@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,7 +92,8 @@ def _colour(row: Row) -> str:
 
 def _plain(name: str) -> str:
     """A name as it stands on the picture: on one line, and not too long."""
-    return textwrap.shorten(clean(name), _LONGEST, placeholder=" …")
+    line = clean(name)
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _pointed(words: str, side: str) -> str:

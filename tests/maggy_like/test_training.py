@@ -90,7 +90,7 @@ def test_a_result_can_be_trained_later(search: Any, tmp_path: Path) -> None:
     assert training.directory.name.startswith("search-train-")
     again = result.train(workers=2, budget=5, name=training.directory.name, resume=True, progress=False)
     assert again.trial == training.trial  # it was over
-    with pytest.raises(UserError, match=r"the training of the run 'search-train-.*' was started with steps=5, not 6"):
+    with pytest.raises(UserError, match=r"run 'search-train-.*' was started with 5 steps of .*, not 6 of"):
         result.train(workers=2, budget=6, name=training.directory.name, resume=True, progress=False)
     with pytest.raises(UserError, match=r"pass name=training.directory.name"):
         result.train(resume=True, progress=False)

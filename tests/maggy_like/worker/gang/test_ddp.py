@@ -164,7 +164,10 @@ def attributes() -> list[Any]:
     model = prepare(Network())
     plain = model(X[:1]).item()
     model.temperature = 2.0
-    model.note = "new"
+    model.note = model.gone = "new"
+    del model.gone
+    assert not hasattr(model, "gone")
+    assert not hasattr(model.module, "gone")
     model.head = model.head
     with pytest.raises(RuntimeError, match=r"head of a prepared Network cannot be replaced.* before prepare\(\)"):
         model.head = nn.Linear(3, 2)
