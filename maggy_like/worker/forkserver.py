@@ -92,8 +92,9 @@ class ForkServer:
         """Serve until the agent is gone, then kill what is left."""
         os.set_blocking(self._wake_write, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        # Their numbers arrive at the pipe. An exception in a handler could part a child's end from the note of it.
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        signal.signal(signal.SIGTERM, lambda *_: None)
         adopt_orphans()
         try:
             while self._serve_once():
@@ -106,13 +107,13 @@ class ForkServer:
         while left := {*self._children, *children()}:
             for pid in left:
                 kill_tree(pid)
-            with contextlib.suppress(ChildProcessError):
-                self._children.pop(os.waitpid(-1, 0)[0], None)
+            self._children.pop(os.waitpid(-1, 0)[0], None)
 
     def _serve_once(self) -> bool:
         readable, _, _ = select.select([self._control.fileno(), self._wake], [], [])
         if self._wake in readable:
-            os.read(self._wake, 4096)
+            if signal.SIGTERM in os.read(self._wake, 4096):
+                return False
             self._reap()
         if self._control.fileno() in readable:
             return self._answer()

@@ -187,7 +187,8 @@ class Search:
         self.open("gate")
         self.until(lambda: self.outcome is not None)
         self._note()
-        assert not survivors(self._seen), self.story
+        left = survivors(self._seen)
+        assert not left, f"still there: {left}\n{self.story}"
 
     def _note(self) -> None:
         """Remember the workers' processes, to see later whether they are gone."""

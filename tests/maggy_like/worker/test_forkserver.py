@@ -1,0 +1,107 @@
+"""The fork server leaves, and leaves nothing behind, whenever it is told to."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import cloudpickle
+import msgspec
+import psutil
+import pytest
+
+from maggy_like.worker.channel import Channel
+from maggy_like.worker.forkserver import FORK, KILL, REQUEST, Forked
+from maggy_like.worker.task import WorkerTask
+
+SCRIPT = """
+import os, signal
+from maggy_like.worker import forkserver
+
+reap = os.waitpid
+
+def reap_and_be_told_to_leave(pid, options):
+    reaped = reap(pid, options)
+    if reaped[0]:
+        os.waitpid = reap
+        signal.raise_signal(signal.SIGTERM)
+    return reaped
+
+os.waitpid = reap_and_be_told_to_leave
+forkserver.main({control}, {parent})
+"""
+
+
+class Server:
+    """A fork server whose agent is the test."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair()
+        self._replies = Channel(self._control)
+        self._channels: list[Channel] = []
+        script = SCRIPT.format(control=theirs.fileno(), parent=os.getpid())
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", script], stdin=subprocess.PIPE, pass_fds=[theirs.fileno()]
+            )
+        task = WorkerTask("tcp://x:1", b"", (b"", b""), "run", cloudpickle.dumps(abs), (), tuple(sys.path), (), "", "")
+        assert self.process.stdin is not None
+        with self.process.stdin as stdin:
+            stdin.write(msgspec.msgpack.encode(task))
+
+    def fork(self) -> psutil.Process:
+        """Have a child made."""
+        channel, theirs = Channel.pair()
+        self._channels.append(channel)
+        with theirs, open(os.devnull, "wb") as output:
+            socket.send_fds(self._control, [REQUEST.pack(FORK, 0)], [theirs.fileno(), output.fileno()])
+            reply = self._replies.receive()
+        assert reply is not None
+        return psutil.Process(msgspec.msgpack.decode(reply, type=Forked).pid)
+
+    def kill(self, child: psutil.Process) -> None:
+        """Have a child killed."""
+        self._control.sendall(REQUEST.pack(KILL, child.pid))
+
+    def hang_up(self) -> None:
+        """As at the end of an agent."""
+        self._control.close()
+
+    def close(self) -> None:
+        """Nothing of it is left, if need be by force."""
+        self.hang_up()
+        for channel in self._channels:
+            channel.close()
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def test_it_leaves_when_its_agent_hangs_up(server: Server) -> None:
+    check_end(server, lambda _: server.hang_up())
+
+
+def test_it_leaves_when_told_to(server: Server) -> None:
+    check_end(server, lambda _: server.process.terminate())
+
+
+def test_it_leaves_when_told_to_while_it_reaps_a_child(server: Server) -> None:
+    """As at the death of an agent: its children end, and the kernel's signal comes, at the same moment."""
+    check_end(server, server.kill)
+
+
+def check_end(server: Server, cause: Callable[[psutil.Process], None]) -> None:
+    """What ends the server ends its children."""
+    children = [server.fork(), server.fork()]
+    cause(children[0])
+    assert server.process.wait(20) == 0
+    assert not psutil.wait_procs(children, timeout=20)[1]
