@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import ExitStack
 
 from maggy_like.config import Settings
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.experiment import StateMachine
 from maggy_like.journal import FORMAT_VERSION, Journal, Mender, RunHeader, place_of, reading, to_records
-from maggy_like.worker.checkpoints import mark_store
+from maggy_like.worker.checkpoints import is_marked, mark_store, unmark_store
 from optimizers.asha import ASHA
 from optimizers.population import PBT
 from optimizers.trial import Trial
@@ -30,7 +31,7 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
         The journal, and what the user should know of its damage and mend.
 
     Raises:
-        ConfigError: The name is taken, its places cannot be written, or the run was another search.
+        ConfigError: The name is taken, the run's places cannot be written, or the run was another search.
         JournalError: There is nothing to resume, or its journal is in use or damaged beyond mending.
     """
     place = place_of(settings.journal)
@@ -50,34 +51,43 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
         raise ConfigError(
             f"directory={str(settings.directory.parent)!r} cannot be written ({error}); pass another"
         ) from error
-    if not exists:
-        _mark(settings.store, run_id)  # first: a run that cannot begin does not take its name
-    journal = Journal(place)
-    try:
+    with ExitStack() as undo:
+        if not exists:
+            _mark(settings, run_id)  # first: a run that cannot begin does not take its name
+            undo.callback(unmark_store, settings.store)
+        journal = Journal(place)
+        undo.callback(journal.close)
+        told: list[str] = []
         if settings.resume:
             told = _replay(journal, _header(settings), experiment)
             _check_training(settings, experiment.study.trials)
-            _mark(settings.store, run_id)
-            return journal, told
-        journal.begin(_header(settings))
-        return journal, []
-    except BaseException:
-        journal.close()
-        raise
+            _mark(settings, run_id)
+        else:
+            journal.begin(_header(settings))
+        undo.pop_all()
+    return journal, told
 
 
-def _mark(store: str, run_id: str) -> None:
+def _mark(settings: Settings, run_id: str) -> None:
     """Leave the mark in the store by which workers see that it is the same place.
 
     Raises:
-        ConfigError: The store cannot be written.
+        ConfigError: The store of a new run is another's already, or it cannot be written.
     """
+    store = settings.store
     try:
-        mark_store(store, run_id)
+        is_taken = not settings.resume and is_marked(store)
+        if not is_taken:
+            mark_store(store, run_id)
     except Exception as error:  # of whatever file system it is
         raise ConfigError(
             f"the store {store!r} cannot be written ({type(error).__name__}: {error}); pass another store=URL"
         ) from error
+    if is_taken:
+        raise ConfigError(
+            f"there are checkpoints of a run named {settings.name!r} in {store} already, which has its journal "
+            "elsewhere; pass another name, or remove them if that run is gone"
+        )
 
 
 def _replay(journal: Journal, header: RunHeader, experiment: StateMachine) -> list[str]:

@@ -141,16 +141,32 @@ def returned_url(store: str) -> str:
 def is_visible(store: str, run_id: str) -> bool:
     """Whether ``store`` holds the mark that the driver left there (see :func:`mark_store`)."""
     try:
-        fs, path = _open_file_system(f"{store.rstrip('/')}/.run")
+        fs, path = _mark_of(store)
         return bool(fs.cat_file(path) == run_id.encode())
     except (OSError, ValueError, ImportError):
         return False
 
 
+def is_marked(store: str) -> bool:
+    """Whether ``store`` holds the mark of any run."""
+    fs, path = _mark_of(store)
+    return bool(fs.exists(path))
+
+
 def mark_store(store: str, run_id: str) -> None:
     """Leave a mark in the store by which workers see that it is the same place."""
-    fs, path = _open_file_system(f"{store.rstrip('/')}/.run")
+    fs, path = _mark_of(store)
     _write(fs, path, run_id.encode())
+
+
+def unmark_store(store: str) -> None:
+    """Take the mark away again."""
+    fs, path = _mark_of(store)
+    fs.rm_file(path)
+
+
+def _mark_of(store: str) -> tuple[Any, str]:
+    return _open_file_system(f"{store.rstrip('/')}/.run")
 
 
 def _unpickle(data: bytes) -> Any:

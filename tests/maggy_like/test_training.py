@@ -16,7 +16,7 @@ import wide_functions as fns
 
 from maggy_like import Float, Result, lagom
 from maggy_like.driver import Driver
-from maggy_like.errors import UserError
+from maggy_like.errors import ConfigError, JournalError, UserError
 from optimizers.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.trial import TrialState
 
@@ -111,6 +111,16 @@ def test_runs_that_share_a_store_do_not_meet_in_it(
         {"step": 4}, {"step": 2}, {"step": 5},
     ]  # fmt: skip
     assert sorted(folder.name for folder in (tmp_path / "states").iterdir()) == ["first", "later", "second"]
+
+
+def test_runs_of_one_name_do_not_meet_in_a_store_they_share(search: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JournalError, match="file/below/same cannot be written"):  # it never began: the name stays free
+        search(store=tmp_path / "states", name="same", journal=tmp_path / "file" / "below")
+    first = search(store=tmp_path / "states", n_trials=1, name="same")
+    with pytest.raises(ConfigError, match=r"checkpoints of a run named 'same' in .*states/same already"):
+        search(store=tmp_path / "states", n_trials=1, name="same", directory=tmp_path / "elsewhere")
+    assert first.training.load() == {"step": 4}
 
 
 def test_a_result_that_travelled_has_all_but_its_function(search: Any) -> None:
