@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 WIDTH = 100
 """Columns of a terminal that the table keeps to."""
 
+MOST_DECIMALS = 6
+"""Decimals of a number, above which it is written with a power of ten."""
+
 _Column = tuple[str, list[str]]
 """A head and its cells."""
 
@@ -137,12 +140,12 @@ def interval_text(row: Row) -> str:
     if not (math.isfinite(row.low) and math.isfinite(row.high)):
         return "-"
     digits = _digits(row)
-    return f"[{_fixed(row.low, digits)}, {_fixed(row.high, digits)}]"
+    return f"[{_rounded(row.low, digits)}, {_rounded(row.high, digits)}]"
 
 
 def difference_text(row: Row) -> str:
     """A difference with its sign, and as many decimals as the width of its interval bears."""
-    return f"{round(row.difference, _digits(row)) + 0.0:+.{_digits(row)}f}" if math.isfinite(row.difference) else "-"
+    return _rounded(row.difference, _digits(row), "+") if math.isfinite(row.difference) else "-"
 
 
 def with_everything(ablation: Ablation) -> str | None:
@@ -218,18 +221,23 @@ def _seconds(saved: float | None) -> str:
 
 
 def _mean(row: Row, mean: float | None) -> str:
-    return "-" if mean is None else f"{mean:.{_digits(row)}f}" if abs(mean) < 1e6 else number(mean)
+    if mean is None:
+        return "-"
+    return f"{mean:.{_digits(row)}f}" if abs(mean) < 1e6 and _digits(row) <= MOST_DECIMALS else number(mean)
 
 
 def _digits(row: Row) -> int:
     """Decimals that show two digits of the width of the interval, or three of the difference without one."""
     width = (row.high - row.low) / 2.0
     scale = width if math.isfinite(width) and width > 0.0 else abs(row.difference) / 10.0
-    return min(6, max(0, 1 - math.floor(math.log10(scale)))) if math.isfinite(scale) and scale > 0.0 else 3
+    return max(0, 1 - math.floor(math.log10(scale))) if math.isfinite(scale) and scale > 0.0 else 3
 
 
-def _fixed(value: float, digits: int) -> str:
-    return f"{value + 0.0:.{digits}f}"
+def _rounded(value: float, digits: int, sign: str = "-") -> str:
+    """A number with so many decimals; in powers of ten where nobody would count the zeros."""
+    if digits > MOST_DECIMALS:
+        return f"{value + 0.0:{sign}.2e}"
+    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
 
 
 def _tex(cell: str) -> str:

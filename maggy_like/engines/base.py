@@ -56,7 +56,7 @@ class Engine(ABC):
         """
         slots = self.slots()
         if slots is not None and workers > slots:
-            raise EngineError(f"workers={workers} but engine={self.name!r} has {slots} slots; pass workers={slots}")
+            raise EngineError(f"workers={workers} but engine={self.name!r} has room for {slots}; pass workers={slots}")
 
     @abstractmethod
     def default_workers(self) -> int:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,13 @@ def test_verdicts_are_in_the_direction_of_the_metric(design: Design, direction: 
     assert first.low < first.difference < first.high
     assert first.seconds_saved == pytest.approx(0.5)
     assert first.parameters_saved is None
+
+
+def test_small_numbers_are_written_with_powers_of_ten(design: Design) -> None:
+    made = [replace(run, value=1e-9 * (run.value or 0.0)) for run in runs(design)]
+    shown = repr(Ablation(design, made))
+    assert re.search(r"A +8\.7454e-09 +-1\.04e-09 +\[-1\.25e-09, -8\.36e-10\]", shown)
+    assert "9.7877e-09 with everything" in shown
 
 
 def test_an_interaction_says_what_both_make_beyond_each() -> None:
