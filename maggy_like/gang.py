@@ -129,7 +129,7 @@ class Gang:
                 if vacancy.told:
                     driver.lines.append(LogLine(None, f"{vacancy}: launched again"))
                 return
-            lack = f"{wanted} slots of engine={self._engine.name!r}, which has {max(0, free)} free"
+            lack = f"{wanted} slot{'s' * (wanted != 1)} of engine={self._engine.name!r}, which has {max(0, free)} free"
         except EngineError as error:
             driver.post(StopRequested("error", EngineError(f"{vacancy} cannot be launched again: {error}")))
             return

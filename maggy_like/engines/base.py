@@ -56,7 +56,8 @@ class Engine(ABC):
         """
         slots = self.slots()
         if slots is not None and workers > slots:
-            raise EngineError(f"workers={workers} but engine={self.name!r} has room for {slots}; pass workers={slots}")
+            room = f"{slots} slot{'s' * (slots != 1)}"
+            raise EngineError(f"workers={workers} but engine={self.name!r} has {room}; pass workers={slots}")
 
     @abstractmethod
     def default_workers(self) -> int:

@@ -168,7 +168,7 @@ class SparkEngine(Engine):
         slots = self.wait_for_slots(workers)
         if slots is not None and slots < workers:
             raise EngineError(
-                f"workers={workers} but the Spark session has {slots} slots now; "
+                f"workers={workers} but the Spark session has {slots} slot{'s' * (slots != 1)} now; "
                 f"pass workers={max(1, slots)} or fewer, or give the session more executors or cores"
             )
 

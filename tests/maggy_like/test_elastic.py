@@ -85,7 +85,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Event], Non
 
 
 @pytest.mark.parametrize(("engine", "told"), [
-    (Shrinking, "worker 1: waiting for 1 slots of engine='local', which has 0 free"),
+    (Shrinking, "worker 1: waiting for 1 slot of engine='local', which has 0 free"),
     (Barrier, "worker 0: launched again without worker 1; min_workers=1"),
 ])  # fmt: skip
 def test_a_training_goes_on_with_fewer_workers(

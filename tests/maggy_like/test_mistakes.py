@@ -100,7 +100,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "min_budget above max_budget": ({"min_budget": 30, "max_budget": 27}, "min_budget=30 lies above max_budget=27"),
     "an unknown engine": ({"engine": "sprak"}, r"got 'sprak' \(did you mean 'spark'\?\)"),
     "an unknown isolation": ({"isolation": "proces"}, r"got 'proces' \(did you mean 'process'\?\)"),
-    "more inline workers than one": ({"engine": "inline", "workers": 2}, "workers=2 but engine='inline' has 1 slots"),
+    "more inline workers than one": ({"engine": "inline", "workers": 2}, "workers=2 but engine='inline' has 1 slot;"),
     "a name that is no folder": ({"name": "../up"}, r"name='../up' cannot name a folder"),
     "resume without a name": ({"resume": True}, "needs the name of the run"),
     "resume of what is not there": ({"resume": True, "name": "nothing"}, "no run named 'nothing'"),

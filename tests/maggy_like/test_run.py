@@ -210,7 +210,7 @@ def test_other_objects_go_in_by_partial(go: Any) -> None:
         ({"keep_checkpoints": 0}, "keep_checkpoints must be a whole number of at least 1, got 0"),
         ({"callbacks": [3]}, "callbacks must be functions of one event, got 3"),
         ({"experiment": "x"}, "experiment must be an Experiment, got 'x'"),
-        ({"engine": "inline"}, "workers=2 but engine='inline' has 1 slots"),
+        ({"engine": "inline"}, "workers=2 but engine='inline' has 1 slot;"),
     ],
 )
 def test_mistakes_are_told_and_nothing_starts(go: Any, tmp_path: Path, arguments: Any, message: str) -> None:

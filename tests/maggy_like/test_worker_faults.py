@@ -215,7 +215,7 @@ def test_workers_come_back_as_soon_as_there_are_slots(
                    callbacks=[on_start(take_away, 2), open_once_it_is_back])  # fmt: skip
     assert result.counts == {TrialState.COMPLETED: 4}
     shown = capfd.readouterr().out
-    assert "worker 0: waiting for 1 slots of engine='local', which has 0 free; the search goes on with 1 work" in shown
+    assert "worker 0: waiting for 1 slot of engine='local', which has 0 free; the search goes on with 1 work" in shown
     assert "worker 0: launched again" in shown
 
 
@@ -228,7 +228,7 @@ def test_no_worker_at_all_for_long_is_an_error(tmp_path: Path, monkeypatch: pyte
         for agent in agents():
             agent.kill()
 
-    with pytest.raises(EngineError, match=r"worker \d cannot be launched again: waited 0.5 s for 1 slots of engine='l"):
+    with pytest.raises(EngineError, match=r"worker \d cannot be launched again: waited 0.5 s for 1 slot of engine='l"):
         lagom(fns.hang, {"x": Float(0, 1)}, optimizer="random", workers=2, engine=engine, directory=tmp_path,
               progress=False, callbacks=[on_start(take_away, 2)])  # fmt: skip
     assert not agents()
