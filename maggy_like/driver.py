@@ -6,13 +6,17 @@ import contextlib
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Any
 
 from maggy_like.display.base import LogLine, Snapshot, TrainingLine, WorkerLine
+from maggy_like.errors import OptimizerError
 from maggy_like.experiment import StateMachine
-from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
+from maggy_like.experiment.commands import Append, AskOptimizer, Command, Keep, Replace, Send, Show
 from maggy_like.experiment.inputs import (
     Input,
+    StopRequested,
     StoreOpened,
     SuggestionReady,
     Tick,
@@ -63,6 +67,8 @@ class Driver:
         journal: Where events go before anything that depends on them is sent.
         base: What stays the same in every snapshot.
         workers: Size of the gang: that many must come, and leave, before the driver is done.
+        keep: Takes what a function that is no training returned; None where there is only training.
+        timeout: Seconds that the search may take.
 
     Attributes:
         done: Set when the search is over and every worker has left, or the driver failed.
@@ -81,6 +87,9 @@ class Driver:
         journal: Journal,
         base: Snapshot,
         workers: int,
+        *,
+        keep: Callable[[Any], None] | None,
+        timeout: float | None,
     ) -> None:
         self.done = threading.Event()
         self.error: BaseException | None = None
@@ -97,6 +106,8 @@ class Driver:
         self._posted: deque[Input] = deque()
         self._asks: SimpleQueue[AskOptimizer | None] = SimpleQueue()
         self._workers = workers
+        self._keep = keep
+        self._timeout = timeout
         self._started = time.monotonic()
         self._wall = time.time() - self._started
         self._released = False
@@ -153,8 +164,11 @@ class Driver:
                 now = time.monotonic()
                 if now - tick >= TICK:
                     tick = now
+                    commands += self._handle(Tick())  # at once after the poll: it judges by what has been heard
                     self._journal.renew()
-                    commands += self._handle(Tick())
+                if self._timeout is not None and self.elapsed() > self._timeout:
+                    self._timeout = None  # told once: a training may follow
+                    commands += self._handle(StopRequested("timeout"))
                 self._execute(commands)
                 if now - drawn >= SNAPSHOT_INTERVAL:
                     drawn = now
@@ -214,6 +228,9 @@ class Driver:
 
     def _execute(self, commands: list[Command]) -> None:
         """Carry a round's commands out; all events are safe, in one append, before the first message is sent."""
+        for command in commands:
+            if isinstance(command, Keep) and self._keep is not None:
+                self._keep(command.returned)
         events = [command.event for command in commands if isinstance(command, Append)]
         self._journal.append(events)
         for event in events:
@@ -292,5 +309,7 @@ class Driver:
                 answer = SuggestionReady(ask.index, proposal)
             except Exception as error:
                 answer = SuggestionReady(ask.index, None, error)
+            except BaseException as error:  # sys.exit() of an optimizer is an error like any other
+                answer = SuggestionReady(ask.index, None, OptimizerError(f"the optimizer raised {error!r}"))
             self.post(answer)
         self._proposer.close()

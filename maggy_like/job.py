@@ -6,8 +6,9 @@ import contextlib
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from maggy_like.config import Settings
 from maggy_like.display import Display
@@ -41,7 +42,7 @@ class Job:
         display: Shows the run.
         callbacks: Get each recorded event.
         handle: By which other threads stop the run.
-        returns_anything: Whether the function is no training (see :attr:`WorkerTask.returns_anything`).
+        keep: Takes what the function returned, where it is no training (see :attr:`WorkerTask.returns_anything`).
     """
 
     settings: Settings
@@ -51,7 +52,7 @@ class Job:
     display: Display
     callbacks: Sequence[Callback] = ()
     handle: Experiment | None = None
-    returns_anything: bool = False
+    keep: Callable[[Any], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,18 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
                 logs=str(settings.directory / "logs"),
                 isolation=engine.isolation or settings.isolation,
                 report_timeout=settings.report_timeout,
-                returns_anything=job.returns_anything,
+                returns_anything=job.keep is not None,
             )
-            driver = Driver(machine, proposer, server, journal, _first_snapshot(settings), size)
+            driver = Driver(
+                machine,
+                proposer,
+                server,
+                journal,
+                _first_snapshot(settings),
+                size,
+                keep=job.keep,
+                timeout=settings.timeout,
+            )
             driver.lines.extend(LogLine(None, hint) for hint in (*settings.hints, *_fit(settings, size), *told))
             if job.handle is not None:
                 job.handle.attach(lambda: driver.post(StopRequested("stopped")))
@@ -135,7 +145,6 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
                 logs=str(settings.directory / "workers"),
                 display=job.display,
                 callbacks=job.callbacks,
-                timeout=settings.timeout,
                 interrupts=interrupts,
             )
             if (error := machine.error or driver.error) is not None:

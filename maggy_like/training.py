@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +37,6 @@ from optimizers.domains import Constant
 from optimizers.enumeration import Enumeration
 from optimizers.space import SearchSpace
 from optimizers.trial import Config, TrialState
-
-if TYPE_CHECKING:
-    from maggy_like.messages import Finished
 
 
 def run(
@@ -148,7 +146,7 @@ def run(
         display=make_display(False if provider.name == "inline" else progress),
         callbacks=callbacks,
         handle=experiment,
-        returns_anything=True,
+        keep=partial(keep_answer, settings.store),
     )
     return _answer(carry_out(job).machine, settings)
 
@@ -170,15 +168,32 @@ def _answer(machine: StateMachine, settings: Settings) -> Any:
         raise TrainingError(
             f"it was {machine.ending} before it returned; run(..., name={settings.name!r}, resume=True) goes on with it"
         )
-    return read_answer(machine.answer, settings)
+    return read_answer(settings.store)
 
 
-def read_answer(answer: Finished | None, settings: Settings) -> Any:
-    """The value that a worker sent, or left in the store; so is one that was sent, for a run that is resumed."""
-    url = returned_url(settings.store)
-    if answer is not None and not answer.stored:
-        save_state(url, answer.returned)
-        return answer.returned
+def keep_answer(store: str, returned: Any) -> None:
+    """Put a value that a worker sent where workers put those that cannot be sent.
+
+    Raises:
+        TrainingError: It cannot be written.
+    """
+    url = returned_url(store)
+    try:
+        save_state(url, returned)
+    except Exception as error:  # of whatever file system it is
+        raise TrainingError(
+            f"what the function returned cannot be written to {url} ({type(error).__name__}: {error}); make room or "
+            "mend the access, then go on with resume=True"
+        ) from error
+
+
+def read_answer(store: str) -> Any:
+    """The value that the function returned.
+
+    Raises:
+        TrainingError: It cannot be read.
+    """
+    url = returned_url(store)
     try:
         return load_state(url)
     except Exception as error:  # reading it runs code of what was returned

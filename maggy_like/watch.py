@@ -36,7 +36,6 @@ def run_search(
     logs: str,
     display: Display,
     callbacks: Sequence[Callback],
-    timeout: float | None,
     interrupts: contextlib.ExitStack,
 ) -> None:
     """Launch the gang, watch until the search is over, and leave nothing behind.
@@ -50,11 +49,10 @@ def run_search(
         logs: Folder for the agents' own output.
         display: Shows the search.
         callbacks: Get each recorded event.
-        timeout: Seconds that the search may take.
         interrupts: Ctrl-C ends the search, and cuts nothing short, until this is left: the caller has things to
             close, and a result to return.
     """
-    watch = Watch(driver, display, callbacks, timeout)
+    watch = Watch(driver, display, callbacks)
     if engine.isolation != "none":  # else Ctrl-C belongs to the function that runs in this thread
         interrupts.enter_context(interrupts_to(watch.interrupted))
     gang = Gang(engine, task, size, least, logs)
@@ -70,18 +68,17 @@ def run_search(
 
 
 class Watch:
-    """The caller's side of a running search: display, callbacks, time limit, Ctrl-C.
+    """The caller's side of a running search: display, callbacks, Ctrl-C.
 
     Attributes:
         hurried: Whether the user asked a second time to stop.
     """
 
-    def __init__(self, driver: Driver, display: Display, callbacks: Sequence[Callback], timeout: float | None) -> None:
+    def __init__(self, driver: Driver, display: Display, callbacks: Sequence[Callback]) -> None:
         self.hurried = False
         self._driver = driver
         self._display = display
         self._callbacks = list(callbacks)
-        self._timeout = timeout
 
     def interrupted(self, count: int) -> None:
         """Ctrl-C: the first stops the search, the second does not wait for the workers."""
@@ -124,9 +121,6 @@ class Watch:
         gang.attend(self._driver)
         self._call_back()
         self._show(lambda: self._display.update(self._driver.snapshot, self._take_lines()))
-        if self._timeout is not None and self._driver.elapsed() > self._timeout and not self._driver.has_ended:
-            self._timeout = None  # told once: a training may follow
-            self._driver.post(StopRequested("timeout"))
 
     def _show(self, draw: Callable[[], None]) -> None:
         """Draw; a display that fails (a closed stdout) must not end the search."""

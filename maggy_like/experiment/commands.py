@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from maggy_like.experiment.inputs import WorkerId
 from maggy_like.messages import ToWorker
@@ -15,6 +16,13 @@ class Append:
     """Write an event to the journal."""
 
     event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Put what a function that is no training returned into the store, before the journal says that it did."""
+
+    returned: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,4 +56,4 @@ class Show:
     trial: int | None = None
 
 
-Command = Append | Send | Replace | AskOptimizer | Show
+Command = Append | Keep | Send | Replace | AskOptimizer | Show

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.experiment.attempts import Attempts
-from maggy_like.experiment.commands import Command, Replace, Send, Show
+from maggy_like.experiment.commands import Command, Keep, Replace, Send, Show
 from maggy_like.experiment.finale import Finale, TrainingPlan
 from maggy_like.experiment.inputs import (
     Input,
@@ -71,7 +71,6 @@ class StateMachine:
     Attributes:
         ending: Why the search ended: ``completed`` or the reason it was stopped for; None before.
         error: What ``lagom`` must raise, if anything.
-        answer: What the function of a training returned, once it has.
         stale: Messages of lost incarnations or past attempts that were ignored.
     """
 
@@ -93,7 +92,6 @@ class StateMachine:
         self._roster = Roster()
         self.ending: str | None = None
         self.error: Exception | None = None
-        self.answer: Finished | None = None
         self.stale = 0
         self._proposals = Proposals(study, workers // width)
         self._attempts = Attempts(study, max_attempts, workers, keep)
@@ -293,7 +291,8 @@ class StateMachine:
             trial = self.study.trials[team.trial]
             is_cut = self.ending is not None or (self.is_training and not trial.training)
             answer = self._attempts.end(trial, team, is_cut=is_cut)
-            self.answer = answer if trial.training else None
+            if answer is not None and trial.training and not answer.stored:
+                self._out.append(Keep(answer.returned))
             self._attempts.sort_retries(training=self.is_training)
             self._dispatch()
 

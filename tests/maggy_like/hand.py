@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from maggy_like.experiment import StateMachine
-from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
+from maggy_like.experiment.commands import Append, AskOptimizer, Command, Keep, Replace, Send, Show
 from maggy_like.experiment.inputs import (
     Input,
     SuggestionReady,
@@ -38,6 +38,7 @@ class Hand:
         self.now = 0.0
         self.events: list[Event] = []
         self.sent: list[tuple[WorkerId, ToWorker]] = []
+        self.kept: list[Any] = []
         self.shown: list[str] = []
         self.replaced: list[WorkerId] = []
 
@@ -64,6 +65,8 @@ class Hand:
                         self.study.history.apply(update)
                     config = self.study.optimizer.ask(index, self.study.history)
                     self.tell(SuggestionReady(index, self.study.checked(config)))
+                case Keep(returned=returned):
+                    self.kept.append(returned)
                 case Show(text=text):
                     self.shown.append(text)
                 case Replace(worker=worker):

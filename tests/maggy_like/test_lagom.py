@@ -288,6 +288,12 @@ def test_inline_runs_in_this_process_for_a_debugger(search: Any) -> None:
     assert {trial.metrics["pid"] for trial in result.trials} == {float(psutil.Process().pid)}
 
 
+def test_the_time_limit_holds_inline_too(search: Any) -> None:
+    result = search(fns.climb_on, optimizer="random", timeout=1.0, engine="inline", workers=1)
+    assert result.ending == "timeout"
+    assert result.counts[TrialState.COMPLETED] > 0
+
+
 def test_a_finished_run_is_resumed_inline_without_a_word(search: Any) -> None:
     first = search(fns.climb_on, optimizer="random", n_trials=2, name="run", engine="inline", workers=1)
     for _ in range(5):  # the search is over before the worker has said that it is ready, or just after

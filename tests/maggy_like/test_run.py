@@ -21,6 +21,7 @@ import wide_functions as fns
 import maggy_like
 from maggy_like import Reporter
 from maggy_like.errors import ConfigError, EngineError, TrainingError, UserError
+from maggy_like.worker.checkpoints import load_state, returned_url
 from optimizers.events import AttemptEnded, AttemptStarted, Event
 from optimizers.trial import TrialState
 
@@ -101,6 +102,19 @@ def test_one_worker_has_it_too(go: Any) -> None:
 @pytest.mark.parametrize("answer", [None, 1.5, [1, "two", {"three": [True]}], b"bytes"], ids=repr)
 def test_plain_data_come_back_on_the_wire(go: Any, tmp_path: Path, answer: Any) -> None:
     assert go(lambda: answer, workers=1, name="plain") == answer
+
+
+def test_what_came_back_is_safe_before_the_journal_says_that_it_did(go: Any, tmp_path: Path) -> None:
+    """A driver that dies right after has lost nothing."""
+    found = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, AttemptEnded):
+            found.append(load_state(returned_url(store)))
+
+    store = (tmp_path / "runs" / "safe" / "checkpoints").as_uri()
+    assert go(lambda: [1], workers=1, name="safe", callbacks=[look]) == [1]
+    assert found == [[1]]
 
 
 @pytest.mark.parametrize("answer", [(1, 2), {1: 2}, 1 << 70, {"x": {3}}], ids=repr)

@@ -198,7 +198,6 @@ def test_a_training_may_report_nothing_and_return_nothing() -> None:
     for worker in run.crew:
         run.finish(worker)
     assert run.study.trials[2].state is TrialState.COMPLETED
-    assert run.experiment.answer is not None
 
 
 # -- alone ---------------------------------------------------------------------------------------------
@@ -212,8 +211,7 @@ def test_a_training_may_stand_alone() -> None:
     for worker in run.come(0, 1):
         assert run.assigned(worker).config == {"x": 0.25}
         run.finish(worker, outcome="returned", returned=None if worker.index else [1, "two"])
-    assert run.experiment.answer is not None
-    assert run.experiment.answer.returned == [1, "two"]
+    assert run.kept == [[1, "two"]]
     assert run.experiment.ending == "completed"
 
 
