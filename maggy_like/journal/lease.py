@@ -7,6 +7,7 @@ import os
 import socket
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -121,7 +122,7 @@ def _is_alive(holder: _Holder) -> bool:
         return False
     if (holder.host, holder.machine) != (socket.gethostname(), _machine()):
         return True
-    if holder.pid == os.getpid():  # in a container that was started again, the number is the same
+    if holder.pid == os.getpid():  # its number came round again
         return holder.owner in _held
     try:
         os.kill(holder.pid, 0)
@@ -133,4 +134,9 @@ def _is_alive(holder: _Holder) -> bool:
 
 
 def _machine() -> str:
-    return f"{uuid.getnode():012x}"
+    """Tells the tables of processes apart: two containers may share a host's name and address, and not its numbers."""
+    machine = f"{uuid.getnode():012x}"
+    with contextlib.suppress(OSError):  # Linux alone has them
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{machine}-{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return machine

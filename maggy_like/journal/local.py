@@ -31,7 +31,7 @@ class LocalPlace:
         self.name = str(folder)
 
     def exists(self) -> bool:
-        return self._path.exists()
+        return self._path.exists() and self._path.stat().st_size > 0  # an empty one was never begun
 
     def read(self) -> list[Part]:
         try:
@@ -50,9 +50,13 @@ class LocalPlace:
             raise JournalError(
                 f"the run in {self._folder} is in use by another process ({holder}); wait until it ends, or end it"
             ) from None
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, f"pid {os.getpid()}".encode())
-        self._file = os.open(self._path, _FLAGS, 0o600)
+        try:
+            os.ftruncate(self._lock, 0)
+            os.write(self._lock, f"pid {os.getpid()}".encode())
+            self._file = os.open(self._path, _FLAGS, 0o600)
+        except OSError:
+            self.release()
+            raise
 
     def renew(self) -> None:
         """Nothing: the kernel's lock does not lapse."""
@@ -78,6 +82,8 @@ class LocalPlace:
         return str(kept)
 
     def release(self) -> None:
+        if self._lock >= 0:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor too
         for fd in (self._file, self._lock):
             if fd >= 0:
                 os.close(fd)

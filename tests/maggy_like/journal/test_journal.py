@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -10,6 +13,7 @@ import pytest
 
 from maggy_like.errors import JournalError
 from maggy_like.journal import FORMAT_VERSION, Journal, Part, RunHeader, decode, encode, place_of, read_journal
+from maggy_like.journal.local import LocalPlace
 from optimizers.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.trial import Failure, TrialState
 
@@ -109,6 +113,30 @@ def test_an_empty_file_is_no_journal(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").touch()
     with pytest.raises(JournalError, match="is empty"):
         read_journal(place_of(str(tmp_path)))
+
+
+def test_the_lock_ends_with_the_run_though_a_process_that_was_forked_meanwhile_lives(tmp_path: Path) -> None:
+    place = LocalPlace(tmp_path)
+    place.hold()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[place._lock]) as process:
+        place.release()
+        place = LocalPlace(tmp_path)
+        place.hold()
+        place.release()
+        process.communicate(b"\n")
+
+
+def test_a_lock_that_cannot_be_signed_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr("os.ftruncate", fail)
+        with pytest.raises(OSError, match="No space"):
+            LocalPlace(tmp_path).hold()
+    place = LocalPlace(tmp_path)
+    place.hold()
+    place.release()
 
 
 def test_a_journal_is_the_user_s_alone(tmp_path: Path) -> None:

@@ -83,6 +83,20 @@ def test_the_same_host_name_on_another_machine_is_another_host(shelf: Shelf) -> 
         shelf.lease().take()
 
 
+def test_numbers_of_another_table_of_processes_mean_nothing_here(shelf: Shelf) -> None:
+    """Containers may share the host's name and address, and each count their processes themselves."""
+    code = "from maggy_like.journal.lease import _machine; print(_machine())"
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
+    try:
+        there = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs the right to make a namespace of processes")
+    shelf.lease().take()
+    shelf.change(pid=dead_process(), machine=there)
+    with pytest.raises(JournalError, match="is in use"):
+        shelf.lease().take()
+
+
 def test_it_is_renewed_when_it_is_due(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     lease = shelf.lease()

@@ -46,6 +46,7 @@ def test_nothing_is_there_before_the_header(url: str) -> None:
     with pytest.raises(JournalError, match=r"there is no journal in .*run; use the folder of a run"):
         read_journal(place_of(url))
     Journal(place_of(url)).close()
+    assert not place_of(url).exists()
     written(url)
     assert place_of(url).exists()
 

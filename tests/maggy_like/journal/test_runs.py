@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 import train_functions as fns
+from gate import Gate
 
-from maggy_like import Float, Result, lagom
+from maggy_like import Float, Result, job, lagom
 from maggy_like.errors import ConfigError, JournalError
+from maggy_like.experiment import StateMachine
 from maggy_like.journal import place_of, read_journal
 from maggy_like.journal.local import LocalPlace
 from optimizers.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.trial import TrialState
 
 pytestmark = pytest.mark.e2e
+
+HEARTBEAT = 3.0
 
 
 @pytest.fixture
@@ -150,6 +156,29 @@ def test_a_round_of_the_driver_costs_one_append(search: Any, monkeypatch: pytest
     assert result.counts == {TrialState.COMPLETED: 40}
     assert sum(sizes) == len(read_journal(place_of(result.journal)).events) + 1
     assert max(sizes) > 4  # more than one message brings about
+
+
+def test_workers_that_a_slow_store_kept_from_being_heard_are_not_lost(
+    search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they said meanwhile lies there unread."""
+    gate, renewals = Gate(tmp_path / "gate"), itertools.count()
+
+    def renew(_: LocalPlace) -> None:
+        match next(renewals):
+            case 8:
+                threading.Event().wait(HEARTBEAT + 1.0)
+            case 12:
+                gate.open()
+
+    monkeypatch.setattr(LocalPlace, "renew", renew)
+    monkeypatch.setattr(job, "StateMachine", partial(StateMachine, heartbeat_timeout=HEARTBEAT))
+    result = lagom(
+        fns.wait_at_gate, {"gate": gate.path, "x": Float(0, 1)}, optimizer="random", n_trials=2, workers=2,
+        engine="local", directory=tmp_path, progress=False,
+    )  # fmt: skip
+    assert next(renewals) > 12
+    assert [(trial.state, trial.attempt) for trial in result.trials] == [(TrialState.COMPLETED, 1)] * 2
 
 
 def test_a_store_that_is_gone_ends_the_search(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
