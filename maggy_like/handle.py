@@ -16,7 +16,7 @@ class Experiment:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in between
         self._stop: Callable[[], None] | None = None
         self._stopped = False
 

@@ -17,6 +17,9 @@ from maggy_like.errors import ConfigError
 from maggy_like.worker.launch import Launch, write_launch
 from maggy_like.worker.task import WorkerContext, WorkerTask
 
+KILL_PATIENCE = 10.0
+"""Seconds that a process which was killed is waited for."""
+
 
 class LocalRun(EngineRun):
     """One agent in a process of its own."""
@@ -88,7 +91,15 @@ class LocalEngine(Engine):
         return "127.0.0.1"
 
     def launch(self, task: WorkerTask, indexes: Sequence[int], epoch: int, logs: str) -> list[EngineRun]:
-        return [self._launch_one(task, index, epoch, Path(logs)) for index in indexes]
+        runs: list[EngineRun] = []
+        with contextlib.ExitStack() as undo:
+            for index in indexes:
+                run = self._launch_one(task, index, epoch, Path(logs))
+                undo.callback(run.wait, KILL_PATIENCE)
+                undo.callback(run.cancel)
+                runs.append(run)
+            undo.pop_all()
+        return runs
 
     def _launch_one(self, task: WorkerTask, index: int, epoch: int, logs: Path) -> EngineRun:
         environment = dict(os.environ)

@@ -8,9 +8,11 @@ whole; the driver launches it again with the next epoch.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +55,7 @@ class SparkRun(EngineRun):
         self._task = task
         self._profile = profile
         self._ended: str | None = None
+        self._canceller: threading.Thread | None = None
         self._thread = InheritableThread(self._collect, session=session)
         self._thread.daemon = True
         self._thread.start()
@@ -64,13 +67,20 @@ class SparkRun(EngineRun):
         if not self._thread.is_alive():
             return
         if is_classic(self._session):
-            self._session.sparkContext.cancelJobsWithTag(self._tag)
-        else:
-            self._session.interruptTag(self._tag)
+            with contextlib.suppress(Exception):  # of a session whose JVM is gone, and the workers with it
+                self._session.sparkContext.cancelJobsWithTag(self._tag)
+        elif self._canceller is None or not self._canceller.is_alive():
+            # Where Spark Connect's server is gone, pyspark tries again for ten minutes.
+            self._canceller = threading.Thread(target=self._interrupt, daemon=True)
+            self._canceller.start()
 
     def wait(self, timeout: float) -> bool:
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(Exception):
+            self._session.interruptTag(self._tag)
 
     def _tag_job(self) -> None:
         """Make the jobs of this thread cancellable; a classic session's own tags reach no barrier job."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import IO
 
 from maggy_like.errors import OptimizerError
@@ -86,8 +86,24 @@ class ProcessProposer(Proposer):
             question = Question(question.index, ())  # the rest came with the history
         assert self._connection is not None
         self._connection.send_bytes(pack(question))
+        self._await_answer(self._connection)
         answer: Answer | Raised = unpack(self._connection.recv_bytes())
         return answer
+
+    def _await_answer(self, connection: Connection[bytes, bytes]) -> None:
+        """Wait for an answer or the process's end; what it has started may hold its side of the connection open.
+
+        Raises:
+            EOFError: The process is gone.
+        """
+        if not hasattr(os, "pidfd_open") or self._process is None:  # the connection's end has to do
+            return
+        end = os.pidfd_open(self._process.pid)
+        try:
+            if connection not in wait([connection, end]):
+                raise EOFError
+        finally:
+            os.close(end)
 
     def _take(self, answer: Answer | Raised) -> Answer:
         if not isinstance(answer, Raised):

@@ -19,7 +19,8 @@ class Told(Optimizer):
 
     Args:
         deeds: What to do first at which ask: ``raise``, ``end`` (an EOFError of its own), ``exit``, ``kill``,
-            ``kill twice`` (itself, in its first two processes), ``hang``, ``print``.
+            ``kill twice`` (itself, in its first two processes), ``leave a child`` (and kill itself), ``hang``,
+            ``print``.
         folder: Where processes leave their marks.
     """
 
@@ -51,6 +52,10 @@ class Told(Optimizer):
                 if len(marks) < 2:
                     open(os.path.join(self.folder, str(os.getpid())), "w").close()
                     os.kill(os.getpid(), signal.SIGKILL)
+            case "leave a child":
+                if os.fork() == 0:
+                    signal.pause()
+                os.kill(os.getpid(), signal.SIGKILL)
             case "hang":
                 print("it hangs", flush=True)
                 threading.Event().wait()

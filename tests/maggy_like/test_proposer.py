@@ -135,6 +135,12 @@ def test_one_that_always_dies_is_an_error_that_says_how(start: Start) -> None:
         proposer.ask(5, ())
 
 
+def test_one_that_dies_is_not_waited_for_since_its_child_lives(start: Start) -> None:
+    """The child has the same end of the connection."""
+    with pytest.raises(OptimizerError, match=r"process of Told ended 3 times \(killed by SIGKILL"):
+        start(Told({0: "leave a child"})).ask(0, ())
+
+
 def test_an_ask_that_hangs_is_cut_off(start: Start, lines: SimpleQueue[str]) -> None:
     proposer = start(Told({0: "hang"}))
 
@@ -169,6 +175,14 @@ def test_inline_asks_in_this_process(tmp_path: Path) -> None:
     space = {"x": Float(0, 1)}
     result = lagom(lambda x: x, space, optimizer=Sealed(), engine="inline", n_trials=2, directory=tmp_path)
     assert result.counts == {TrialState.COMPLETED: 2}
+
+
+def test_an_optimizer_that_exits_in_this_process_ends_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with pytest.raises(OptimizerError, match=r"the optimizer raised SystemExit\(3\)"):
+        lagom(lambda **config: 0.0, SPACE, optimizer=Told({1: "exit"}), engine="inline", directory=tmp_path)
 
 
 def test_a_search_survives_its_optimizer_s_death(tmp_path: Path) -> None:
