@@ -66,6 +66,11 @@ class CheckpointStore:
         while self._url is not None and self._discard:
             _remove(self._discard.pop())
 
+    def remove(self, url: str) -> None:
+        """Remove what there is of a state that could not be saved whole."""
+        if self._url is not None:
+            _remove(url)
+
     def load(self, url: str) -> Any:
         """Read a state back."""
         if self._url is None:
@@ -188,8 +193,14 @@ def _unpickle(data: bytes) -> Any:
 
 def _write_whole(url: str, data: bytes) -> None:
     fs, path = _open_file_system(url)
-    _write(fs, f"{path}.part", data)
-    fs.mv(f"{path}.part", path)
+    part = f"{path}.part"
+    try:
+        _write(fs, part, data)
+        fs.mv(part, path)
+    except BaseException:
+        with contextlib.suppress(Exception):  # there may be none, or the store may be gone
+            fs.rm_file(part)
+        raise
 
 
 def _write(fs: Any, path: str, data: bytes) -> None:

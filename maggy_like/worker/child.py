@@ -9,10 +9,8 @@ from __future__ import annotations
 import inspect
 import os
 import select
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from queue import SimpleQueue
@@ -36,8 +34,9 @@ from maggy_like.messages import (
 )
 from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.checkpoints import CheckpointStore, returned_url, save_state
+from maggy_like.worker.failures import as_told, format_message, format_traceback, kind_of
 from maggy_like.worker.invoke import arguments_for
-from maggy_like.worker.metrics import ReportError, as_number, pick_objective
+from maggy_like.worker.metrics import ReportError, as_number, check_name, is_encodable, pick_objective
 from maggy_like.worker.reporter import BudgetUsed, Reporter, TrialStopped
 from maggy_like.worker.sender import Sender
 from maggy_like.worker.task import WorkerTask
@@ -70,7 +69,7 @@ def serve(
     try:
         train_fn = load_train_fn(task)
     except BaseException as error:
-        reason = "".join(traceback.format_exception_only(error)).strip()
+        reason = as_told(format_message(error))
         channel.send(encode(Broken(f"train_fn cannot be loaded on the worker: {reason}")))
         return
     parameters = inspect.signature(train_fn).parameters.values()
@@ -94,10 +93,16 @@ def serve(
 
 
 def tell_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Finished) -> None:
-    """Send what an attempt still holds, then its end."""
-    sender.flush()
-    if finished.outcome == "returned":
-        reporter.finish()
+    """Send what an attempt still holds, then its end. An attempt whose reports cannot be sent has failed."""
+    try:
+        sender.flush()
+        if finished.outcome == "returned":
+            reporter.finish()
+    except Disconnected:
+        raise
+    except Exception as error:
+        if finished.outcome != "raised":
+            finished = raised(finished.trial, finished.attempt, error)
     channel.send(encode(finished))
 
 
@@ -152,33 +157,34 @@ def run_attempt(
     except TrialStopped:
         return Finished(trial, attempt, "stopped")
     except SystemExit as error:
-        message = f"train_fn called sys.exit({error.code!r})"
+        message = as_told(f"train_fn called sys.exit({error.code!r})")
         return Finished(trial, attempt, "raised", kind="exit", message=message, at=time.time())
     except BaseException as error:
         at = time.time()
         if task.isolation == "none" and isinstance(error, KeyboardInterrupt):
             raise  # the caller's own
-        message = "".join(traceback.format_exception_only(error)).strip()
-        trace = format_traceback(error)
-        kind = kind_of(error)
-        if kind == "collective" and membership is not None and (returned_ranks := membership.returned()):
-            ranks = ", ".join(map(str, returned_ranks))
-            message = (
-                f"rank {ranks} had returned before a collective operation of all ranks (all must call prepare(), "
-                f"average() and a prepared model equally often): {message}"
-            )
-        return Finished(trial, attempt, "raised", kind=kind, message=message, traceback=trace, at=at)
+        return raised(trial, attempt, error, membership, at)
 
 
-def kind_of(error: BaseException) -> str:
-    """The kind of failure that an exception is."""
-    if isinstance(error, ReportError):
-        return "report"
-    distributed = sys.modules.get("torch.distributed")
-    is_collective = (distributed is not None and isinstance(error, distributed.DistError)) or (
-        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _BACKENDS)
-    )
-    return "collective" if is_collective else "exception"
+def raised(
+    trial: int, attempt: int, error: BaseException, membership: Membership | None = None, at: float | None = None
+) -> Finished:
+    """The end of an attempt by an exception.
+
+    Args:
+        membership: Of the ranks; knows whether one had returned before the others.
+        at: When it was raised, if not just now.
+    """
+    at = time.time() if at is None else at
+    kind, message = kind_of(error), format_message(error)
+    if kind == "collective" and membership is not None and (returned_ranks := membership.returned()):
+        ranks = ", ".join(map(str, returned_ranks))
+        message = (
+            f"rank {ranks} had returned before a collective operation of all ranks (all must call prepare(), "
+            f"average() and a prepared model equally often): {message}"
+        )
+    trace = as_told(format_traceback(error))
+    return Finished(trial, attempt, "raised", kind=kind, message=as_told(message), traceback=trace, at=at)
 
 
 def read_returned(returned: object, reporter: Reporter, assign: Assign, task: WorkerTask) -> Finished:
@@ -204,10 +210,11 @@ def is_plain(value: object) -> bool:
     if isinstance(value, list):
         return all(map(is_plain, value))
     if isinstance(value, dict):
-        return all(type(key) is str for key in value) and all(map(is_plain, value.values()))
+        return all(type(key) is str and is_encodable(key) for key in value) and all(map(is_plain, value.values()))
     return (
         value is None
-        or type(value) in (bool, float, str, bytes)
+        or type(value) in (bool, float, bytes)
+        or (type(value) is str and is_encodable(value))
         or (type(value) is int and -(1 << 63) <= value < 1 << 63)
     )
 
@@ -222,23 +229,13 @@ def read_value(returned: object, objective: str | None) -> tuple[float | None, d
         return None, {}
     if isinstance(returned, dict):
         metrics = {str(name): as_number(f"train_fn's {name!r}", value) for name, value in returned.items()}
+        for name in metrics:
+            check_name(name)
         return metrics[pick_objective(metrics, objective)], metrics
     try:
         return as_number("train_fn's value", returned), {}
     except ReportError as error:
         raise ReportError(f"{error}; return a number, a dict of numbers, or None after reports") from None
-
-
-def format_traceback(error: BaseException) -> str:
-    """The traceback from the user's function on, without our own frames above it."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("maggy_like.worker."):
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
-
-
-_BACKENDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
-"""What the messages of failed collective operations speak of, where they are plain RuntimeErrors."""
 
 
 class _Service:
@@ -262,13 +259,16 @@ class _Service:
                 return meet.host, meet.port
 
     def _run(self) -> None:
-        alive = True
+        alive, poller = True, select.poll()  # select.select() takes no descriptor past 1024
+        poller.register(self._channel, select.POLLIN)
         while alive:
             try:
-                readable, _, _ = select.select([self._channel], [], [], self._interval)
-            except (OSError, ValueError):  # the trial has closed what it did not open
+                events = poller.poll(self._interval * 1000)
+            except OSError:  # the trial may open no file at all any more
                 break
-            if readable:
+            if any(event & select.POLLNVAL for _, event in events):  # the trial has closed what it did not open
+                break
+            if events:
                 frames, alive = self._channel.drain()
                 for frame in frames:
                     self._heard(frame)
@@ -277,7 +277,7 @@ class _Service:
             sender = self.sender
             if sender is not None and sender.buffer:
                 try:
-                    sender.flush()
+                    sender.flush_behind()
                 except Disconnected:
                     alive = False
         self.assignments.put(None)

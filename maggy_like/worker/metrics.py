@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import operator
+import reprlib
 from collections.abc import Mapping
 from typing import SupportsFloat
+
+MAX_STEP = (1 << 63) - 1
+"""The largest step that can be sent, and the most negative one without its sign."""
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
 
 
 class ReportError(ValueError):
@@ -40,16 +47,51 @@ def as_number(what: str, value: object) -> float:
             return float(value if detach is None else detach())
         except (TypeError, ValueError, RuntimeError):
             pass
-    raise ReportError(f"{what} must be a number, got {value!r} of type {type(value).__name__}")
+    raise ReportError(f"{what} must be a number, got {shortened(value)} of type {type(value).__name__}")
 
 
 def as_step(step: object) -> int:
     """A step as an int.
 
     Raises:
-        ReportError: It is no whole number.
+        ReportError: It is no whole number, or too large to be sent.
     """
     try:
-        return operator.index(step)  # type: ignore[arg-type]
+        number = operator.index(step)  # type: ignore[arg-type]
     except TypeError:
-        raise ReportError(f"step must be a whole number, got {step!r}") from None
+        raise ReportError(f"step must be a whole number, got {shortened(step)}") from None
+    if not -MAX_STEP <= number <= MAX_STEP:
+        raise ReportError(f"step must be below 2**63, got {shortened(number)}; count epochs, batches or samples")
+    return number
+
+
+def check_name(name: str) -> None:
+    """See that a metric's name can be sent.
+
+    Raises:
+        ReportError: It cannot.
+    """
+    if not is_encodable(name):
+        raise ReportError(f"the metric's name {shortened(name)} is no valid Unicode text; rename it")
+
+
+def is_encodable(text: str) -> bool:
+    r"""Whether a text can be sent. A lone surrogate, such as file names have that are no UTF-8, cannot.
+
+    Example:
+        >>> [is_encodable(text) for text in ("café", "caf\udce9")]
+        [True, False]
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shortened(value: object) -> str:
+    """A value's repr, with its middle left out where it is long."""
+    try:
+        return _REPR.repr(value)
+    except ValueError:  # Python writes no int of more than 4300 digits
+        return f"one of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"

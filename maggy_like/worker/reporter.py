@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.messages import Assign
 from maggy_like.worker.checkpoints import CheckpointStore
-from maggy_like.worker.metrics import ReportError, as_number, as_step, pick_objective
+from maggy_like.worker.metrics import MAX_STEP, ReportError, as_number, as_step, check_name, pick_objective
 from maggy_like.worker.saves import Saves
 from maggy_like.worker.sender import Sender
 
@@ -179,16 +179,20 @@ class Reporter:
 
         Raises:
             ReportError: The step does not rise, a value is no number, or the objective is missing.
+            Exception: Whatever kept an earlier report from being sent.
         """
         sender = self._sender
-        if sender is not None and (sender.stopped or (sender.gate is not None and not sender.gate.passes())):
-            raise TrialStopped
+        if sender is not None:
+            if sender.fault is not None:
+                raise sender.fault
+            if sender.stopped or (sender.gate is not None and not sender.gate.passes()):
+                raise TrialStopped
         last = self._step
         if step is None:
             if last is None and self._restored:
                 raise ReportError("after restore() the step is not known; name it: report(..., step=step)")
             step = (last or 0) + 1
-        elif type(step) is not int:
+        if type(step) is not int or not -MAX_STEP <= step <= MAX_STEP:
             step = as_step(step)
         if last is not None:
             if step <= last:
@@ -200,6 +204,8 @@ class Reporter:
         for name, number in metrics.items():
             if type(number) is not float:
                 metrics[name] = as_number(f"report({name}=...)", number)
+            if not name.isascii():
+                check_name(name)
         if self._objective not in metrics:
             self._objective = pick_objective(metrics, self._objective)
         self._step = step
@@ -225,7 +231,8 @@ class Reporter:
         a state whose step was never measured would leave a hole in the curve.
 
         Where several workers run the trial, all of them call this. Rank 0 writes the state; one that holds
-        sharded tensors (FSDP) is written by all, each its shards, while the training goes on.
+        sharded tensors (FSDP) is written by all, each its shards, while the training goes on. If that fails, the
+        next ``checkpoint`` or :meth:`restore`, or the end of the function, raises it on all of them.
 
         Args:
             state: What :meth:`restore` shall give back: weights, optimizer state, the step.

@@ -14,7 +14,7 @@ from maggy_like.worker.sender import Sender
 class Saving(Protocol):
     """A state that is being written in the background."""
 
-    def done(self) -> bool:
+    def is_written(self) -> bool:
         """Whether it is written whole."""
 
     def wait(self) -> None:
@@ -23,6 +23,11 @@ class Saving(Protocol):
 
 class Saves:
     """Saves and restores for one rank. Rank 0 writes a plain state; a sharded one is written by all.
+
+    Until a state is written, what was saved before it counts and stays; of one that fails, the driver never hears.
+    Where a sharded one fails, on one rank or all, every rank raises it in its next call that waits for it: ``save``,
+    ``restore`` or the end. A report raises nothing: the ranks hear of the end of a save at different times, and
+    where one went on without the other, they would wait in different collectives.
 
     Args:
         store: Where states go.
@@ -44,20 +49,21 @@ class Saves:
         self._untold: str | None = None
         self._step: int | None = None  # the first that was reported after it was saved
         self._saving: Saving | None = None
+        self._before: tuple[str | None, str | None] = None, None  # newest and untold, should that fail
 
     def save(self, state: Any) -> None:
         """Save a state; a sharded one goes on being written when this returns."""
-        self._replace_untold()
-        if self._store.has_place and _is_sharded(state):
-            from maggy_like.worker.gang import sharded
-
-            self._newest = self._store.next_url(self._trial, self._attempt, SHARDED)
-            self._saving = sharded.save(self._newest, state)
+        self.settle()
+        if self._untold is not None and self._step is not None:
+            self._tell(self._step)
+        url, saving = self._write(state)
+        before = self._newest, self._untold
+        self._newest = self._untold = url
+        self._step = None
+        if saving is None:
+            self._remove_later(before[1])
         else:
-            self._newest = self._store.next_url(self._trial, self._attempt)
-            if self._is_main:
-                self._store.save(self._newest, state)
-        self._untold, self._step = self._newest, None
+            self._saving, self._before = saving, before
         if self._sender is not None:
             self._sender.send(Beat())  # saving shows that the trial goes on
             if self._saving is None:
@@ -83,14 +89,24 @@ class Saves:
         """Take in that a report was made; tell of the state before it once it is written."""
         if self._untold is not None:
             self._step = step if self._step is None else self._step
-            if self._saving is None or self._saving.done():
+            if self._saving is None or self._saving.is_written():
+                self.settle()
                 self._tell(self._step)
 
     def settle(self) -> None:
-        """Wait until the newest state is written."""
-        if self._saving is not None:
+        """Wait until the newest state is written; if that fails, the one before is the newest again."""
+        if self._saving is None:
+            return
+        newest, untold = self._before
+        try:
             self._saving.wait()
-            self._saving = None
+        except Exception:
+            if self._is_main and self._newest is not None:
+                self._store.remove(self._newest)
+            self._newest, self._untold, self._saving = newest, untold, None
+            raise
+        self._saving = None
+        self._remove_later(untold)
 
     def finish(self, step: int) -> None:
         """Tell of the newest state as the function returns, after ``step``."""
@@ -98,22 +114,29 @@ class Saves:
             self.settle()
             self._tell(step if self._step is None else self._step)
 
-    def _replace_untold(self) -> None:
-        """A newer state comes: tell of the one before, or remove it if its step was never measured."""
-        if self._untold is None:
-            return
-        self.settle()
-        if self._step is not None:
-            self._tell(self._step)
-        elif self._is_main:
-            self._store.remove_later(self._untold)
+    def _write(self, state: Any) -> tuple[str, Saving | None]:
+        """Write a state, or begin to; its URL, and the save that goes on."""
+        if self._store.has_place and _is_sharded(state):
+            from maggy_like.worker.gang import sharded
+
+            url = self._store.next_url(self._trial, self._attempt, SHARDED)
+            return url, sharded.save(url, state)
+        url = self._store.next_url(self._trial, self._attempt)
+        if self._is_main:
+            self._store.save(url, state)
+        return url, None
+
+    def _remove_later(self, url: str | None) -> None:
+        """A state whose step was never measured is of no use once a newer one is there."""
+        if url is not None and self._is_main:
+            self._store.remove_later(url)
 
     def _tell(self, step: int) -> None:
-        url, self._untold, self._saving = self._untold, None, None
-        if url is not None and self._sender is not None and self._is_main:
+        if self._untold is not None and self._sender is not None and self._is_main:
             self._sender.flush()
-            self._sender.send(Checkpointed(self._trial, self._attempt, step, url))
+            self._sender.send(Checkpointed(self._trial, self._attempt, step, self._untold))
             self._tidy(self._sender)
+        self._untold = None
 
     def _tidy(self, sender: Sender) -> None:
         """Remove what is of no use any more, now that the newest state is written."""

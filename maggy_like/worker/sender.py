@@ -8,6 +8,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from maggy_like.messages import Assign, Columns, Reported, ToDriver, encode
+from maggy_like.worker.channel import Disconnected
 from maggy_like.worker.metrics import ReportError, pick_objective
 
 
@@ -54,6 +55,7 @@ class Sender:
     Attributes:
         buffer: Reports that were not sent yet. Appending and cutting a list are atomic, so
             ``report`` takes no lock.
+        fault: Why the service thread could not send them; for the trial to raise.
         stopped: Whether the trial was told to stop.
         verdicts: The driver's answers; True stops.
         discard: URLs of saved states that may go.
@@ -63,6 +65,7 @@ class Sender:
 
     def __init__(self, assign: Assign, send: Callable[[bytes], None]) -> None:
         self.buffer: list[tuple[int, dict[str, float]]] = []
+        self.fault: Exception | None = None
         self.stopped = False
         self.verdicts: SimpleQueue[bool] = SimpleQueue()
         self.discard: SimpleQueue[str] = SimpleQueue()
@@ -85,19 +88,34 @@ class Sender:
         self._send(encode(message))
 
     def flush(self, *, awaiting: bool = False) -> None:
-        """Send what is buffered."""
+        """Send what is buffered. What cannot be sent stays there."""
         with self._lock:
             while self.buffer or awaiting:
                 count = max(1, 50_000 // len(self.buffer[0][1])) if self.buffer else 0  # a frame of about a megabyte
                 reports = self.buffer[:count]
-                del self.buffer[:count]
+                if self._objective is None:  # the first report says, as it does in the trial: later ones may hold more
+                    self._objective = pick_objective(reports[0][1], None)
+                last = awaiting and len(self.buffer) == len(reports)
                 columns = to_columns(reports)
-                if self._objective is None:
-                    self._objective = pick_objective(columns, None)
-                last = awaiting and not self.buffer
                 self.send(Reported(self._assign.trial, self._assign.attempt, self._objective, columns, last))
+                del self.buffer[: len(reports)]
                 if last:
                     break
+
+    def flush_behind(self) -> None:
+        """Send what is buffered, behind the trial's back; if it cannot be, the trial's next report raises why.
+
+        Raises:
+            Disconnected: The agent cannot be reached.
+        """
+        if self.fault is not None:
+            return
+        try:
+            self.flush()
+        except Disconnected:
+            raise
+        except Exception as error:
+            self.fault = error
 
     def wait_for_verdict(self) -> bool:
         """Send all, with the last report awaiting; True if the trial must stop."""

@@ -48,6 +48,10 @@ def fail(reporter: Reporter) -> None:
     raise ValueError("the reason")
 
 
+def fail_at_length(reporter: Reporter) -> None:
+    raise ValueError(f"no file {os.fsdecode(bytes([0xE9]))}: " + "x" * (17 << 20))
+
+
 def take_memory(reporter: Reporter) -> None:
     with open("/proc/self/statm") as file:
         size = int(file.read().split()[0]) * resource.getpagesize()
@@ -162,6 +166,7 @@ DEEDS: dict[str, Callable[[Reporter], object]] = {
     "behave": lambda reporter: None,
     "no value": lambda reporter: None,
     "raise": fail,
+    "raise at length": fail_at_length,
     "exit": lambda reporter: sys.exit(3),
     "exit at once": lambda reporter: os._exit(7),
     "segfault": lambda reporter: ctypes.string_at(0),

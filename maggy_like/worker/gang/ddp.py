@@ -26,8 +26,8 @@ class DataParallel(DistributedDataParallel):
     Training code takes the mean of the loss over the batch it is given. Each backward multiplies its gradients, before
     they are added to ``.grad``, by ``samples of this rank * ranks / samples of the global batch``; DDP's mean over
     ranks is then the gradient of the mean over the global batch. What counts is the batch that a prepared loader
-    yielded last before the last forward under grad: evaluation in between changes nothing. Without a prepared loader,
-    all ranks weigh the same.
+    yielded last before the last forward under grad, of those whose loops go on then: evaluation in between changes
+    nothing, in a loop within the loop neither. Without a prepared loader, all ranks weigh the same.
 
     Gradient accumulation is exact too, with ``no_sync()`` or without, as every backward weighs its own gradients. Only
     where all shares are of one size are these exact: one backward over the losses of several batches, and batches

@@ -47,9 +47,27 @@ WHOLE = Share()
 
 
 class _Latest:
-    """The share that this process was given last; :data:`WHOLE` outside of prepared loaders."""
+    """The share that counts now: the one that was given last, of the loops over prepared loaders that go on.
 
-    share: Share = WHOLE
+    Loops may be nested, or run side by side; where one ends, the batch of the other is the one at hand again.
+    """
+
+    def __init__(self) -> None:
+        self._shares: dict[object, Share] = {}  # by loop, in the order of being given
+
+    @property
+    def share(self) -> Share:
+        """:data:`WHOLE` outside of prepared loaders."""
+        return (WHOLE, *self._shares.values())[-1]
+
+    def give(self, loop: object, share: Share) -> None:
+        """A loop goes on with a batch."""
+        self._shares.pop(loop, None)
+        self._shares[loop] = share
+
+    def end(self, loop: object) -> None:
+        """A loop has ended, or was left."""
+        self._shares.pop(loop, None)
 
 
 latest = _Latest()
@@ -127,10 +145,13 @@ class GlobalLoader(DataLoader[Any]):
         return self._yield(batches, self._shares.drawn)
 
     def _yield(self, batches: Iterator[Any], drawn: deque[Share]) -> Iterator[Any]:
-        for batch in batches:
-            latest.share = drawn.popleft()
-            yield to_device(batch, self._device)
-        latest.share = WHOLE
+        loop = object()
+        try:
+            for batch in batches:
+                latest.give(loop, drawn.popleft())
+                yield to_device(batch, self._device)
+        finally:  # also where it was left by break: Python closes a generator that nobody holds any more
+            latest.end(loop)
 
 
 class _Shares(Sampler[list[Any]]):

@@ -60,9 +60,9 @@ class Saving:
         self._url = url
         self._future = future
 
-    def done(self) -> bool:
-        """Whether it has ended on this rank, well or not; the folder is whole once it has ended well on rank 0."""
-        return self._future.done()
+    def is_written(self) -> bool:
+        """Whether it has ended well on this rank; the folder is whole once it has on rank 0."""
+        return self._future.done() and self._future.exception() is None
 
     def wait(self) -> None:
         """Wait for its end.

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from fsspec.implementations.local import LocalFileSystem
 
+from maggy_like.worker import checkpoints
 from maggy_like.worker.checkpoints import CheckpointStore, load_state, save_state
 from maggy_like.worker.metrics import ReportError
 
@@ -76,4 +78,16 @@ def test_what_cannot_be_saved_is_told(tmp_path: Path, make: Callable[[], Any], m
         save(tmp_path, {"x": make()})
     with pytest.raises(ReportError, match=rf"what the function returned cannot be saved {message}; leave out"):
         save_state((tmp_path / "returned.pkl").as_uri(), [make()])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("step", ["_write", "mv"])
+def test_a_write_that_fails_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    def fail(*args: Any) -> None:
+        Path(args[1]).touch()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(*((checkpoints, step) if step == "_write" else (LocalFileSystem, step)), fail)
+    with pytest.raises(OSError, match="no space left"):
+        save_state((tmp_path / "returned.pkl").as_uri(), "x")
     assert not list(tmp_path.iterdir())

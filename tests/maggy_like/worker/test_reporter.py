@@ -100,6 +100,13 @@ def test_numbers_of_other_libraries_serve(value: float) -> None:
         (lambda r: r.report(), "Given: nothing"),
         (lambda r: r.average(0.5), r"average\(0.5\) has a weight and nothing to average; .* average\(loss=...\)"),
         (lambda r: r.report(1.0, step=1.5), "whole number, got 1.5"),
+        (lambda r: r.report(1.0, step=2**64), r"step must be below 2\*\*63, got 18446744073709551616"),
+        (lambda r: r.report(1.0, step=-(2**63)), "step must be below"),
+        (lambda r: (r.report(1.0, step=2**63 - 1), r.report(1.0)), "step must be below"),
+        (lambda r: r.report(1.0, step=10**5000), "step must be below .* got one of 16610 bits"),
+        (lambda r: r.report(1.0, step="x" * 10**6), r"whole number, got 'x{90,100}\.\.\.x{90,100}'$"),
+        (lambda r: r.report(accuracy="x" * 10**6), r"must be a number, got 'x{90,100}\.\.\.x{90,100}' of type str$"),
+        (lambda r: r.report(**{"caf\udce9": 1.0}), r"the metric's name 'caf\\udce9' is no valid Unicode text"),
         (lambda r: (r.report(1.0, step=3), r.report(1.0, step=3)), "step=3 does not come after step=3"),
         (lambda r: (r.report(1.0, step=3), r.report(1.0, step=2)), "step=2 does not come after step=3"),
     ],
@@ -107,6 +114,16 @@ def test_numbers_of_other_libraries_serve(value: float) -> None:
 def test_mistakes_are_told(call: object, message: str) -> None:
     with pytest.raises(ReportError, match=message):
         call(Line().reporter)  # type: ignore[operator]
+
+
+def test_what_kept_earlier_reports_from_being_sent_is_raised_by_the_next() -> None:
+    line = Line()
+    line.reporter.report(1.0)
+    line.sender.fault = MemoryError("of the service thread")
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="of the service thread"):
+            line.reporter.report(2.0)
+    assert [step for step, _ in line.sender.buffer] == [1]
 
 
 def test_a_missing_objective_is_named() -> None:

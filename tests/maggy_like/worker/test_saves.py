@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maggy_like.messages import Assign, Beat, Checkpointed, Place, decode_to_driver
-from maggy_like.worker import checkpoints
+from maggy_like.worker import checkpoints, saves
 from maggy_like.worker.checkpoints import CheckpointStore
+from maggy_like.worker.gang import sharded
+from maggy_like.worker.gang.sharded import ShardedStateError
 from maggy_like.worker.metrics import ReportError
 from maggy_like.worker.saves import Saves
 from maggy_like.worker.sender import Sender
@@ -136,6 +138,153 @@ def test_a_rank_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Monke
 def test_no_rank_waits_for_what_an_earlier_attempt_left(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Rank(tmp_path, 1, 2, (tmp_path / "gone.pkl").as_uri()).saves.restore(None)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A disk that takes no more than the beginning of a file; undo it, and there is room again."""
+
+    def write(fs: Any, path: str, data: bytes) -> None:
+        Path(path).write_bytes(data[:1])
+        raise OSError("no space left")
+
+    monkeypatch.setattr(checkpoints, "_write", write)
+    return monkeypatch
+
+
+def test_a_save_that_fails_changes_nothing(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    rank = Rank(tmp_path)
+    rank.step(1)
+    rank.saves.save("middle of step 2")
+    full_disk = request.getfixturevalue("full_disk")
+    with pytest.raises(OSError, match="no space left"):
+        rank.saves.save("end of step 2")
+    full_disk.undo()
+    rank.saves.reported(2)
+    rank.sender.discard.put(rank.told[0].url)
+    assert [path.name for path in sorted((tmp_path / "00003").iterdir())] == ["2-1.pkl", "2-2.pkl"]
+    assert [told.url.rpartition("/")[2] for told in rank.told] == ["2-1.pkl", "2-2.pkl"]
+    assert rank.saves.restore(None) == "middle of step 2"
+    rank.step(3)
+    assert [told.url.rpartition("/")[2] for told in rank.told[2:]] == ["2-4.pkl"]
+    assert files(tmp_path) == ["2-2.pkl", "2-4.pkl"]
+
+
+def test_a_state_that_cannot_be_pickled_changes_nothing(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    rank.saves.save("first")
+    with pytest.raises(ReportError, match="cannot be saved"):
+        rank.saves.save(iter(x for x in "ab"))
+    rank.saves.reported(1)
+    assert rank.saves.restore(None) == "first"
+    assert files(tmp_path) == ["2-1.pkl"]
+
+
+class Background:
+    """Saves in the background, of states that are their own words: ``fails`` does, ``goes on`` has not ended yet."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.interrupted = False
+        monkeypatch.setattr(saves, "_is_sharded", lambda state: True)
+        monkeypatch.setattr(sharded, "save", self.save)
+        monkeypatch.setattr(sharded, "load", lambda url, into: (self.path(url) / "state").read_text())
+
+    @staticmethod
+    def path(url: str) -> Path:
+        return Path(url.removeprefix("file://"))
+
+    def save(self, url: str, state: str) -> Any:
+        self.path(url).mkdir(parents=True)
+        (self.path(url) / "state").write_text(state)
+        background = self
+
+        class Saving:
+            def is_written(self) -> bool:
+                return state not in ("fails", "goes on")
+
+            def wait(self) -> None:
+                if background.interrupted:
+                    raise KeyboardInterrupt
+                if state == "fails":
+                    raise ShardedStateError(f"{url}: no space left")
+
+        return Saving()
+
+
+@pytest.fixture
+def background(monkeypatch: pytest.MonkeyPatch) -> Background:
+    return Background(monkeypatch)
+
+
+def folders(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*.dcp"))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("call", ["save", "restore", "settle", "finish"])
+def test_a_failed_save_in_the_background_is_raised_and_never_told_of(
+    tmp_path: Path, background: Background, rank: int, call: str
+) -> None:
+    it = Rank(tmp_path, rank, 2)
+    calls = {
+        "save": lambda: it.saves.save("third"),
+        "restore": lambda: it.saves.restore("into"),
+        "settle": it.saves.settle,
+        "finish": lambda: it.saves.finish(2),
+    }
+    it.saves.save("first")
+    it.saves.reported(1)
+    it.saves.save("fails")
+    it.saves.reported(2)  # raises nothing: another rank may not have heard of it yet, and goes on
+    with pytest.raises(ShardedStateError, match=r"2-2\.dcp: no space left"):
+        calls[call]()
+    it.saves.reported(3)
+    it.saves.finish(3)
+    assert [told.step for told in it.told] == ([] if rank else [1])
+    assert it.saves.restore("into") == "first"
+    it.saves.save("third")
+    it.saves.reported(4)
+    assert [told.url.rpartition("/")[2] for told in it.told[1:]] == ([] if rank else ["2-3.dcp"])
+    assert folders(tmp_path) == (["2-1.dcp", "2-2.dcp", "2-3.dcp"] if rank else ["2-1.dcp", "2-3.dcp"])
+
+
+def test_where_a_save_in_the_background_fails_the_state_before_it_counts(
+    tmp_path: Path, background: Background
+) -> None:
+    rank = Rank(tmp_path)
+    rank.saves.save("middle of step 1")
+    rank.saves.save("fails")
+    rank.saves.reported(1)
+    with pytest.raises(ShardedStateError):
+        rank.saves.settle()
+    rank.saves.reported(2)
+    assert [(told.step, told.url.rpartition("/")[2]) for told in rank.told] == [(1, "2-1.dcp")]
+    assert folders(tmp_path) == ["2-1.dcp"]
+
+
+def test_the_state_before_goes_only_when_the_one_in_the_background_is_written(
+    tmp_path: Path, background: Background
+) -> None:
+    rank = Rank(tmp_path)
+    rank.saves.save("middle of step 1")
+    rank.saves.save("goes on")
+    rank.saves.reported(1)
+    assert (rank.told, folders(tmp_path)) == ([], ["2-1.dcp", "2-2.dcp"])
+    rank.saves.settle()
+    rank.saves.reported(2)
+    assert [(told.step, told.url.rpartition("/")[2]) for told in rank.told] == [(1, "2-2.dcp")]
+    assert folders(tmp_path) == ["2-2.dcp"]
+
+
+def test_an_interrupted_wait_is_no_failure(tmp_path: Path, background: Background) -> None:
+    rank = Rank(tmp_path)
+    rank.saves.save("goes on")
+    background.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        rank.saves.restore("into")
+    background.interrupted = False
+    assert rank.saves.restore("into") == "goes on"
+    assert folders(tmp_path) == ["2-1.dcp"]
 
 
 ACTS = st.lists(st.sampled_from(["save", "report", "discard"]), max_size=25)

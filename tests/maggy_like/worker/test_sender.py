@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from queue import SimpleQueue
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maggy_like.messages import Assign, Place, Reported, decode_to_driver
+from maggy_like.worker.channel import Disconnected
 from maggy_like.worker.sender import Gate, Sender
 
 
@@ -101,3 +103,42 @@ def test_a_rank_among_several_has_a_gate_and_only_the_first_reports() -> None:
 
 def test_who_is_alone_has_no_gate() -> None:
     assert Sender(assign(), lambda frame: None).gate is None
+
+
+TOO_LARGE = 2**64, {"loss": 1.0}
+"""A report that cannot be sent."""
+
+
+def test_the_first_report_says_what_is_optimised_though_it_is_sent_with_later_ones() -> None:
+    frames: list[bytes] = []
+    sender = Sender(assign(), frames.append)
+    sender.buffer += [(1, {"loss": 0.5}), (2, {"accuracy": 1.0, "loss": 0.25})]
+    sender.flush()
+    columns = {"loss": ([1, 2], [0.5, 0.25]), "accuracy": ([2], [1.0])}
+    assert [decode_to_driver(frame) for frame in frames] == [Reported(0, 1, "loss", columns)]
+    assert sender.buffer == []
+
+
+def test_what_cannot_be_sent_is_not_lost_and_the_trial_hears_why() -> None:
+    frames: list[bytes] = []
+    sender = Sender(assign(), frames.append)
+    sender.buffer += [(1, {"loss": 0.5}), TOO_LARGE]
+    sender.flush_behind()
+    assert isinstance(sender.fault, OverflowError)
+    assert [step for step, _ in sender.buffer] == [1, 2**64]
+    sender.buffer.pop()
+    sender.flush_behind()
+    assert sender.buffer  # it is the trial's turn now
+    sender.flush()
+    assert [decode_to_driver(frame) for frame in frames] == [Reported(0, 1, "loss", {"loss": ([1], [0.5])})]
+
+
+def test_an_agent_that_is_gone_is_no_fault_of_the_reports() -> None:
+    def send(frame: bytes) -> None:
+        raise Disconnected
+
+    sender = Sender(assign(), send)
+    sender.buffer.append((1, {"loss": 0.5}))
+    with pytest.raises(Disconnected):
+        sender.flush_behind()
+    assert sender.fault is None

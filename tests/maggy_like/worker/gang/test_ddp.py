@@ -67,6 +67,22 @@ def freeze_and_unfreeze() -> list[float]:
     return _numbers([*model.parameters(), *twin.parameters()])
 
 
+def evaluate_in_the_body() -> list[float]:
+    """One epoch; between a batch and its forward, a loop over another loader runs to its end, or is left."""
+    torch.manual_seed(3)
+    model = Network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader, other = prepare(model, optimizer, DataLoader(DATA, 5), DataLoader(DATA, 3))
+    for number, (x, y) in enumerate(loader):
+        for seen, *_ in other:
+            with torch.no_grad():
+                model(seen)
+            if number % 2:
+                break
+        _step(model, optimizer, x, y)
+    return _numbers(model.parameters())
+
+
 class Normaliser(nn.Module):
     """Multiplies by a buffer that it has just moved: the backward needs this rank's own."""
 
@@ -222,6 +238,7 @@ def two_ranks() -> dict[str, Any]:
     rank = torch.distributed.get_rank()
     return {
         "weights": freeze_and_unfreeze(),
+        "evaluated": evaluate_in_the_body(),
         "strangers": strangers(rank),
         "own buffers": own_buffers(rank),
         "frozen between": freeze_between_forwards(),
@@ -244,6 +261,14 @@ def test_what_is_frozen_and_unfrozen_later_is_trained_as_on_one_rank(pair: Any) 
         alone = freeze_and_unfreeze()
     assert pair[0]["weights"] == pair[1]["weights"]
     assert pair[0]["weights"] == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.e2e
+def test_a_loop_over_another_loader_before_the_forward_changes_nothing(pair: Any) -> None:
+    with torch.random.fork_rng(devices=[]):
+        alone = evaluate_in_the_body()
+    assert pair[0]["evaluated"] == pair[1]["evaluated"]
+    assert pair[0]["evaluated"] == pytest.approx(alone, abs=1e-6)
 
 
 @pytest.mark.e2e

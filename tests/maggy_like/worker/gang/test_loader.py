@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import random
 from collections import UserDict, namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,7 +25,16 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from maggy_like.worker.gang.loader import GlobalLoader, PrepareError, Share, is_stand_in, share_of, to_device
+from maggy_like.worker.gang.loader import (
+    WHOLE,
+    GlobalLoader,
+    PrepareError,
+    Share,
+    is_stand_in,
+    latest,
+    share_of,
+    to_device,
+)
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 DATA = TensorDataset(torch.arange(21))
@@ -146,3 +157,69 @@ def test_loaders_yield_on_the_device() -> None:
     batches = list(GlobalLoader(DataLoader(Squares(), 4), META, 0, 1))
     assert [(len(batch), batch.is_meta) for batch in batches] == [(4, True)] * 5 + [(1, True)]
     assert not is_stand_in()
+
+
+def loader_of(batch_size: int) -> GlobalLoader:
+    return GlobalLoader(DataLoader(DATA, batch_size), CPU, 0, 1)
+
+
+def run_through(loader: GlobalLoader) -> None:
+    assert len(list(loader)) == len(loader)
+
+
+def leave_early(loader: GlobalLoader) -> None:
+    for number, _ in enumerate(loader):
+        if number == 1:
+            break
+
+
+def fail_within(loader: GlobalLoader) -> None:
+    with contextlib.suppress(LookupError):
+        for _ in loader:
+            raise LookupError
+
+
+def nest(loader: GlobalLoader) -> None:
+    for (batch,) in loader:
+        leave_early(loader_of(2))
+        assert latest.share.total == len(batch)
+
+
+@pytest.mark.parametrize("evaluate", [run_through, leave_early, fail_within, nest])
+def test_a_loop_within_a_loop_leaves_the_share_of_the_outer_batch(evaluate: Callable[[GlobalLoader], None]) -> None:
+    seen = []
+    for (batch,) in loader_of(4):
+        evaluate(loader_of(3))
+        seen.append((len(batch), latest.share.total))
+    assert seen == [(4, 4)] * 5 + [(1, 1)]
+    assert latest.share is WHOLE
+
+
+def test_an_iterator_that_is_held_counts_when_it_was_used_last_and_until_it_is_closed() -> None:
+    held = iter(loader_of(3))
+    for (batch,) in loader_of(4):
+        if len(batch) == 4:
+            next(held)
+            assert latest.share.total == 3
+    assert latest.share.total == 3  # its loop goes on
+    for (batch,) in loader_of(4):
+        assert latest.share.total == len(batch)
+        held = iter(())  # the iterator is closed in the middle of another loop
+        assert latest.share.total == len(batch)
+    assert list(held) == []
+    assert latest.share is WHOLE
+
+
+def test_an_iterator_that_the_garbage_collector_closes_late_changes_nothing() -> None:
+    for (batch,) in loader_of(4):
+        circle = [iter(loader_of(3))]
+        next(circle[0])
+        circle.append(circle)  # type: ignore[arg-type]
+        del circle
+        loop = iter(loader_of(2))
+        next(loop)
+        gc.collect()
+        assert latest.share.total == 2
+        del loop
+        assert latest.share.total == len(batch)
+    assert latest.share is WHOLE

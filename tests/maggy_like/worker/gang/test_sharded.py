@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from maggy_like.messages import Assign, Checkpointed, Place, decode_to_driver
+from maggy_like.worker.checkpoints import CheckpointStore
 from maggy_like.worker.gang import sharded
 from maggy_like.worker.gang.parallel import ensure_process_group, prepare
 from maggy_like.worker.gang.sharded import IncompleteStateError, ShardedStateError, is_sharded
 from maggy_like.worker.metrics import ReportError
+from maggy_like.worker.saves import Saves
+from maggy_like.worker.sender import Sender
 
 State = dict[str, Any]
 WHOLE = StateDictOptions(full_state_dict=True)
@@ -64,7 +70,7 @@ def save_two(first: str, second: str) -> State:
     step(model, optimizer)  # while it is written
     seen["second"] = whole(model, optimizer)
     two = sharded.save(second, state_of(model, optimizer, step=2))
-    seen["one at a time"] = one.done()
+    seen["one at a time"] = one.is_written()
     two.wait()
     one.wait()
     with pytest.raises(FileExistsError, match="a folder of its own"):
@@ -131,6 +137,35 @@ def with_classes_of_a_script(url: str) -> Any:
     return sharded.load(url, {"a": torch.zeros(1), "progress": None})["progress"].step
 
 
+def fail_on_rank_1(folder: str) -> State:
+    """Save four states; of the second, rank 1 cannot write its part."""
+    ensure_process_group()
+    rank = dist.get_rank()
+    frames: list[bytes] = []
+    sender = Sender(Assign(0, 1, {}, 9, place=Place(rank, 2, rank, 2, 0, 1)), frames.append)
+    saves = Saves(CheckpointStore(folder), None, sender, 0, 1)
+    weights = make(0)[0].state_dict()
+
+    def save_and_report(step: int) -> None:
+        saves.save({"model": weights, "step": step})
+        concurrent.futures.wait([sharded._Pending.saving])  # type: ignore[list-item]
+        saves.reported(step)
+        dist.barrier()  # no rank has raised in its report, so all get here
+
+    save_and_report(1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    save_and_report(2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with pytest.raises(ShardedStateError, match="on rank 1, OSError") as raised:
+        saves.save({"model": weights, "step": 3})
+    restored = saves.restore({"model": weights, "step": 0})["step"]
+    save_and_report(4)
+    told = [message for frame in frames if isinstance(message := decode_to_driver(frame), Checkpointed)]
+    return {"raised": str(raised.value), "restored": restored, "told": [message.step for message in told]}
+
+
 class Unpicklable:
     def __deepcopy__(self, memo: Any) -> Unpicklable:
         return self
@@ -188,6 +223,15 @@ def test_an_interrupted_save_is_not_loaded(saved: tuple[list[str], list[State]],
     assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(IncompleteStateError, match="holds no whole state"):
         sharded.load(str(tmp_path), {})
+
+
+@pytest.mark.e2e
+def test_where_one_rank_cannot_write_all_raise_it_in_the_next_save(run_ranks: Any, tmp_path: Path) -> None:
+    first, second = run_ranks(fail_on_rank_1, 2, str(tmp_path))
+    assert first == {**second, "told": [1, 4]}
+    assert second["restored"] == 1
+    assert second["told"] == []
+    assert sorted(path.name for path in (tmp_path / "00000").iterdir()) == ["1-1.dcp", "1-3.dcp"]
 
 
 @pytest.mark.e2e
