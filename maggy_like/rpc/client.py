@@ -17,6 +17,9 @@ from maggy_like.rpc.security import KeyPair, secure_client
 CLOSE_PATIENCE = 1.0
 """Seconds that the last words get to arrive."""
 
+HEARTBEAT = 1.0
+"""Seconds between two signs of life."""
+
 MAX_UNANSWERED = 2
 """Beats without an answer after which the worker introduces itself again."""
 
@@ -38,6 +41,7 @@ class Client:
     Attributes:
         sockets: To be polled for :meth:`receive`.
         heard: When the driver last said anything, by the monotonic clock.
+        due: When to :meth:`beat` next, also where there is other talk: the answer says that the driver is alive.
     """
 
     def __init__(self, address: str, server_key: bytes, keys: KeyPair) -> None:
@@ -47,7 +51,7 @@ class Client:
         secure_client(self._socket, server_key, keys)
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_WATCHED)
         self.sockets = (self._socket, self._monitor)
-        self.heard = time.monotonic()
+        self.heard = self.due = time.monotonic()
         self._link = Link(new_session())
         self._hello: Hello | None = None
         self._connected = False
@@ -84,6 +88,7 @@ class Client:
 
     def beat(self) -> None:
         """Give a sign of life, which the driver answers."""
+        self.due = time.monotonic() + HEARTBEAT
         self._unanswered += 1
         if self._connected and self._unanswered > MAX_UNANSWERED:
             self._say_hello()

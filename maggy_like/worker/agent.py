@@ -35,19 +35,14 @@ from maggy_like.messages import (
 )
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.watch import Watch
-from maggy_like.worker.attempt import Attempt, OfAttempt
+from maggy_like.worker.attempt import Attempt
 from maggy_like.worker.checkpoints import is_visible
 from maggy_like.worker.children import Child, ForkServerNursery, Nursery
 from maggy_like.worker.departures import Departures
-from maggy_like.worker.lifeline import kill_tree
 from maggy_like.worker.output import TrialOutput
+from maggy_like.worker.pending import Pending
+from maggy_like.worker.spare import Spare
 from maggy_like.worker.task import WorkerContext, WorkerTask
-
-HEARTBEAT = 1.0
-"""Seconds between two signs of life."""
-
-MAX_STILLBORN = 3
-"""Children in a row that may die before they are ready."""
 
 SPARE_DELAY = 0.02
 """Seconds that a starting trial is left alone: its successor is forked, its predecessor torn down only then."""
@@ -80,16 +75,12 @@ class Agent:
         self._nursery: Nursery = nursery or ForkServerNursery(task, context)
         self._client = Client(task.address, task.server_key, task.client_keys)
         self._watch = Watch()
-        self._spare: Child | None = None
+        self._spare = Spare()
         self._departures = Departures(task.grace)
-        self._assign: Assign | None = None  # not yet handed to a child
-        self._early: list[OfAttempt] = []  # told of that assignment
+        self._pending: Pending | None = None  # not yet handed to a child
         self._attempt: Attempt | None = None
-        self._spawn_at: float | None = None
         self._leaving = False
         self._announced = False
-        self._stillborn = 0
-        self._logged = self._beat_at = time.monotonic()
 
     def run(self) -> None:
         """Serve until the driver says that it is over, or is gone."""
@@ -110,17 +101,19 @@ class Agent:
     # -- the loop -----------------------------------------------------------------------------
 
     def _poll_once(self) -> None:
+        self._watch_unsent()
         self._watch.poll(self._patience())
         self._hold_back()
         now = time.monotonic()
-        if self._attempt is not None and now - self._logged >= self._task.interval:
+        if self._attempt is not None and now >= self._attempt.log_at:
             self._forward_log(self._attempt)
-        if now >= self._beat_at:  # also while the trial reports: the answer says that the driver is alive
-            self._beat_at = now + HEARTBEAT
+        if now >= self._client.due:
             self._client.beat()
         if self._attempt is not None and self._attempt.check(now):
             self._kill(self._attempt)
-        if self._spawn_at is not None and now >= self._spawn_at:
+        if self._pending is not None and self._pending.due is not None and now >= self._pending.due:
+            self._give_up(self._pending)
+        if self._spare.due is not None and now >= self._spare.due:
             self._spawn_spare()
         if self._departures.due is not None and now >= self._departures.due:
             self._departures.attend(self._nursery)
@@ -129,19 +122,21 @@ class Agent:
 
     def _patience(self) -> float:
         """Seconds until something is due."""
-        now = time.monotonic()
-        due = [self._beat_at, self._spawn_at, self._departures.due]
-        if (attempt := self._attempt) is not None:
-            due.append(attempt.due)
-            if attempt.has_log:
-                due.append(self._logged + self._task.interval)
-        return max(0.0, min(at for at in due if at is not None) - now)
+        parts = self._client, self._spare, self._departures, self._pending, self._attempt
+        due = [part.due for part in parts if part is not None and part.due is not None]
+        return max(0.0, min(due) - time.monotonic())
 
     def _introduce(self) -> None:
         task, place = self._task, self._context
         visible, gpus = is_visible(task.store, task.run_id), list(place.accelerators)
         hello = Hello(PROTOCOL_VERSION, place.index, place.epoch, place.host, os.getpid(), gpus, visible)
         self._client.introduce(hello)
+
+    def _watch_unsent(self) -> None:
+        """Wait for no child that does not listen just now, since it may wait for us: the rest goes out when it does."""
+        for child in self._children():
+            channel = child.channel
+            self._watch.when_writable(channel.fileno(), channel.flush if channel.has_unsent else None)
 
     def _hold_back(self) -> None:
         """Take nothing more from the trial while too much waits for the driver; its reports wait in its process."""
@@ -159,19 +154,15 @@ class Agent:
     def _obey(self, message: ToWorker) -> None:
         match message:
             case Assign():
-                self._assign = message
-                self._early.clear()
+                self._pending = Pending(message, self._task, shares_gpu=bool(self._context.accelerators))
                 self._start_if_possible()
             case Meet() | Decided() | Kept() | Halt() | Stop() | Abort():
                 if isinstance(message, Abort):
                     self._look_for_end()
                 if (attempt := self._attempt) is not None and attempt.is_run(message.trial, message.attempt):
                     attempt.pass_on(message)
-                elif self._assign is not None and (self._assign.trial, self._assign.attempt) == (
-                    message.trial,
-                    message.attempt,
-                ):
-                    self._early.append(message)  # another rank was quicker
+                elif self._pending is not None:
+                    self._pending.take(message)  # another rank was quicker, say
             case Shutdown():
                 self._leave(LEAVE_GRACE)
             case Refused():
@@ -179,7 +170,7 @@ class Agent:
 
     def _leave(self, grace: float) -> None:
         self._leaving = True
-        self._assign = None
+        self._pending = None
         if (attempt := self._attempt) is not None:
             attempt.tell(Stop(attempt.assign.trial, attempt.assign.attempt))
             attempt.stop(grace)
@@ -194,28 +185,38 @@ class Agent:
 
     def _spawn_spare(self) -> None:
         """Begin to make the next child, unless there is one."""
-        self._spawn_at = None
-        if self._spare is None and not self._leaving:
-            self._spare = child = self._nursery.spawn()
+        if self._leaving:
+            self._spare.due = None
+        elif (child := self._spare.spawn(self._nursery)) is not None:
             self._watch.add(child.channel.fileno(), lambda: self._hear(child))
 
     def _start_if_possible(self) -> None:
         """Hand the assignment to the spare child, if it is warm and the GPU is free."""
-        child, assign = self._spare, self._assign
-        if assign is None or child is None or not child.ready:
+        child, pending = self._spare.child, self._pending
+        if pending is None or child is None or not child.ready:
             return
         if self._context.accelerators and self._departures:
             return  # the last trial's process still holds the GPU's memory
-        self._assign = self._spare = None
-        self._attempt = attempt = Attempt(assign, child, self._task)
+        self._pending = None
+        self._spare.take()
+        self._attempt = attempt = Attempt(pending.assign, child, self._task)
         if child.output is not None and (output := attempt.output) is not None:
             self._watch.add(child.output, lambda: self._read_output(child, output))
-        attempt.tell(assign)
-        for message in self._early:
+        attempt.tell(pending.assign)
+        for message in pending.told:
             attempt.pass_on(message)
-        self._early.clear()
         if self._task.isolation == "process":
-            self._spawn_at = time.monotonic() + SPARE_DELAY
+            self._spare.due = time.monotonic() + SPARE_DELAY
+
+    def _give_up(self, pending: Pending) -> None:
+        """Let go of an assignment that did not start in time, and of the child that does not get ready for it."""
+        child, self._pending = self._spare.child, None
+        self._client.send(pending.end(child))
+        if child is not None and not child.ready and self._nursery.descriptor is not None:
+            self._spare.take()
+            self._departures.add(child)
+            self._nursery.kill(child)
+            self._spawn_spare()
 
     def _hear(self, child: Child) -> None:
         frames, alive = child.channel.drain()
@@ -229,7 +230,7 @@ class Agent:
             self._exited(child)
         elif self._attempt is not None and child is self._attempt.child:
             self._attempt.hung_up()
-        elif child is self._spare:
+        elif child is self._spare.child:
             self._nursery.kill(child)
 
     def _look_for_end(self) -> None:
@@ -240,8 +241,10 @@ class Agent:
     def _take(self, child: Child, frame: bytes) -> None:
         attempt = self._attempt if self._attempt is not None and self._attempt.child is child else None
         match message := child.read(frame) if attempt is None else attempt.read(frame):
+            case None if attempt is not None and self._nursery.descriptor is None:
+                self._end_unread(attempt)
             case Ready():
-                child.ready = True
+                self._spare.is_ready(child)
                 if not self._announced:
                     self._announced = True
                     self._client.send(Ready())
@@ -255,8 +258,13 @@ class Agent:
                 self._client.forward(frame)
             case Beat() if attempt is not None:
                 attempt.heard(message)
-            case Finished() if attempt is not None:
+            case Finished(trial=trial, attempt=number) if attempt is not None and attempt.is_run(trial, number):
                 self._end_attempt(attempt, attempt.verdict(message))
+
+    def _end_unread(self, attempt: Attempt) -> None:
+        """End an attempt that cannot be heard, and cannot be killed: it goes on to its next report, unheeded."""
+        attempt.tell(Stop(attempt.assign.trial, attempt.assign.attempt))
+        self._end_attempt(attempt, attempt.post_mortem())
 
     def _end_attempt(self, attempt: Attempt, finished: Finished) -> None:
         """Pass on an attempt's last output, then its end."""
@@ -265,10 +273,11 @@ class Agent:
             attempt.output.read_all()
             self._forward_log(attempt, last=True)
         self._release()
-        if self._task.isolation == "process" or attempt.is_wide or child.status is not None or child.is_spoiled:
+        is_used_up = self._task.isolation == "process" or attempt.is_wide or child.status is not None
+        if is_used_up or (child.is_spoiled and self._nursery.descriptor is not None):  # else there is but this one
             self._departures.add(child, 0.0 if self._context.accelerators else SPARE_DELAY)
         else:
-            self._spare = child
+            self._spare.child = child
         self._client.send(finished)
         self._spawn_spare()
 
@@ -293,7 +302,7 @@ class Agent:
 
     def _children(self) -> list[Child]:
         current = self._attempt.child if self._attempt is not None else None
-        return [child for child in (current, self._spare, *self._departures) if child is not None]
+        return [child for child in (current, self._spare.child, *self._departures) if child is not None]
 
     def _replace_nursery(self) -> None:
         """The fork server is gone, and its children with it; a trial may have killed it."""
@@ -307,8 +316,6 @@ class Agent:
         if self._attempt is not None:
             self._attempt.accuse("signal", "went down with the fork server, its parent", kill_at=time.monotonic())
         for child in self._children():
-            if child.pid is not None:
-                kill_tree(child.pid)  # its process group: the child itself died with its parent
             child.status = -signal.SIGKILL
             self._exited(child)
 
@@ -320,14 +327,12 @@ class Agent:
                 self._take(child, frame)
         if self._attempt is not None and child is self._attempt.child:
             self._end_attempt(self._attempt, self._attempt.post_mortem())
-        if child is self._spare:
-            self._spare = None
+        self._spare.lose(child, is_idle=self._attempt is None)
         self._departures.discard(child)
-        self._stillborn = 0 if child.ready else self._stillborn + 1
         child.close()
-        if self._stillborn >= MAX_STILLBORN:
-            self._break_down("its child processes die before they can load train_fn")
-        else:
+        if self._spare.is_hopeless:
+            self._break_down(f"its child processes {child.stillbirth}")
+        elif child.not_forked is None:
             self._spawn_spare()
         self._start_if_possible()
 
@@ -348,10 +353,9 @@ class Agent:
             child.is_spoiled = True  # it has closed its stdout and stderr
 
     def _forward_log(self, attempt: Attempt, *, last: bool = False) -> None:
-        self._logged = time.monotonic()
         if self._client.is_crowded and not last:
-            return  # what was printed stays there, trimmed and counted
-        if (logged := attempt.take_log()) is not None:
+            attempt.put_off_log()  # what was printed stays there, trimmed and counted
+        elif (logged := attempt.take_log()) is not None:
             self._client.send(logged)
 
     def _close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 from maggy_like.messages import (
@@ -48,6 +47,7 @@ class Attempt:
         rank: The child's, where several workers run the attempt together.
         output: What the child prints, if it is captured.
         kill_at: When it is to be killed, if so.
+        log_at: When what it has printed may be passed on again.
         is_unheard: Whether something that it said could not be passed on; then no end that it tells counts.
     """
 
@@ -65,6 +65,8 @@ class Attempt:
         self._told_stop = False
         self._fault: tuple[str, str] | None = None  # what we end it for
         self._hung_up = False
+        self._interval = task.interval
+        self.log_at = time.monotonic()
 
     @property
     def is_wide(self) -> bool:
@@ -73,7 +75,12 @@ class Attempt:
 
     @property
     def due(self) -> float | None:
-        """When :meth:`check` has something to do, if ever."""
+        """When there is something to check or to pass on, if ever."""
+        due = [self._check_at, self.log_at if self.output is not None and self.output.has_lines else None]
+        return min((at for at in due if at is not None), default=None)
+
+    @property
+    def _check_at(self) -> float | None:
         if self.kill_at is not None or self._limit is None or self._quiet_since is None:
             return self.kill_at
         return self._quiet_since + self._limit
@@ -86,7 +93,7 @@ class Attempt:
             if self._hung_up:
                 self.accuse(*DISCONNECTED, kill_at=now)
             return True
-        if (due := self.due) is not None and now >= due:
+        if (due := self._check_at) is not None and now >= due:
             silent = f"reported nothing for report_timeout={self._limit:g} s"
             self.accuse("timeout", silent, kill_at=now + self._grace)
             self.tell(Stop(self.assign.trial, self.assign.attempt))
@@ -121,8 +128,7 @@ class Attempt:
         """Pass something on to the child."""
         if isinstance(message, Decided):
             self._quiet_since = time.monotonic()
-        with contextlib.suppress(OSError):  # it just died; its channel's end tells
-            self.child.channel.send(encode(message))
+        self.child.channel.post(encode(message))
 
     def pass_on(self, message: OfAttempt) -> None:
         """Do what the driver says of this attempt."""
@@ -149,13 +155,13 @@ class Attempt:
         self._hung_up = True
         self._kill_by(time.monotonic() + HANGUP_PATIENCE)
 
-    @property
-    def has_log(self) -> bool:
-        """Whether :meth:`take_log` would give anything."""
-        return self.output is not None and self.output.has_lines
+    def put_off_log(self) -> None:
+        """Pass on nothing of what is printed for an interval."""
+        self.log_at = time.monotonic() + self._interval
 
     def take_log(self) -> Logged | None:
         """What was printed since the last call, if anything."""
+        self.put_off_log()
         lines, dropped = self.output.take() if self.output is not None else ([], 0)
         if not lines and not dropped:
             return None

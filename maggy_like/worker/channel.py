@@ -21,12 +21,16 @@ class Disconnected(OSError):
 
 
 class Channel:
-    """One end of a socket pair. ``send`` may be called from several threads, ``receive`` from one."""
+    """One end of a socket pair. ``send`` may be called from several threads, all else from one.
+
+    An end either sends or posts: only so does a message never begin inside another.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._lock = threading.Lock()
         self._buffer = bytearray()
+        self._unsent = bytearray()
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
@@ -49,6 +53,26 @@ class Channel:
                 self._sock.sendall(_LENGTH.pack(len(message)) + message)
         except OSError as error:
             raise Disconnected(*error.args) from None
+
+    def post(self, message: bytes) -> None:
+        """Send one message whole, and never wait: what does not go out now is kept for :meth:`flush`."""
+        self._unsent += _LENGTH.pack(len(message)) + message
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what of the posted messages the other end takes now; where it is gone, they are dropped."""
+        try:
+            while self._unsent:
+                del self._unsent[: self._sock.send(self._unsent, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            pass
+        except OSError:  # reading tells of it
+            self._unsent.clear()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something that was posted has not gone out."""
+        return bool(self._unsent)
 
     def receive(self) -> bytes | None:
         """Wait for one message; None when the other end is gone."""

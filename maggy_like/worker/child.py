@@ -83,7 +83,8 @@ def serve(
         finished = run_attempt(train_fn, parameters, reporter, assign, task, enter)
         if os.getpid() != process:  # a fork that train_fn made and let return; the trial has one end
             os._exit(0)
-        service.sender = None
+        if service.sender is sender:  # an inline attempt may have been ended without it, and the next have begun
+            service.sender = None
         tell = partial(tell_end, channel, sender, reporter, finished)
         before_end(tell)
         tell()

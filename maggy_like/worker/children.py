@@ -18,7 +18,8 @@ import msgspec
 from maggy_like.messages import ToDriver, decode_to_driver
 from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.child import serve
-from maggy_like.worker.forkserver import FORK, HUNG_UP, KILL, REQUEST, Exited, Forked
+from maggy_like.worker.forkserver import FORK, HUNG_UP, KILL, REQUEST, Exited, Forked, NotForked
+from maggy_like.worker.lifeline import adopt_orphans, children, end_orphans, kill_tree
 from maggy_like.worker.task import WorkerContext, WorkerTask
 
 DISCONNECTED = (
@@ -27,7 +28,10 @@ DISCONNECTED = (
 )
 """Kind and words for what a child did that cannot be heard any more."""
 
-_REPLY: msgspec.msgpack.Decoder[Forked | Exited] = msgspec.msgpack.Decoder(Forked | Exited)
+SERVER_PATIENCE = 5.0
+"""Seconds that a fork server gets to leave, and then what it leaves behind to die."""
+
+_REPLY: msgspec.msgpack.Decoder[Forked | NotForked | Exited] = msgspec.msgpack.Decoder(Forked | NotForked | Exited)
 
 
 class Child:
@@ -38,7 +42,8 @@ class Child:
         output: Read end of its stdout and stderr, or None when they are not captured.
         pid: Once known.
         ready: Whether it holds the training function and waits for an assignment.
-        status: Exit status once it has ended; negative for a signal.
+        not_forked: Why it could not be made, if so.
+        status: Exit status once it has ended, or could not be made; negative for a signal.
         oom: Whether the kernel killed it for want of memory.
         is_spoiled: Whether it is not fit for another trial.
     """
@@ -48,9 +53,17 @@ class Child:
         self.output = output
         self.pid: int | None = None
         self.ready = False
+        self.not_forked: str | None = None
         self.status: int | None = None
         self.oom = False
         self.is_spoiled = False
+
+    @property
+    def stillbirth(self) -> str:
+        """What to say of it, and of others like it, when it was never ready."""
+        if self.not_forked is not None:
+            return f"cannot be made: {self.not_forked}"
+        return "die before they can load train_fn"
 
     @property
     def cause_of_death(self) -> tuple[str, str]:
@@ -110,6 +123,8 @@ class ForkServerNursery:
     """Children forked from a warm server process."""
 
     def __init__(self, task: WorkerTask, context: WorkerContext) -> None:
+        self._others = children()  # of the process that the agent is a guest in
+        adopt_orphans()  # where the server dies first, what its trials have started comes to us
         mine, theirs = socket.socketpair()
         environment = dict(os.environ)
         environment.setdefault("OMP_NUM_THREADS", "1")
@@ -168,6 +183,9 @@ class ForkServerNursery:
                     child = self._forking.popleft()
                     child.pid = pid
                     self._living[pid] = child
+                case NotForked(reason=reason):
+                    child = self._forking.popleft()
+                    child.status, child.not_forked = 0, reason
                 case Exited(pid=pid, status=status, oom=oom):
                     child = self._living.pop(pid)
                     child.status, child.oom = status, oom
@@ -181,10 +199,15 @@ class ForkServerNursery:
     def close(self) -> None:
         self._control.close()  # the server sees the end, kills its children and leaves
         try:
-            self._process.wait(5)
+            self._process.wait(SERVER_PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.returncode != 0:  # it has not ended them
+            for pid in self._living:
+                kill_tree(pid)  # its process group: the child itself died with its parent
+        end_orphans(self._others, SERVER_PATIENCE)
+        adopt_orphans(False)
 
 
 class InlineNursery:

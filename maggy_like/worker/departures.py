@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 
@@ -48,7 +47,6 @@ class Departures:
         for child in self._children:
             if child in self._dismissed:
                 nursery.kill(child)
-            with contextlib.suppress(OSError):  # it is gone already
-                child.channel.send(encode(Shutdown()))
+            child.channel.post(encode(Shutdown()))
         self._dismissed.update(self._children)
         self.due = time.monotonic() + self._grace if self._children else None

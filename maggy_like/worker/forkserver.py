@@ -39,6 +39,12 @@ class Forked(msgspec.Struct, frozen=True, tag="forked"):
     pid: int
 
 
+class NotForked(msgspec.Struct, frozen=True, tag="not forked"):
+    """Server to agent: the oldest unanswered request to fork has failed, and why."""
+
+    reason: str
+
+
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
     """Server to agent: a child has ended.
 
@@ -87,6 +93,9 @@ class ForkServer:
         self._killed: set[int] = set()
         self._own = children()  # what the preloaded modules started
         self._wake, self._wake_write = os.pipe()
+        self._poller = select.poll()
+        for fd in (control.fileno(), self._wake):
+            self._poller.register(fd, select.POLLIN)
 
     def run(self) -> None:
         """Serve until the agent is gone, then kill what is left."""
@@ -110,7 +119,7 @@ class ForkServer:
             self._children.pop(os.waitpid(-1, 0)[0], None)
 
     def _serve_once(self) -> bool:
-        readable, _, _ = select.select([self._control.fileno(), self._wake], [], [])
+        readable = {fd for fd, _ in self._poller.poll()}
         if self._wake in readable:
             if signal.SIGTERM in os.read(self._wake, 4096):
                 return False
@@ -125,21 +134,26 @@ class ForkServer:
             return False
         kind, pid = REQUEST.unpack(request)
         if kind == FORK:
-            self._fork(*descriptors)
+            self._fork(descriptors)
         elif pid in self._children:
             self._killed.add(pid)
             kill_tree(pid)
         return True
 
-    def _fork(self, channel_fd: int, output_fd: int) -> None:
+    def _fork(self, descriptors: list[int]) -> None:
         server, oom_before = os.getpid(), oom_kills()
-        pid = os.fork()
-        if pid == 0:
-            self._become_child(channel_fd, output_fd, server)
-        os.close(channel_fd)
-        os.close(output_fd)
-        self._children[pid] = oom_before
-        self._tell(Forked(pid))
+        try:
+            channel_fd, output_fd = descriptors  # fewer arrive where this process may open no more
+            pid = os.fork()
+        except (OSError, ValueError) as error:
+            self._tell(NotForked(str(error)))
+        else:
+            if pid == 0:
+                self._become_child(channel_fd, output_fd, server)
+            self._children[pid] = oom_before
+            self._tell(Forked(pid))
+        for fd in descriptors:
+            os.close(fd)
 
     def _reap(self) -> None:
         while True:
@@ -168,7 +182,7 @@ class ForkServer:
             if orphan not in self._children and orphan not in self._own:
                 kill_tree(orphan)
 
-    def _tell(self, message: Forked | Exited) -> None:
+    def _tell(self, message: Forked | NotForked | Exited) -> None:
         with contextlib.suppress(OSError):  # the agent is gone: the next read says so
             self._channel.send(_encode(message))
 

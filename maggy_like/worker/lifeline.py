@@ -7,6 +7,8 @@ import ctypes
 import os
 import signal
 import sys
+import time
+from collections.abc import Collection
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -27,16 +29,32 @@ def die_with_parent(parent: int, sig: signal.Signals = signal.SIGKILL) -> None:
         os._exit(1)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent has died (Linux)."""
+def adopt_orphans(adopt: bool = True) -> None:
+    """Become the parent of descendants whose own parent has died, or of no more of them (Linux)."""
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
 
 
 def children() -> list[int]:
     """Process ids of this process's children, adopted ones included (Linux)."""
     listing = Path(f"/proc/self/task/{os.getpid()}/children")
     return [int(pid) for pid in listing.read_text().split()] if listing.exists() else []
+
+
+def end_orphans(spared: Collection[int], patience: float) -> None:
+    """Kill and reap this process's children, and what each leaves to it as it dies (Linux).
+
+    Args:
+        spared: Process ids of children that are somebody else's.
+        patience: Seconds after which those are left that no signal ends.
+    """
+    deadline = time.monotonic() + patience
+    while (orphans := set(children()).difference(spared)) and time.monotonic() < deadline:
+        for pid in orphans:
+            kill_tree(pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.001)  # a kill takes a moment
 
 
 def kill_tree(pid: int) -> None:

@@ -46,3 +46,32 @@ def test_several_threads_may_send() -> None:
     for end in (mine, theirs):
         end.close()
     assert isinstance(raw, socket.socket)
+
+
+def test_what_is_posted_waits_for_nobody_and_arrives_whole_and_in_order() -> None:
+    mine, raw = Channel.pair()
+    theirs = Channel(raw)
+    messages = [bytes([n]) * 300_000 for n in range(8)]
+    for message in messages:
+        mine.post(message)
+    assert mine.has_unsent
+    received: list[bytes] = []
+    while len(received) < len(messages):
+        received += theirs.drain()[0]
+        mine.flush()
+    assert received == messages
+    assert not mine.has_unsent
+    for end in (mine, theirs):
+        end.close()
+
+
+def test_what_is_posted_to_one_that_is_gone_is_dropped() -> None:
+    mine, raw = Channel.pair()
+    mine.post(bytes(1 << 20))
+    raw.close()
+    mine.flush()
+    assert not mine.has_unsent
+    mine.post(b"late")
+    assert not mine.has_unsent
+    assert mine.drain() == ([], False)
+    mine.close()

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from maggy_like.worker.channel import Channel
-from maggy_like.worker.forkserver import FORK, KILL, REQUEST, Forked
+from maggy_like.worker.forkserver import FORK, KILL, REQUEST, Forked, NotForked
 from maggy_like.worker.task import WorkerTask
 
 SCRIPT = """
@@ -35,14 +35,58 @@ forkserver.main({control}, {parent})
 """
 
 
+FORK_FAILS_ONCE = """
+import os
+from maggy_like.worker import forkserver
+
+fork = os.fork
+
+def fail():
+    os.fork = fork
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+os.fork = fail
+forkserver.main({control}, {parent})
+"""
+
+MANY_DESCRIPTORS = """
+import os, resource
+from maggy_like.worker import forkserver
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+while os.dup(2) < 1024:
+    pass
+forkserver.main({control}, {parent})
+"""
+
+NO_DESCRIPTORS = """
+import os, resource
+from maggy_like.worker import forkserver
+
+answer = forkserver.ForkServer._answer
+
+def answer_without(server):
+    forkserver.ForkServer._answer = answer
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        return answer(server)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+forkserver.ForkServer._answer = answer_without
+forkserver.main({control}, {parent})
+"""
+
+
 class Server:
     """A fork server whose agent is the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, script: str = SCRIPT) -> None:
         self._control, theirs = socket.socketpair()
         self._replies = Channel(self._control)
         self._channels: list[Channel] = []
-        script = SCRIPT.format(control=theirs.fileno(), parent=os.getpid())
+        script = script.format(control=theirs.fileno(), parent=os.getpid())
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", script], stdin=subprocess.PIPE, pass_fds=[theirs.fileno()]
@@ -54,13 +98,19 @@ class Server:
 
     def fork(self) -> psutil.Process:
         """Have a child made."""
+        reply = self.ask_for_fork()
+        assert isinstance(reply, Forked)
+        return psutil.Process(reply.pid)
+
+    def ask_for_fork(self) -> Forked | NotForked:
+        """What comes of asking for a child."""
         channel, theirs = Channel.pair()
         self._channels.append(channel)
         with theirs, open(os.devnull, "wb") as output:
             socket.send_fds(self._control, [REQUEST.pack(FORK, 0)], [theirs.fileno(), output.fileno()])
             reply = self._replies.receive()
         assert reply is not None
-        return psutil.Process(msgspec.msgpack.decode(reply, type=Forked).pid)
+        return msgspec.msgpack.decode(reply, type=Forked | NotForked)
 
     def kill(self, child: psutil.Process) -> None:
         """Have a child killed."""
@@ -80,8 +130,8 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    server = Server(getattr(request, "param", SCRIPT))
     yield server
     server.close()
 
@@ -97,6 +147,24 @@ def test_it_leaves_when_told_to(server: Server) -> None:
 def test_it_leaves_when_told_to_while_it_reaps_a_child(server: Server) -> None:
     """As at the death of an agent: its children end, and the kernel's signal comes, at the same moment."""
     check_end(server, server.kill)
+
+
+@pytest.mark.parametrize("server", [MANY_DESCRIPTORS], indirect=True, ids=["many"])
+def test_it_serves_with_more_descriptors_than_select_can_tell(server: Server) -> None:
+    check_end(server, lambda _: server.hang_up())
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [(FORK_FAILS_ONCE, "[Errno 11] Resource temporarily unavailable"), (NO_DESCRIPTORS, "not enough values to unpack")],
+    indirect=["server"],
+    ids=["no process", "no descriptor"],
+)
+def test_a_fork_that_fails_is_told_and_costs_no_other_child_its_life(server: Server, reason: str) -> None:
+    refused = server.ask_for_fork()
+    assert isinstance(refused, NotForked)
+    assert reason in refused.reason
+    check_end(server, lambda _: server.hang_up())
 
 
 def check_end(server: Server, cause: Callable[[psutil.Process], None]) -> None:
