@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from maggy_like.spark import StandaloneCluster
+
+# The same examples each time, however slow the machine is just now.
+settings.register_profile("seeded", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("seeded")
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -19,7 +19,7 @@ from optimizers.trial import Trial, TrialState
 
 CONTINUE, STOP = Decision.CONTINUE, Decision.STOP
 NOT_FINITE = (math.nan, math.inf, -math.inf)
-SEEDED = settings(max_examples=60, derandomize=True, deadline=None)
+SEEDED = settings(max_examples=60)
 
 # Few distinct values, so that ties are common.
 LOSSES = st.sampled_from([0.0, 1.0, 2.0, 3.0, *NOT_FINITE]) | st.floats(allow_nan=False)

@@ -52,7 +52,7 @@ def refuse(constant: str) -> Any:
     raise AssertionError(f"{constant} is no JSON")
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
+@settings(max_examples=150)
 @given(EVENTS)
 def test_an_event_is_one_line_of_strict_json_that_reads_back_exactly(event: Event) -> None:
     line = to_json(event)

@@ -116,7 +116,7 @@ def test_a_place_without_any_good_parent_is_filled_from_scratch() -> None:
     assert isinstance(PBT(population=4).ask(4, history), dict)
 
 
-@settings(max_examples=30, derandomize=True, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from(sorted(SPACES)), st.integers(0, 100))
 def test_a_child_stays_near_its_parent_in_any_space(name: str, index: int) -> None:
     space = SPACES[name]

@@ -302,7 +302,7 @@ class Ledger(Study):
         return decision
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
+@settings(max_examples=40)
 @given(
     name=st.sampled_from(sorted(OPTIMIZERS)),
     direction=st.sampled_from(["max", "min"]),

@@ -186,7 +186,7 @@ class Gang(Witness, RuleBasedStateMachine):
             self.settle()
 
 
-Gang.TestCase.settings = settings(max_examples=150, stateful_step_count=40, derandomize=True, deadline=None)
+Gang.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestGang = pytest.mark.timeout(60)(Gang.TestCase)
 
 

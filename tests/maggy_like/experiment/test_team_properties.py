@@ -403,5 +403,5 @@ class Ranks(RuleBasedStateMachine):
             self.tell(Tick())
 
 
-Ranks.TestCase.settings = settings(max_examples=100, stateful_step_count=40, derandomize=True, deadline=None)
+Ranks.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestRanks = pytest.mark.timeout(60)(Ranks.TestCase)
