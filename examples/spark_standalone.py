@@ -33,6 +33,7 @@ if __name__ == "__main__":
                 metric="accuracy",
                 n_trials=27,
                 max_budget=9,
+                workers=2,
                 seed=1,
             )
         finally:

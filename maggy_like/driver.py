@@ -52,6 +52,9 @@ from maggy_like.rpc.server import Received, Server
 from optimizers.events import Event
 
 TICK = 0.25
+STALL = 1.0
+"""Seconds between two ticks from which on this process, or the machine, counts as having stood still."""
+
 SNAPSHOT_INTERVAL = 0.1
 MAX_LINES = 10_000
 """Log lines kept for a display that is late; older ones stand in the trials' files."""
@@ -154,7 +157,7 @@ class Driver:
     def _run(self) -> None:
         try:
             self._execute(self._experiment.start(self._now()))
-            tick = drawn = 0.0
+            tick, drawn = time.monotonic(), 0.0
             while not (self._released or self._all_left()):
                 commands: list[Command] = []
                 for received in self._server.poll(min(TICK, SNAPSHOT_INTERVAL)):
@@ -162,9 +165,10 @@ class Driver:
                 while self._posted:
                     commands += self._handle(self._posted.popleft())
                 now = time.monotonic()
-                if now - tick >= TICK:
+                if (since := now - tick) >= TICK:
                     tick = now
-                    commands += self._handle(Tick())  # at once after the poll: it judges by what has been heard
+                    # At once after the poll: it judges by what has been heard.
+                    commands += self._handle(Tick(stalled=since if since > STALL else 0.0))
                     self._journal.renew()
                 if self._timeout is not None and self.elapsed() > self._timeout:
                     self._timeout = None  # told once: a training may follow

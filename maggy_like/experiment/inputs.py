@@ -128,7 +128,13 @@ class SuggestionReady:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed."""
+    """Time has passed.
+
+    Attributes:
+        stalled: Seconds for which the driver stood still, and could hear nobody.
+    """
+
+    stalled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

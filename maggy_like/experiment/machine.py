@@ -153,7 +153,8 @@ class StateMachine:
         """
         self._begin(now)
         match event:
-            case Tick():
+            case Tick(stalled=stalled):
+                self._roster.excuse(stalled)
                 self._tick()
             case SuggestionReady():
                 self._suggested(event)

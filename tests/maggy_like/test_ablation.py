@@ -16,7 +16,8 @@ import pytest
 from maggy_like import AblationStudy, Experiment, Float, Integer, Result, lagom
 from maggy_like.ablation import Ablation
 from maggy_like.errors import ConfigError
-from optimizers.events import AttemptEnded, Event
+from maggy_like.journal.local import LocalPlace
+from optimizers.events import Event
 from optimizers.trial import TrialState
 
 if TYPE_CHECKING:
@@ -212,17 +213,29 @@ def test_a_variant_that_fails_is_told_of(ablate: Any, every_seed: bool, note: st
     [{"repeats": 40}, {"repeats": "auto"}, {"searchspace": {"x": Float(0, 1)}, "tune": 3}],
     ids=["fixed", "auto", "tuned"],
 )
-def test_a_study_that_was_stopped_goes_on_and_answers_the_same(ablate: Any, options: Any, tmp_path: Path) -> None:
+def test_a_study_that_was_stopped_goes_on_and_answers_the_same(
+    ablate: Any, options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     function = fns.tuned if "tune" in options else fns.worth
-    experiment, ended = Experiment(), []
+    experiment, stopped, ended = Experiment(), threading.Event(), list[int]()
+    append = LocalPlace.append
+
+    def append_five_ends(place: LocalPlace, data: bytes) -> None:
+        """What follows the fifth end waits until the stop is asked for."""
+        if sum(ended) >= 5:
+            assert stopped.wait(60)
+        ended.append(data.count(b'"type":"ended"'))
+        append(place, data)
 
     def stop_at_the_fifth(event: Event) -> None:
-        ended.append(isinstance(event, AttemptEnded))
-        if sum(ended) == 5 and ended[-1]:
-            threading.Thread(target=experiment.stop).start()
+        if sum(ended) >= 5 and not stopped.is_set():
+            experiment.stop()
+            stopped.set()
 
     cut = {"name": "cut", "journal": str(tmp_path / "journals"), **options}
-    part = ablate(function, experiment=experiment, callbacks=[stop_at_the_fifth], **cut)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalPlace, "append", append_five_ends)
+        part = ablate(function, experiment=experiment, callbacks=[stop_at_the_fifth], **cut)
     assert part.ending == "stopped"
     assert list((tmp_path / "journals").rglob("journal*"))
     resumed = ablate(function, resume=True, **cut)

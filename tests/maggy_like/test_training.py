@@ -151,7 +151,9 @@ def test_a_training_that_fails_leaves_the_search_s_result(search: Any) -> None:
 
 SCRIPT = """
 import sys, threading
-from maggy_like import Float, lagom
+from maggy_like import Float, lagom, watch
+
+watch.LEAVE_PATIENCE = 60.0  # the machine may be busy: what is cut off shall be told as such
 
 def train(x, reporter):
     if reporter.world_size == 1:

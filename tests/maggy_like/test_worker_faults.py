@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 
 FAULTS = {**{role: kill(role) for role in ROLES}, "frozen agent": freeze}
 
-HEARTBEAT = 3.0
+HEARTBEAT = 6.0
 
 
 @pytest.fixture(scope="module")

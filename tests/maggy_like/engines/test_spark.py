@@ -29,10 +29,10 @@ SPACE = {"x": Float(0, 1)}
 TESTS = {"PYTHONPATH": str(Path(fns.__file__).parent)}
 
 ON_A_MASTER = """
-import sys, os
+import sys, os, time
 from pathlib import Path
 from gate import Gate
-from maggy_like import Float, lagom, spark_session
+from maggy_like import Float, SparkEngine, lagom, spark_session
 from optimizers.events import AttemptStarted
 
 def train(gate, x, reporter):
@@ -58,6 +58,8 @@ if __name__ == "__main__":
     connect = "spark.remote" in conf
     spark = spark_session(None if connect else master, conf=conf)
     more = {"workers": 2} if connect else {}
+    while not connect and SparkEngine(spark).slots() < 2:  # executors register one by one
+        time.sleep(0.1)
     try:
         result = lagom(train, space, n_trials=9, min_budget=1, max_budget=9, directory=folder, progress="plain",
                        callbacks=[on_event], **more)
@@ -92,6 +94,15 @@ def test_a_gang_larger_than_the_slots_is_refused_with_both_numbers(spark_local: 
     assert list(tmp_path.iterdir()) == []
 
 
+def agents() -> list[int]:
+    """Process ids of the Python workers of this process's Spark that have a fork server."""
+    family = {process.pid for process in psutil.Process().children(recursive=True)}
+    found = {p.pid: p.info for p in psutil.process_iter(["ppid", "cmdline"]) if p.pid in family}
+    servers = [info for info in found.values() if "maggy_like.worker.forkserver" in (info["cmdline"] or ())]
+    parents = {info["ppid"] for info in servers}
+    return [pid for pid in parents if pid in found and "pyspark" in " ".join(found[pid]["cmdline"] or ())]
+
+
 def test_a_killed_task_brings_the_gang_back_with_the_next_epoch(spark_local: SparkSession, tmp_path: Path) -> None:
     """kill -9 of a Spark Python worker: the barrier stage falls as a whole, and is launched again."""
     gate = Gate(tmp_path / "gate")
@@ -99,10 +110,7 @@ def test_a_killed_task_brings_the_gang_back_with_the_next_epoch(spark_local: Spa
 
     def on_event(event: Event) -> None:
         if isinstance(event, AttemptStarted) and not killed:
-            servers = [p for p in psutil.process_iter(["cmdline"])
-                       if "maggy_like.worker.forkserver" in (p.info["cmdline"] or []) and p.parent() is not None
-                       and "pyspark" in " ".join(p.parent().cmdline())]  # fmt: skip
-            killed.append(servers[0].ppid())
+            killed.append(agents()[0])
             psutil.Process(killed[0]).kill()
         elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
             gate.open()

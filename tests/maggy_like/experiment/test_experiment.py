@@ -244,6 +244,17 @@ def test_silence_loses_a_worker_and_beats_keep_it() -> None:
     assert hand.replaced == [silent]
 
 
+def test_a_time_in_which_the_driver_heard_nobody_is_held_against_nobody() -> None:
+    hand = Hand(heartbeat_timeout=10.0).start()
+    hand.join(0)
+    hand.now = 30.0
+    hand.tell(Tick(stalled=25.0))
+    assert not hand.replaced
+    hand.now = 36.0
+    hand.tell(Tick())
+    assert hand.replaced == [WorkerId(0, 0)]
+
+
 def test_a_trial_past_its_time_is_stopped_and_fails() -> None:
     hand = Hand(n_trials=1, max_attempts=1, trial_timeout=5.0).start()
     worker = hand.join(0)

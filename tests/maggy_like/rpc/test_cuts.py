@@ -51,7 +51,7 @@ def test_a_stalled_path_is_noticed_and_left_for_another() -> None:
         for _ in range(20):
             worker.report()
         worker.wait(lambda: path.connections > 1)
-        assert time.monotonic() - start < 8.0
+        assert time.monotonic() - start < 20.0  # TCP itself would take minutes
         path.reset()  # what the stalled path still holds must not come out of it
         path.stalled.clear()
         worker.wait(lambda: len(worker.decided) == 25)
@@ -100,6 +100,9 @@ worker = Peer(Far)
 while worker.reports < 500:
     worker.report()
     worker.attend(0.02)
+    if worker.reports == 100:
+        print("a fifth", flush=True)
+        sys.stdin.readline()  # the link is down
 worker.wait(lambda: len(worker.decided) == 500)
 assert worker.decided == list(range(1, 501))
 worker.close()
@@ -113,15 +116,18 @@ def test_a_link_that_is_down_for_five_seconds_loses_nothing(namespace: tuple[str
         keys = [key.decode() for key in (echo.keys.server[0], *echo.keys.client)]
         command = ["ip", "netns", "exec", name, sys.executable, "-c", WORKER, echo.address, *keys]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as worker:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        ) as worker:
             try:
-                deadline = time.monotonic() + 30
-                while len(echo.steps(0)) < 50:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.01)
+                assert worker.stdin is not None
+                assert worker.stdout is not None
+                assert worker.stdout.readline() == "a fifth\n"
                 subprocess.run(["ip", "link", "set", link, "down"], check=True)
+                worker.stdin.write("\n")
+                worker.stdin.flush()
                 time.sleep(5)  # the length of the cut itself
-                assert len(echo.steps(0)) < 500
+                assert len(echo.steps(0)) <= 100
                 subprocess.run(["ip", "link", "set", link, "up"], check=True)
                 out, _ = worker.communicate(timeout=30)
             finally:
