@@ -53,7 +53,7 @@ from optimizers.events import Event
 
 TICK = 0.25
 STALL = 1.0
-"""Seconds between two ticks from which on this process, or the machine, counts as having stood still."""
+"""Seconds in a poll, which waits for less, from which on this process or the machine counts as having stood still."""
 
 SNAPSHOT_INTERVAL = 0.1
 MAX_LINES = 10_000
@@ -157,18 +157,21 @@ class Driver:
     def _run(self) -> None:
         try:
             self._execute(self._experiment.start(self._now()))
-            tick, drawn = time.monotonic(), 0.0
+            tick = drawn = stalled = 0.0
             while not (self._released or self._all_left()):
                 commands: list[Command] = []
-                for received in self._server.poll(min(TICK, SNAPSHOT_INTERVAL)):
+                asked = time.monotonic()
+                heard = list(self._server.poll(min(TICK, SNAPSHOT_INTERVAL)))
+                if (waited := time.monotonic() - asked) > STALL:
+                    stalled += waited
+                for received in heard:
                     commands += self._handle(self._take(received))
                 while self._posted:
                     commands += self._handle(self._posted.popleft())
                 now = time.monotonic()
-                if (since := now - tick) >= TICK:
-                    tick = now
-                    # At once after the poll: it judges by what has been heard.
-                    commands += self._handle(Tick(stalled=since if since > STALL else 0.0))
+                if now - tick >= TICK:
+                    commands += self._handle(Tick(stalled))  # at once after the poll: it judges by what has been heard
+                    tick, stalled = now, 0.0
                     self._journal.renew()
                 if self._timeout is not None and self.elapsed() > self._timeout:
                     self._timeout = None  # told once: a training may follow

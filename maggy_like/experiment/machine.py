@@ -154,7 +154,7 @@ class StateMachine:
         self._begin(now)
         match event:
             case Tick(stalled=stalled):
-                self._roster.excuse(stalled)
+                self._roster.excuse(stalled, self._now)
                 self._tick()
             case SuggestionReady():
                 self._suggested(event)

@@ -81,10 +81,10 @@ class Roster:
         for worker in crew:
             del self._idle[worker.id.index]
 
-    def excuse(self, seconds: float) -> None:
+    def excuse(self, seconds: float, now: float) -> None:
         """Hold a time in which nobody could be heard against nobody."""
         for worker in self:
-            worker.seen += seconds
+            worker.seen = min(now, worker.seen + seconds)
 
     def silent(self, now: float, patience: float) -> list[Worker]:
         """Those that were not heard of for longer than ``patience`` seconds.
