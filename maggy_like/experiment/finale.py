@@ -49,6 +49,7 @@ class Finale:
         self.search_ended: str | None = None
         self._study = study
         self._plan = plan
+        self._has_begun = False
         self._short_since: float | None = None
 
     @property
@@ -59,7 +60,7 @@ class Finale:
     def take_up(self) -> None:
         """Go on with the training that a replayed journal had begun."""
         if self._plan is not None and any(trial.training and not trial.is_over for trial in self._study.trials):
-            self.search_ended = ENDS[0]
+            self.search_ended, self._has_begun = ENDS[0], True
 
     def follows(self, reason: str) -> bool:
         """Whether a training is to come after a search that ends for ``reason``; then the search is over."""
@@ -72,11 +73,14 @@ class Finale:
         return True
 
     def begin(self) -> TrialCreated | None:
-        """The event that makes the training a trial, unless it is one."""
+        """The event that makes the training a trial, once; ``None`` then, and where no trial has a value after all.
+
+        To be called when no trial of the search runs any more: the last to end may turn out to be the best.
+        """
         plan, config = self._plan, self._config
-        begun = any(trial.training and not trial.is_over for trial in self._study.trials)
-        if begun or plan is None or config is None:
+        if self._has_begun or plan is None or config is None:
             return None
+        self._has_begun = True
         return TrialCreated(len(self._study.trials), dict(config), training=plan.steps)
 
     def crew(self, workers: Collection[Worker], now: float) -> int:

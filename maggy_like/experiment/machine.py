@@ -301,6 +301,9 @@ class StateMachine:
 
     def _dispatch(self) -> None:
         """Give work to idle workers while there is some; close when there will be none."""
+        if self.is_training and not self._teams and (created := self._finale.begin()) is not None:
+            self._attempts.record(created)
+            self._attempts.retries.append(created.trial)
         while self.ending is None and (crew := self._crew()) and (trial := self._next_trial()) is not None:
             self._assign(crew, trial)
         self._ask_ahead()
@@ -377,13 +380,7 @@ class StateMachine:
             return
         for team in self._teams:
             self._teams.interrupt(team)
-        self._begin_training()
-
-    def _begin_training(self) -> None:
         self._attempts.sort_retries(training=self.is_training)
-        if (created := self._finale.begin()) is not None:
-            self._attempts.record(created)
-            self._attempts.retries.append(created.trial)
         self._dispatch()
 
     def _stop_all(self, reason: str, error: Exception | None) -> None:

@@ -117,10 +117,10 @@ def test_trials_that_run_when_the_time_is_up_are_stopped_and_not_run_again() -> 
     run.report(first, 3, 0.6)
     told = run.tell(StopRequested("timeout"))
     assert told == [Stop(0, 1), Stop(1, 1)]
-    assert [event.config for event in run.trainings] == [run.study.trials[0].config]
     run.finish(first, outcome="stopped")
-    assert run.study.trials[2].attempt == 0
+    assert run.trainings == []
     run.finish(second, outcome="stopped")
+    assert [event.config for event in run.trainings] == [run.study.trials[0].config]
     assert run.crew == [first, second]
     assert run.states() == ["pending", "pending", "running"]
     assert run.study.trials[0].losses == 0
@@ -128,6 +128,29 @@ def test_trials_that_run_when_the_time_is_up_are_stopped_and_not_run_again() -> 
     run.finish(second)
     assert run.experiment.ending == "timeout"
     assert run.study.trials[0].attempt == run.study.trials[1].attempt == 1
+
+
+def test_the_best_is_chosen_when_the_last_trial_has_ended_and_not_when_the_time_is_up() -> None:
+    run = Trained(n_trials=5)
+    run.start()
+    first, second = run.come(0, 1)
+    run.report(first, 3, 0.6)
+    run.tell(StopRequested("timeout"))
+    run.finish(first, outcome="stopped")
+    run.finish(second, 0.9)  # it was through before it heard of the end
+    assert [event.config for event in run.trainings] == [run.study.trials[1].config]
+
+
+def test_nothing_is_trained_where_the_only_trial_with_a_value_fails_as_it_is_stopped() -> None:
+    run = Trained(n_trials=5, max_attempts=1)
+    run.start()
+    first, second = run.come(0, 1)
+    run.report(first, 3, 0.6)
+    run.tell(StopRequested("timeout"))
+    run.finish(second, outcome="stopped")
+    run.finish(first, outcome="raised", kind="exception", message="ValueError: x")
+    assert run.trainings == []
+    assert run.experiment.ending == "timeout"
 
 
 def test_a_timeout_during_the_training_does_not_end_it() -> None:
