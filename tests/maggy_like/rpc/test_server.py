@@ -151,14 +151,15 @@ def test_a_configuration_past_the_limit_is_the_users_error(server: Server, clien
         server.send(WORKER, Assign(1, 1, {"x": "x" * MAX_FRAME}, 1))
 
 
-def test_a_goodbye_is_acknowledged_so_that_nobody_waits(server: Server) -> None:
+def test_a_goodbye_is_acknowledged_so_that_nobody_waits(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maggy_like.rpc.client.CLOSE_PATIENCE", 100.0)
     client = connected(server, hello(3))
     arrived(server, client)
     client.send(Goodbye())
     assert arrived(server, client) == [Received(WORKER, Goodbye())]
     closer = threading.Thread(target=client.close)
     closer.start()
-    closer.join(0.9)  # less than it would wait in vain
+    closer.join(50.0)  # less than it would wait in vain
     assert not closer.is_alive()
 
 
