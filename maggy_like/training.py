@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -217,6 +218,11 @@ def check_config(config: Mapping[str, Any] | None) -> Config:
             raise ConfigError(
                 f"config[{name!r}] is {value!r} of type {type(value).__name__}; pass numbers, text, booleans or None "
                 "there, and other objects by functools.partial(train_fn, ...)"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(
+                f"config[{name!r}] is {value!r}, which the journal cannot hold; pass a finite number or None there, "
+                "or functools.partial(train_fn, ...)"
             )
     return given
 
