@@ -142,11 +142,11 @@ class Driver:
     def join(self) -> None:
         """Wait for the threads' ends; call after :attr:`done` is set or :meth:`release`.
 
-        A proposal that is being computed is not waited for longer than a second.
+        A proposal that is being computed is cut off; where that cannot be done, it is waited for a second at most.
         """
         self._threads[0].join()
         self._proposer.interrupt()
-        self._threads[1].join(1.0)
+        self._threads[1].join(self._proposer.patience)
 
     def elapsed(self) -> float:
         """Seconds since the driver was made."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,19 +63,29 @@ def standalone_cluster() -> Iterator[StandaloneCluster]:
 
 
 @pytest.fixture
+def connect_port() -> Iterator[None]:
+    """The right to start a Spark Connect server: pyspark gives each the same port, and others may test here too."""
+    lock = Path(tempfile.gettempdir(), f"maggy_like-connect-{os.getuid()}.lock")
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
 def run_script(tmp_path: Path) -> RunScript:
     """Run Python code, or a file, in a process of its own.
 
-    ``run_script(code_or_path, *args, timeout=100, env=None)`` returns a ``CompletedProcess`` with its output
+    ``run_script(code_or_path, *args, timeout=500, env=None)`` returns a ``CompletedProcess`` with its output
     as text. Code is a ``str`` and a file is a ``Path``. ``env`` is laid over this process's environment; None
     removes a name. The working folder is ``tmp_path``. Past ``timeout`` seconds the whole process group is
-    killed, and the test fails with what was written until then.
+    killed, and the test fails with what was written until then. That is for what hangs: a script that starts Spark
+    takes half a minute on an idle machine, and several on one that does other things too.
     """
 
     def run(
         code_or_path: str | Path,
         *args: object,
-        timeout: float = 100,
+        timeout: float = 500,
         env: Mapping[str, str | None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         script = code_or_path if isinstance(code_or_path, Path) else tmp_path / "script.py"

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
     from pyspark.sql import SparkSession
 
-REGISTRATION_PATIENCE = 15.0
-"""Seconds that executors get to register before the gang counts as too large."""
+FIRST_PATIENCE = 60.0
+"""Seconds that a session gets until its first executor has registered."""
+
+NEXT_PATIENCE = 15.0
+"""Seconds without another executor after which the gang counts as too large."""
 
 SETTLING = 2.0
 """Seconds without a new executor after which their number counts as final."""
@@ -162,16 +165,14 @@ class SparkEngine(Engine):
         Returns:
             The slots, or None where the session cannot tell.
         """
-        deadline = time.monotonic() + REGISTRATION_PATIENCE
-        slots, settled = self.slots(), time.monotonic() + SETTLING
-        while slots is not None and not self._conf("spark.master", "").startswith("local["):
-            now = time.monotonic()
-            enough = slots >= wanted if wanted is not None else slots > 0 and now > settled
-            if enough or now > deadline:
+        slots, since = self.slots(), time.monotonic()
+        while slots is not None and (wanted is None or slots < wanted) and not self._is_local:
+            settled = SETTLING if wanted is None else NEXT_PATIENCE
+            if time.monotonic() - since > (settled if slots else FIRST_PATIENCE):
                 break
             time.sleep(0.1)
             before, slots = slots, self.slots()
-            settled = settled if slots == before else time.monotonic() + SETTLING
+            since = since if slots == before else time.monotonic()
         return slots
 
     def require(self, workers: int) -> None:
@@ -204,6 +205,11 @@ class SparkEngine(Engine):
         if context is None or context.sc().isStopped():
             raise EngineError("the Spark session was stopped; make a new one with maggy_like.spark_session()")
         return context.sc()
+
+    @property
+    def _is_local(self) -> bool:
+        """Whether the tasks run in the driver's own JVM: then all slots are there at once."""
+        return re.match(r"local(\[|$)", self._conf("spark.master", "")) is not None
 
     def _conf(self, key: str, default: str) -> str:
         return str(self._session.conf.get(key, default))

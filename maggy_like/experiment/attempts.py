@@ -7,7 +7,7 @@ from collections import deque
 
 from maggy_like.experiment.commands import Append, Command, Show
 from maggy_like.experiment.states import SavedStates
-from maggy_like.experiment.workers import Team
+from maggy_like.experiment.workers import Team, without_rank
 from maggy_like.messages import Finished, Reported
 from optimizers.base import Decision
 from optimizers.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
@@ -160,11 +160,14 @@ class Attempts:
                 self._out.append(Show(f"attempt {trial.attempt} lost: {failure.message}; it will run again", trial.id))
 
     def _is_repeated(self, trial: Trial, failure: Failure) -> bool:
-        """Whether a fault is that of the attempt before, at the same place: the next would have it too."""
+        """Whether a fault is that of the attempt before, at the same place: the next would have it too.
+
+        Where all ranks have it, chance says which of them is the first, and gives the fault its name.
+        """
         before = trial.failure  # of the attempt before, until this one has ended
         if before is None or failure.kind in NO_FAULT:
             return False
-        alike = (before.kind, before.message) == (failure.kind, failure.message)
+        alike = before.kind == failure.kind and without_rank(before.message) == without_rank(failure.message)
         return alike and _reached(trial) == self._began[trial.id]
 
     def _show_failure(self, trial: Trial, failure: Failure) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field
 
 from maggy_like.experiment.inputs import WorkerId
@@ -111,6 +112,16 @@ class Team:
             return self.ends[0]
         rank = min(faults, key=lambda rank: _order(faults[rank]))
         return faults[rank] if len(self.members) == 1 else _of_rank(rank, faults[rank])
+
+
+def without_rank(message: str) -> str:
+    """A failure's message without the rank that :meth:`Team.end` put before it.
+
+    Example:
+        >>> without_rank("rank 3: ValueError: the reason")
+        'ValueError: the reason'
+    """
+    return re.sub(r"^rank \d+: ", "", message)
 
 
 def is_fault(end: Finished | Failure) -> bool:

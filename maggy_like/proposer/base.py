@@ -13,7 +13,12 @@ class Proposer(ABC):
     """Keeps a study's history for its optimizer and asks it.
 
     All methods are for one thread, the optimizer's; :meth:`interrupt` alone is for any.
+
+    Attributes:
+        patience: Seconds that it may take, once interrupted, until nothing is left of it.
     """
+
+    patience = 1.0
 
     def __init__(self, study: Study) -> None:
         self._optimizer = study.optimizer

@@ -37,6 +37,7 @@ class ProcessProposer(Proposer):
         OptimizerError: The optimizer cannot be sent to a process.
     """
 
+    patience = 10.0  # nothing is computed any more, but a machine that is busy may take its time to end a process
     _show: Callable[[str], None]
 
     def __init__(self, study: Study) -> None:

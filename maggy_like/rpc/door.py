@@ -40,6 +40,7 @@ class Door:
         self._refusals = refusals
         self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_WATCHED)
         self._open: deque[float] = deque()  # when connections came whose handshake has not ended
+        self._attended = time.monotonic()
         self.sockets = (allowed.socket, self._monitor)
 
     def attend(self) -> None:
@@ -59,7 +60,11 @@ class Door:
             if event in _FAILURES:
                 self._refusals.count(_FAILURES[event])
         # What speaks another protocol is cut off at once, and ZeroMQ tells of no failure: only that no end came.
-        late = time.monotonic() - 2 * HANDSHAKE_PATIENCE
+        now = time.monotonic()
+        if (stood_still := now - self._attended) > HANDSHAKE_PATIENCE / 2:  # so may ZeroMQ have, and tell in a moment
+            self._open = deque(came + stood_still for came in self._open)
+        self._attended = now
+        late = now - 2 * HANDSHAKE_PATIENCE
         while self._open and self._open[0] < late:
             self._open.popleft()
             self._refusals.count("not ZeroMQ")

@@ -88,11 +88,7 @@ class Attempt:
     def check(self, now: float) -> bool:
         """End an attempt that is silent for too long; whether it must be killed now."""
         if self.kill_at is not None:
-            if now < self.kill_at:
-                return False
-            if self._hung_up:
-                self.accuse(*DISCONNECTED, kill_at=now)
-            return True
+            return now >= self.kill_at
         if (due := self._check_at) is not None and now >= due:
             silent = f"reported nothing for report_timeout={self._limit:g} s"
             self.accuse("timeout", silent, kill_at=now + self._grace)
@@ -182,7 +178,9 @@ class Attempt:
         trial, attempt = self.assign.trial, self.assign.attempt
         if self._told_stop:
             return Finished(trial, attempt, "stopped", traceback=tail)
-        kind, how = self._fault or self.child.cause_of_death
+        # A slow machine may tell late of an exit: only a child that had to be killed had hung up and gone on.
+        hung_up = DISCONNECTED if self._hung_up and self.child.killed else None
+        kind, how = self._fault or hung_up or self.child.cause_of_death
         message = f"the trial's process {how}"
         return Finished(trial, attempt, "died", kind=kind, message=message, traceback=tail, at=time.time())
 

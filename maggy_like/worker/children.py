@@ -45,6 +45,7 @@ class Child:
         not_forked: Why it could not be made, if so.
         status: Exit status once it has ended, or could not be made; negative for a signal.
         oom: Whether the kernel killed it for want of memory.
+        killed: Whether the agent had it killed before it had ended by itself.
         is_spoiled: Whether it is not fit for another trial.
     """
 
@@ -56,6 +57,7 @@ class Child:
         self.not_forked: str | None = None
         self.status: int | None = None
         self.oom = False
+        self.killed = False
         self.is_spoiled = False
 
     @property
@@ -186,9 +188,9 @@ class ForkServerNursery:
                 case NotForked(reason=reason):
                     child = self._forking.popleft()
                     child.status, child.not_forked = 0, reason
-                case Exited(pid=pid, status=status, oom=oom):
+                case Exited(pid=pid, status=status, oom=oom, killed=killed):
                     child = self._living.pop(pid)
-                    child.status, child.oom = status, oom
+                    child.status, child.oom, child.killed = status, oom, killed
         return alive
 
     def kill(self, child: Child) -> None:

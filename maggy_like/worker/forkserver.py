@@ -51,11 +51,13 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     Attributes:
         status: Negative for a signal.
         oom: Whether the kernel killed it for want of memory.
+        killed: Whether the agent had it killed before it had ended by itself.
     """
 
     pid: int
     status: int
     oom: bool = False
+    killed: bool = False
 
 
 # A request has one size, since the descriptors of a fork travel beside its bytes.
@@ -135,9 +137,11 @@ class ForkServer:
         kind, pid = REQUEST.unpack(request)
         if kind == FORK:
             self._fork(descriptors)
-        elif pid in self._children:
-            self._killed.add(pid)
-            kill_tree(pid)
+        else:
+            self._reap()  # whoever is dead by now was not killed by us
+            if pid in self._children:
+                self._killed.add(pid)
+                kill_tree(pid)
         return True
 
     def _fork(self, descriptors: list[int]) -> None:
@@ -169,9 +173,10 @@ class ForkServer:
             self._kill_left_behind()
             if oom_before is not None:
                 code = os.waitstatus_to_exitcode(status)
-                oom = code == -signal.SIGKILL and pid not in self._killed and oom_kills() > oom_before
+                killed = code == -signal.SIGKILL and pid in self._killed
+                oom = code == -signal.SIGKILL and not killed and oom_kills() > oom_before
                 self._killed.discard(pid)
-                self._tell(Exited(pid, code, oom))
+                self._tell(Exited(pid, code, oom, killed))
 
     def _kill_left_behind(self) -> None:
         """Kill what ended trials started and did not end.

@@ -14,6 +14,9 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
+_KILL_PAUSE = 0.001
+"""Seconds between two looks at what was killed: a kill takes a moment."""
+
 
 def die_with_parent(parent: int, sig: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel signal this process when its parent dies (Linux; elsewhere pipes' ends tell).
@@ -46,15 +49,17 @@ def end_orphans(spared: Collection[int], patience: float) -> None:
 
     Args:
         spared: Process ids of children that are somebody else's.
-        patience: Seconds after which those are left that no signal ends.
+        patience: Seconds of waiting after which those are left that no signal ends. The time in which this process,
+            or the machine, stood still does not count: they could not die in it either.
     """
-    deadline = time.monotonic() + patience
-    while (orphans := set(children()).difference(spared)) and time.monotonic() < deadline:
+    waited = 0.0
+    while (orphans := set(children()).difference(spared)) and waited < patience:
         for pid in orphans:
             kill_tree(pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-        time.sleep(0.001)  # a kill takes a moment
+        time.sleep(_KILL_PAUSE)
+        waited += _KILL_PAUSE
 
 
 def kill_tree(pid: int) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 def oom_kills() -> int:
     """How many processes the kernel's OOM killer has ended so far.
 
-    Those of this process's control group (version 2) and the groups below it; where that is not told, those of the
-    machine; 0 where nothing is.
+    Those of this process's control group, with version 2 of the groups below it too; where that is not told, those of
+    the machine; 0 where nothing is.
     """
-    for counters in (_group() / "memory.events", Path("/proc/vmstat")):
+    told = _group("0::") / "memory.events", _group(r"\d+:memory:", "memory") / "memory.oom_control"
+    for counters in (*told, Path("/proc/vmstat")):
         with contextlib.suppress(OSError):
             if found := re.search(r"^oom_kill (\d+)$", counters.read_text(), re.MULTILINE):
                 return int(found[1])
@@ -26,9 +27,10 @@ def offer_as_victim() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _group() -> Path:
-    """Where the control group of this process shows its files."""
+def _group(hierarchy: str, folder: str = "") -> Path:
+    """Where the control group of this process in a hierarchy shows its files."""
+    root = Path("/sys/fs/cgroup", folder)
     with contextlib.suppress(OSError):
-        if found := re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE):
-            return Path("/sys/fs/cgroup") / found[1]
-    return Path("/sys/fs/cgroup")
+        if found := re.search(rf"^{hierarchy}/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE):
+            return root / found[1]
+    return root

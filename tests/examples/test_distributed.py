@@ -22,7 +22,7 @@ Python's lock while Python shuts down (torch 2.13). It is not ours, whose proces
 
 COMPLAINT = re.compile(r"warning|^.*\bW\d{4} \d\d:\d\d:", re.IGNORECASE | re.MULTILINE)  # Python's, or torch's log
 
-pytestmark = [pytest.mark.example, pytest.mark.timeout(130)]
+pytestmark = pytest.mark.example
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -84,7 +84,7 @@ class Host:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:
-            self.process.wait(30)
+            self.process.wait(60)
         finally:
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -253,7 +253,7 @@ def words(process: psutil.Process) -> list[str]:
         return []
 
 
-def survivors(processes: Iterable[psutil.Process], patience: float = 15.0) -> list[list[str]]:
+def survivors(processes: Iterable[psutil.Process], patience: float = 60.0) -> list[list[str]]:
     """The command lines of those that still run after a while (the dead may not be waited for yet)."""
     deadline = time.monotonic() + patience
     left = list(processes)

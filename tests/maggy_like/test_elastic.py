@@ -17,6 +17,7 @@ import maggy_like
 from maggy_like import LocalEngine, gang
 from maggy_like.engines.base import EngineRun
 from maggy_like.experiment import finale
+from maggy_like.gang import Gang
 from maggy_like.worker.task import WorkerTask
 from optimizers.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event
 
@@ -72,13 +73,21 @@ class Barrier(Shrinking):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Event], None]]:
-    """A callback: once all workers have begun, lost ones are not waited for for long. Nothing may be left behind."""
+    """A callback: once all workers have begun, lost ones are not waited for for long. Nothing may be left behind.
+
+    The training waits until the reader knows of them all the same: it could be over before.
+    """
+    put_off = Gang._put_off
+
+    def put_off_then_go_on(*args: Any) -> None:
+        put_off(*args)
+        monkeypatch.setattr(finale, "PATIENCE", 0.3)
 
     def on_event(event: Event) -> None:
         if isinstance(event, AttemptStarted) and event.world_size == 2:
             monkeypatch.setattr(gang, "SHRINK_PATIENCE", 0.3)
-            monkeypatch.setattr(gang, "TELL_AFTER", 0.1)
-            monkeypatch.setattr(finale, "PATIENCE", 0.3)
+            monkeypatch.setattr(gang, "TELL_AFTER", -1.0)
+            monkeypatch.setattr(Gang, "_put_off", put_off_then_go_on)
 
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     yield on_event

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,6 @@ import psutil
 import pytest
 from spark_jobs import FOLDER
 
-from maggy_like import watch
-
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
@@ -26,8 +23,8 @@ import sys, threading
 from maggy_like import Float, lagom
 
 def train(x, reporter):
-    reporter.report(score=x)
     reporter.checkpoint(x)
+    reporter.report(score=x)  # after a checkpoint it goes out at once, before what is printed
     print("under way", flush=True)
     {wait}
 
@@ -81,11 +78,11 @@ def test_ctrl_c_gives_the_result_so_far_and_leaves_nothing(tmp_path: Path, wait:
     children = family(process)
     assert len(children) >= 6  # two agents, two fork servers, two trials
     os.killpg(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "ending interrupted best 0." in out
     assert "Traceback" not in out
-    assert not psutil.wait_procs(children, timeout=5)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]
 
 
 def test_ctrl_c_as_the_search_ends_keeps_its_result(tmp_path: Path) -> None:
@@ -113,16 +110,16 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
     children = family(process)
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=20)
-    assert not psutil.wait_procs(children, timeout=5)[1]
+    process.communicate(timeout=60)
+    assert not psutil.wait_procs(children, timeout=60)[1]
 
 
 def test_a_killed_driver_takes_its_workers_along_and_resume_loses_nothing(tmp_path: Path) -> None:
     process = start(tmp_path, PATIENT)
     children = family(process)
     process.kill()
-    process.communicate(timeout=20)
-    assert not psutil.wait_procs(children, timeout=10)[1]
+    process.communicate(timeout=60)
+    assert not psutil.wait_procs(children, timeout=60)[1]
 
     script = (tmp_path / "script.py").read_text().replace(PATIENT, "return reporter.restore() is not None")
     (tmp_path / "again.py").write_text(script)
@@ -153,7 +150,7 @@ def test_ctrl_c_on_spark_cancels_the_job_and_leaves_no_trial(tmp_path: Path) -> 
     out, _ = process.communicate(timeout=60)
     assert "ending interrupted best 0." in out
     assert "jobs 0" in out
-    assert not psutil.wait_procs(trials, timeout=10)[1]
+    assert not psutil.wait_procs(trials, timeout=60)[1]
 
 
 COUNTED = """
@@ -174,14 +171,17 @@ def train(x, reporter):
     threading.Event().wait()
 
 def words(process):
-    "The command line; none of a dead process that nobody has waited for yet."
-    return " ".join(process.cmdline()) if process.status() != psutil.STATUS_ZOMBIE else ""
+    "The command line; none of a dead process, whether somebody has waited for it or not."
+    try:
+        return " ".join(process.cmdline()) if process.status() != psutil.STATUS_ZOMBIE else ""
+    except psutil.Error:  # it has just ended
+        return ""
 
 def left():
     "Processes, ports, temporary files, threads and jobs of the search."
     me = psutil.Process()
     workers = [p for p in me.children(recursive=True) if "maggy_like" in words(p)]
-    processes = len(psutil.wait_procs(workers, timeout=15)[1])
+    processes = len(psutil.wait_procs(workers, timeout=60)[1])
     ports = sorted(c.laddr.port for c in me.net_connections() if c.status == psutil.CONN_LISTEN)
     jobs = active_jobs(spark) if spark else 0
     return processes, ports, sorted(os.listdir(tempfile.gettempdir())), threading.active_count(), jobs
@@ -262,16 +262,14 @@ def test_ctrl_c_in_a_terminal_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_is_quicker_where_workers_do_not_leave(tmp_path: Path) -> None:
-    with terminal(tmp_path, COUNTED + LOCAL + PRESS) as shown:
+    with terminal(tmp_path, COUNTED + LOCAL + "watch.LEAVE_PATIENCE = 1e6\n" + PRESS) as shown:
         shown.until("under way", times=2)
         for process in psutil.Process(shown.pid).children():
             process.suspend()
-        pressed = time.monotonic()
         shown.press_ctrl_c()
         shown.until("pressed 1")
         shown.press_ctrl_c()
-        shown.until(NOTHING_LEFT.format("interrupted"))
-        assert time.monotonic() - pressed < watch.LEAVE_PATIENCE
+        shown.until(NOTHING_LEFT.format("interrupted"))  # long before the patience with workers is at its end
 
 
 def test_stop_from_another_thread_leaves_nothing(tmp_path: Path) -> None:
@@ -284,7 +282,7 @@ def test_stop_from_another_thread_leaves_nothing(tmp_path: Path) -> None:
 def test_ctrl_c_and_stop_on_spark_leave_no_job(tmp_path: Path) -> None:
     with terminal(tmp_path, COUNTED + SPARK + STOP + PRESS) as shown:
         shown.until(NOTHING_LEFT.format("stopped"))
-        shown.until("under way", times=4)
+        shown.until("(?s)ending stopped.*under way.*under way")  # the first search may stop before a trial says so
         shown.press_ctrl_c()
         shown.until(NOTHING_LEFT.format("interrupted"))
 
@@ -300,7 +298,7 @@ def test_an_interrupted_notebook_keeps_its_kernel_and_nothing_else(
     shown = ""
     with run_kernel(cwd=str(tmp_path)) as client:
         client.execute(COUNTED + LOCAL + PRESS)
-        while "ending" not in shown:
+        while not re.search(r"ending .*\n", shown):  # it may come in pieces
             message = client.get_iopub_msg(timeout=60)
             before = shown.count("under way")
             shown += message["content"].get("text", "")

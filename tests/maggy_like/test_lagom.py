@@ -37,11 +37,14 @@ def search(tmp_path: Path) -> Any:
         return lagom(train_fn, space or {"x": Float(0, 1)}, **{**defaults, **options})
 
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    threads = threading.active_count()
+    threads = threading.enumerate()
     yield run
+    for thread in threading.enumerate():
+        if thread not in threads:
+            thread.join(60)  # that of the optimizer is not waited for for long
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
     assert not left
-    assert threading.active_count() <= threads
+    assert threading.active_count() <= len(threads)
 
 
 def test_random_search_finds_the_best_of_what_it_tried(search: Any) -> None:
@@ -103,12 +106,16 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maggy_like.job.WorkerTask", partial(WorkerTask, grace=0.3))
 
 
+def test_exit_hooks_run(search: Any) -> None:
+    result = search(fns.leave_exit_hooks, {"how": ["end"], "x": [1.0]}, optimizer="grid")
+    assert result.counts == {TrialState.COMPLETED: 1}
+    assert result.log(0) == "from an exit hook\n"
+
+
 @pytest.mark.usefixtures("short_grace")
-def test_exit_hooks_run_and_one_that_hangs_costs_no_value(search: Any) -> None:
-    result = search(fns.leave_exit_hooks, {"how": ["end", "hang"], "x": [1.0]}, optimizer="grid")
-    assert result.counts == {TrialState.COMPLETED: 2}
-    ended = next(trial for trial in result.trials if trial.config["how"] == "end")
-    assert result.log(ended.id) == "from an exit hook\n"
+def test_an_exit_hook_that_hangs_costs_no_value(search: Any) -> None:
+    result = search(fns.leave_exit_hooks, {"how": ["hang"], "x": [1.0]}, optimizer="grid")
+    assert result.counts == {TrialState.COMPLETED: 1}
 
 
 def test_a_gpu_s_next_trial_starts_only_when_the_last_process_is_gone(search: Any, tmp_path: Path) -> None:
@@ -130,7 +137,7 @@ def test_a_hanging_trial_is_killed_at_its_time_limit(search: Any) -> None:
     (trial,) = result.trials
     assert trial.failure is not None
     assert trial.failure.kind == "timeout"
-    assert result.seconds < 20
+    assert result.seconds < 60
 
 
 def test_the_time_limit_gives_the_result_so_far(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:

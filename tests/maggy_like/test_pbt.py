@@ -31,17 +31,26 @@ def anneal(rate: float, reporter: Any) -> None:
         reporter.report(loss=loss, step=step)
 
 
-def anneal_late(gate: str, rate: float, reporter: Any) -> None:
-    """``anneal``; the first child dies before it has read its parent's state, and reads it late."""
+def anneal_late(born: str, gate: str, rate: float, reporter: Any) -> None:
+    """``anneal``; the first child dies before it has read its parent's state, and reads it late.
+
+    Nobody goes on from its first rest before there is a child: a slow worker's trial would be the last to rest, and
+    the others, which alone can be parents, would have run to the end by then.
+    """
+    if reporter.trial < 4 and reporter.attempt == 2:
+        open(born, "rb").close()
     if reporter.trial == 4 and reporter.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if reporter.trial == 4 and reporter.attempt == 2:
         open(gate, "rb").close()
-    step, loss = reporter.restore() or (0, 100.0)
-    while step < reporter.budget:
-        step, loss = step + 1, (1.0 - rate) ** 2 * loss + rate**2
-        reporter.checkpoint((step, loss))
-        reporter.report(loss=loss, step=step)
+    anneal(rate, reporter)
+
+
+def anneal_past_gate(gate: str, rate: float, reporter: Any) -> None:
+    """``anneal``; those after the first seven wait until somebody has opened the named pipe for writing."""
+    if reporter.trial > 6:
+        open(gate, "rb").close()
+    anneal(rate, reporter)
 
 
 def search(train_fn: Any, folder: Path, space: Any = SPACE, **options: Any) -> Result:
@@ -93,17 +102,19 @@ def check_store(result: Result) -> None:
 
 def test_a_child_that_reads_late_finds_its_parent_s_state(tmp_path: Path) -> None:
     """The child is killed, and waits until its parent has run to the end; the parent's old state is still there."""
-    gate = Gate(tmp_path / "gate")
+    born, gate = Gate(tmp_path / "born"), Gate(tmp_path / "gate")
     parents: list[int | None] = []
 
     def on_event(event: Event) -> None:
         if isinstance(event, TrialCreated) and event.trial == 4:
             parents.append(event.parent)
+            born.open()
         if isinstance(event, AttemptEnded) and event.state is TrialState.COMPLETED and event.trial in parents:
             gate.open()
 
-    space = {"gate": gate.path, **SPACE}
-    points = [{"gate": gate.path, "rate": rate} for rate in (0.5, 0.3, 0.02, 0.01)]  # a good half, a bad half
+    gates = {"born": born.path, "gate": gate.path}
+    space = {**gates, **SPACE}
+    points = [{**gates, "rate": rate} for rate in (0.5, 0.3, 0.02, 0.01)]  # a good half, a bad half
     optimizer = PBT(population=4, interval=2)
     result = search(
         anneal_late, tmp_path, space, optimizer=optimizer, n_trials=5, points_to_evaluate=points, callbacks=[on_event]
@@ -120,13 +131,17 @@ def test_a_child_that_reads_late_finds_its_parent_s_state(tmp_path: Path) -> Non
 
 
 def test_a_resumed_search_knows_who_descends_from_whom(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    space = {"gate": gate.path, **SPACE}
+
     def interrupt(event: Event) -> None:
         if isinstance(event, TrialCreated) and event.trial == 6:
             signal.raise_signal(signal.SIGINT)
+            gate.open()  # until now there was no end but this one
 
-    first = search(anneal, tmp_path, name="run", callbacks=[interrupt])
+    first = search(anneal_past_gate, tmp_path, space, name="run", callbacks=[interrupt])
     assert first.ending == "interrupted"
-    again = search(anneal, tmp_path, name="run", resume=True)
+    again = search(anneal_past_gate, tmp_path, space, name="run", resume=True)
     assert again.ending == "completed"
     assert not again.failures
     known = [(trial.parent, trial.config) for trial in first.trials]

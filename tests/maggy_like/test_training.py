@@ -152,6 +152,7 @@ def test_a_training_that_fails_leaves_the_search_s_result(search: Any) -> None:
 SCRIPT = """
 import sys, threading
 from maggy_like import Float, lagom, watch
+from optimizers.events import CheckpointSaved
 
 watch.LEAVE_PATIENCE = 60.0  # the machine may be busy: what is cut off shall be told as such
 
@@ -167,26 +168,30 @@ def train(x, reporter):
             threading.Event().wait()
     print("went on from", start, flush=True)
 
+def tell(event):
+    if isinstance(event, CheckpointSaved) and event.step == 3:
+        print("the journal has it", flush=True)
+
 result = lagom(train, {{"x": Float(0, 1)}}, metric="score", optimizer="random", n_trials=3, workers=2, engine="local",
                max_budget=6, train_best=True, name="run", directory=sys.argv[1], progress="plain",
-               resume=len(sys.argv) > 2)
+               resume=len(sys.argv) > 2, callbacks=[tell])
 trial = result.training.trial
 print("ending", result.ending, "trials", len(result.trials), "training", trial.state.value, trial.step, trial.losses)
 """
 
 
 def half_done(folder: Path) -> subprocess.Popen[str]:
-    """The script, once both ranks stand in the midst of the training."""
+    """The script, once both ranks stand in the midst of the training, and what they saved stands in the journal."""
     (folder / "script.py").write_text(SCRIPT.format(hang=True))
     process = subprocess.Popen([sys.executable, str(folder / "script.py"), str(folder)],
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                start_new_session=True)  # fmt: skip
     assert process.stdout is not None
-    waiting, seen = 0, []
-    while waiting < 2:
+    reached, seen = 0, []
+    while reached < 3:
         seen.append(process.stdout.readline())
         assert seen[-1], "".join(seen)
-        waiting += "is half done" in seen[-1]
+        reached += "is half done" in seen[-1] or "the journal has it" in seen[-1]
     return process
 
 
@@ -195,18 +200,18 @@ def test_ctrl_c_during_the_training_gives_the_result_so_far_and_leaves_nothing(t
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) >= 6  # two agents, two fork servers, two ranks
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=100)
     assert "ending interrupted trials 3 training pending 3 0" in out
     assert "Traceback" not in out
-    assert not psutil.wait_procs(family, timeout=5)[1]
+    assert not psutil.wait_procs(family, timeout=60)[1]
 
 
 def test_a_driver_killed_during_the_training_takes_its_workers_along_and_resume_goes_on(tmp_path: Path) -> None:
     process = half_done(tmp_path)
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    process.communicate(timeout=20)
-    assert not psutil.wait_procs(family, timeout=10)[1]
+    process.communicate(timeout=60)
+    assert not psutil.wait_procs(family, timeout=60)[1]
     (tmp_path / "again.py").write_text(SCRIPT.format(hang=False))
     again = subprocess.run([sys.executable, str(tmp_path / "again.py"), str(tmp_path), "resume"],
                            capture_output=True, text=True, timeout=60, check=True)  # fmt: skip

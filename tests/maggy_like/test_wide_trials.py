@@ -71,12 +71,11 @@ def test_a_rule_that_watches_all_the_time_stops_all_ranks_in_one_step(search: An
 def test_the_median_of_earlier_trials_stops_all_ranks_in_one_step(search: Any, tmp_path: Path) -> None:
     points = [{"x": 1.0}, {"x": 0.9}, {"x": 0.1}]
     rule = MedianRule(grace=1, min_trials=2)
-    result = search(fns.climb_together, optimizer=rule, n_trials=3, max_budget=500, points_to_evaluate=[
+    result = search(fns.climb_until_stopped, optimizer=rule, n_trials=3, max_budget=20, points_to_evaluate=[
         {"folder": str(tmp_path / "seen"), **point} for point in points])  # fmt: skip
     assert result.trials[2].state is TrialState.STOPPED
     first, second = steps_seen(tmp_path, 2)
     assert first == second
-    assert len(first) < 500
 
 
 def test_a_trial_out_of_time_is_stopped_on_all_ranks_in_one_step(

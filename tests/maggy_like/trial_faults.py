@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import secrets
 import signal
 import socket
 import stat
@@ -15,18 +16,25 @@ import time
 from collections.abc import Callable
 
 from maggy_like import Reporter
+from maggy_like.worker.logfile import MAX_END, MAX_FILE
 
-SLEEP = "98765.4321"
-"""Seconds that a left-behind process would sleep; nobody else's does."""
+SLEEP = os.environ.setdefault("MAGGY_TEST_SLEEP", f"98765.{secrets.randbelow(10**12):012d}")
+"""Seconds that a left-behind process would sleep; nobody else's does, other tests on this machine included."""
 
 
 def behave(how: str, reporter: Reporter) -> dict[str, float]:
-    """Look whether the process is as new, report once, then do what ``how`` says."""
+    """Look whether the process is as new, report once, then do what ``how`` says.
+
+    What was reported has left the process by then: else a trial that dies got further in some attempts than in others,
+    as chance would have it.
+    """
     check_clean(reporter)
+    print(f"about to: {how}", flush=True)
     if how != "no value":
         reporter.report(score=0.5, step=1)
-    print(f"about to: {how}", flush=True)
-    DEEDS[how](reporter)
+        assert reporter._sender is not None
+        reporter._sender.flush()
+    DEEDS[how.partition(": ")[0]](reporter)
     return {"score": 1.0, "agent": agent()} if how != "no value" else None  # type: ignore[return-value]
 
 
@@ -162,8 +170,24 @@ def close_output(reporter: Reporter) -> None:
     os.closerange(1, 3)
 
 
+def meet(mode: str) -> Callable[[Reporter], None]:
+    """Wait until another trial opens the other end of the pipe that the configuration names."""
+
+    def open_end(reporter: Reporter) -> None:
+        path = reporter.config["how"].partition(": ")[2]
+        opening = threading.Thread(target=lambda: open(path, mode).close())
+        opening.start()
+        while opening.is_alive():
+            opening.join(0.2)
+            reporter.checkpoint("waits")  # a sign of life
+
+    return open_end
+
+
 DEEDS: dict[str, Callable[[Reporter], object]] = {
     "behave": lambda reporter: None,
+    "read": meet("rb"),
+    "write": meet("wb"),
     "no value": lambda reporter: None,
     "raise": fail,
     "raise at length": fail_at_length,
@@ -196,10 +220,16 @@ DEEDS: dict[str, Callable[[Reporter], object]] = {
 
 
 def flood(x: float, reporter: Reporter) -> float:
-    """Print at full speed for as long as it may; where x is 0, be quick and quiet."""
+    """Print at full speed for as long as it may; where x is 0, be quick and quiet.
+
+    It falls silent once it has printed more than its log file takes, however long that took.
+    """
     block = b"a line like many others\n" * 4096
+    reporter.budget, size = sys.maxsize, 0
     while x:
-        os.write(1, block)
+        size += os.write(1, block)
+        if size < MAX_FILE + MAX_END:
+            reporter.report(score=0.0)
     return x
 
 

@@ -57,6 +57,11 @@ def climb_for_ever(folder: str, x: float, reporter: Reporter) -> None:
     climb_together(folder, x, reporter)
 
 
+def climb_until_stopped(folder: str, x: float, reporter: Reporter) -> None:
+    """``climb_together``, for ever where x is small: however late the word comes, there is something to stop."""
+    (climb_together if x > 0.5 else climb_for_ever)(folder, x, reporter)
+
+
 def fail_once(folder: str, fault: str) -> None:
     """Come to harm, unless this has happened before."""
     mark = Path(folder, "failed")

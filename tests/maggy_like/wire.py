@@ -174,8 +174,8 @@ class Proxy:
                 far = socket.create_connection(("127.0.0.1", self._port))
             except OSError:
                 return
-            self.connections += 1
             self._open += [near, far]
+            self.connections += 1  # whoever waits for it may reset it at once
             pair = threading.Barrier(2)
             for source, sink in ((near, far), (far, near)):
                 thread = threading.Thread(target=self._carry, args=(source, sink, pair))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from maggy_like import StandaloneCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 SPACE = {"x": Float(0, 1)}
 
@@ -166,6 +166,7 @@ def test_standalone_gives_each_worker_its_own_gpu(
     assert "processes 9" in done.stdout
 
 
+@pytest.mark.usefixtures("connect_port")
 @pytest.mark.parametrize(
     ("master", "conf"),
     [

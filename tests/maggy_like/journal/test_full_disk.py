@@ -19,6 +19,7 @@ SCRIPT = """
 import os, resource, sys
 from pathlib import Path
 from maggy_like import Float, lagom
+from maggy_like.journal.local import LocalPlace
 
 folder, resumes = Path(sys.argv[1]), len(sys.argv) > 2
 
@@ -28,13 +29,19 @@ def train(x, reporter):
         reporter.checkpoint(step)
         reporter.report(score=x * step, step=step)
 
-def no_more_room(event):  # for this process; the workers have their own limit
-    limit = (folder / "run" / "journal.jsonl").stat().st_size + {room}
-    if not resumes and resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY:
+append = LocalPlace.append
+
+def append_while_there_is_room(place, data):  # room for this process; the workers have their own limit
+    append(place, data)
+    if b'"type":"created"' in data and not resumes:  # between two appends: nothing is written meanwhile
+        LocalPlace.append = append
+        limit = (folder / "run" / "journal.jsonl").stat().st_size + {room}
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
+LocalPlace.append = append_while_there_is_room
+
 result = lagom(train, {{"x": Float(0, 1)}}, optimizer="random", n_trials=8, workers=2, engine="local", max_budget=3,
-               callbacks=[no_more_room], name="run", directory=folder, progress=False, resume=resumes)
+               name="run", directory=folder, progress=False, resume=resumes)
 print(result.ending, *(t.state for t in result.trials), *(len(t.curve) for t in result.trials))
 """
 

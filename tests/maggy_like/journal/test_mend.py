@@ -93,7 +93,6 @@ def goes_on(name: str, events: list[Event]) -> None:
 NAMES = st.sampled_from(sorted(OPTIMIZERS))
 
 
-@pytest.mark.timeout(100)
 @settings(max_examples=250)
 @given(name=NAMES, seed=st.integers(0, 4), place=st.floats(0, 1, exclude_max=True), flip=st.integers(0, 255))
 def test_one_damaged_byte_or_line(name: str, seed: int, place: float, flip: int) -> None:

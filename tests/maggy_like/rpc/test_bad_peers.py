@@ -29,8 +29,9 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[EchoServer]:
-    monkeypatch.setattr(door, "HANDSHAKE_PATIENCE", 1.0)
+def echo(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[EchoServer]:
+    """Cuts nobody off for being slow, since any peer of a test may be, but where the test gives the patience."""
+    monkeypatch.setattr(door, "HANDSHAKE_PATIENCE", getattr(request, "param", 60.0))
     with echo_server() as made:
         yield made
 
@@ -39,8 +40,9 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[EchoServer]:
 def honest(echo: EchoServer) -> Iterator[Peer]:
     with peer(echo) as made:
         made.rounds(1)
+        echo.server.refused.clear()  # where patience is short it may have been cut off itself at first
         yield made
-        made.rounds(20, 5.0)  # it is served as before, whatever the test did
+        made.rounds(20)  # it is served as before, whatever the test did
 
 
 class Dealer:
@@ -76,6 +78,7 @@ def hello_frame(session: bytes, index: int = 1) -> bytes:
     return bare_frame(session, encode(hello(index)))
 
 
+@pytest.mark.parametrize("echo", [1.0], indirect=True, ids=["short"])
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
@@ -86,7 +89,7 @@ def hello_frame(session: bytes, index: int = 1) -> bytes:
     ],
 )
 def test_who_does_not_shake_hands_is_cut_off(echo: EchoServer, honest: Peer, said: bytes, reason: str) -> None:
-    with socket.create_connection(("127.0.0.1", echo.port), timeout=10) as stranger:
+    with socket.create_connection(("127.0.0.1", echo.port), timeout=60) as stranger:
         stranger.sendall(said)
         try:
             while stranger.recv(1000):  # our own greeting, then the end
@@ -103,7 +106,7 @@ def test_without_the_keys_no_frame_gets_through(echo: EchoServer, honest: Peer, 
     with Dealer(echo, **keys) as stranger:  # type: ignore[arg-type]
         with suppress(zmq.Again):  # it may have been turned away already
             stranger.socket.send(hello_frame(stranger.session), zmq.NOBLOCK)
-        assert stranger.events.poll(10_000)
+        assert stranger.events.poll(60_000)
         reason = "handshake without our key" if lacking == "server's key" else "key not on the list"
         wait_for(lambda: echo.server.refused == {reason: 1})
     assert [index for index, _ in echo.taken if index != 0] == []
@@ -147,14 +150,14 @@ def test_malformed_frames_are_refused_and_counted(echo: EchoServer, honest: Peer
 def test_many_frames_in_one_message_are_refused_as_one(echo: EchoServer, honest: Peer) -> None:
     with Dealer(echo) as bad:
         bad.socket.send_multipart([b"x"] * 100_000)
-        honest.rounds(20, 5.0)
+        honest.rounds(20)
         wait_for(lambda: echo.server.refused == {"malformed": 1})
 
 
 def test_a_frame_past_all_limits_ends_the_connection(echo: EchoServer, honest: Peer) -> None:
     with Dealer(echo) as bad:
         bad.socket.send(bytes(3 * MAX_FRAME))
-        assert bad.events.poll(20_000)
+        assert bad.events.poll(60_000)
 
 
 def test_a_peer_that_was_never_introduced_is_told_a_few_times_then_not_read(
@@ -164,7 +167,7 @@ def test_a_peer_that_was_never_introduced_is_told_a_few_times_then_not_read(
         for _ in range(MAX_STRIKES + 100):
             bad.socket.send(Link(bad.session).number(encode(Ready())))
         assert bad.answers(MAX_ANSWERS) == MAX_ANSWERS
-    assert echo.server.refused == {"unknown peer": MAX_STRIKES, "muted": 100}
+        wait_for(lambda: echo.server.refused == {"unknown peer": MAX_STRIKES, "muted": 100})
     assert sum("unknown peer" in line for line in caplog.messages) == 1
     shown = caplog.text
     for key in (*echo.keys.server, *echo.keys.client):
@@ -240,7 +243,8 @@ def test_a_worker_takes_its_connection_back_from_who_took_it(echo: EchoServer) -
         worker.rounds(1)
         session = worker.client._link.session
         with Dealer(echo) as thief:
-            thief.socket.send(bare_frame(session, encode(replace(hello(1), connection=2))))
+            next_hello = replace(hello(1), connection=worker.client._connections + 1)
+            thief.socket.send(bare_frame(session, encode(next_hello)))
             assert thief.answers(1) >= 1
             for _ in range(10):
                 worker.client.beat()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gate import Gate
 from wire import Proxy
 
 from maggy_like import Float, Reporter, lagom
@@ -19,7 +20,9 @@ from optimizers.events import AttemptEnded, Event, Measured
 pytestmark = pytest.mark.e2e
 
 
-def train_in_steps(x: float, reporter: Reporter) -> float:
+def train_in_steps(gate: str, x: float, reporter: Reporter) -> float:
+    if reporter.trial == 15:  # the last is not there before the connections broke often enough
+        open(gate, "rb").close()
     for step in range(1, reporter.budget + 1):
         time.sleep(0.02)
         reporter.report(loss=x * step, step=step)
@@ -39,6 +42,7 @@ def test_a_search_over_connections_that_break_loses_and_repeats_nothing(
 
     monkeypatch.setattr("maggy_like.job.Server", BehindProxy)
     over = threading.Event()
+    gate = Gate(tmp_path / "gate")
     resets = 0
 
     def cut() -> None:
@@ -47,14 +51,17 @@ def test_a_search_over_connections_that_break_loses_and_repeats_nothing(
             for path in paths:
                 resets += path.connections > 0
                 path.reset()
+            if resets == 5:
+                gate.open()
 
     cutter = threading.Thread(target=cut)
     cutter.start()
     events: list[Event] = []
     try:
         result = lagom(
-            train_in_steps, {"x": Float(0, 1)}, optimizer="asha", metric="loss", direction="min", max_budget=9,
-            n_trials=16, workers=2, engine="local", directory=tmp_path, progress=False, callbacks=[events.append],
+            train_in_steps, {"gate": gate.path, "x": Float(0, 1)}, optimizer="asha", metric="loss", direction="min",
+            max_budget=9, n_trials=16, workers=2, engine="local", directory=tmp_path / "runs", progress=False,
+            callbacks=[events.append],
         )  # fmt: skip
     finally:
         over.set()

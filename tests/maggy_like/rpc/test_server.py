@@ -20,6 +20,7 @@ from maggy_like.messages import (
     ToWorker,
     encode,
 )
+from maggy_like.rpc import door
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.security import RunKeys
@@ -31,7 +32,8 @@ WORKER = WorkerId(3, 0)
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(door, "HANDSHAKE_PATIENCE", 60.0)  # nobody is cut off, and counted, for being slow
     made = Server("127.0.0.1", KEYS, workers=4)
     yield made
     made.close()

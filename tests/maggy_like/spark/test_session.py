@@ -72,6 +72,7 @@ spark.stop()
     assert done.stdout.split() == ["local[1]", "7", "FATAL", "maggy_like", "True"]
 
 
+@pytest.mark.usefixtures("connect_port")
 def test_spark_connect(run_script: RunScript) -> None:
     pytest.importorskip("grpc")
     done = run_script(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from maggy_like import StandaloneCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 TESTS = {"PYTHONPATH": str(Path(fns.__file__).parent)}
 
@@ -46,8 +46,10 @@ if __name__ == "__main__":
 
 
 def jobs(spark: SparkSession) -> list[Any]:
-    """All jobs of the session, with their stages."""
-    listed = spark.sparkContext._jsc.sc().statusStore().jobsList(None)  # type: ignore[union-attr]
+    """All jobs of the session, with their stages, once the listener that knows them has heard of all."""
+    context = spark.sparkContext._jsc.sc()  # type: ignore[union-attr]
+    context.listenerBus().waitUntilEmpty(60_000)
+    listed = context.statusStore().jobsList(None)
     return [listed.apply(index) for index in range(listed.size())]
 
 
@@ -74,9 +76,7 @@ def test_the_training_runs_in_the_stage_of_the_search(spark_local: SparkSession,
 def test_a_training_survives_its_executor(
     standalone_cluster: StandaloneCluster, run_script: Any, tmp_path: Path
 ) -> None:
-    done = run_script(
-        ON_A_CLUSTER, standalone_cluster.master_url, tmp_path, standalone_cluster.conf, env=TESTS, timeout=150
-    )
+    done = run_script(ON_A_CLUSTER, standalone_cluster.master_url, tmp_path, standalone_cluster.conf, env=TESTS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "equal True 49" in done.stdout, done.stdout
     assert "attempts gang_lost completed" in done.stdout
@@ -117,7 +117,7 @@ if __name__ == "__main__":
 
 
 def test_a_gang_that_lost_a_spark_worker_for_good_goes_on_with_the_rest(run_script: Any, tmp_path: Path) -> None:
-    done = run_script(SHRINKING, tmp_path, env=TESTS, timeout=200)
+    done = run_script(SHRINKING, tmp_path, env=TESTS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "world sizes 2 1\n" in done.stdout, done.stdout
     assert "launched again without worker" in done.stdout

@@ -36,7 +36,7 @@ from maggy_like.messages import (
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.security import RunKeys
 from maggy_like.rpc.server import Server
-from maggy_like.worker import spare
+from maggy_like.worker import attempt, spare
 from maggy_like.worker.agent import Agent
 from maggy_like.worker.channel import Channel
 from maggy_like.worker.children import Child
@@ -269,6 +269,27 @@ def test_a_child_that_does_not_listen_stops_nothing(begin: Begin) -> None:
     assert stage.nursery.killed.get(timeout=PATIENCE) is child.child
 
 
+@pytest.mark.parametrize(
+    ("end", "kind"),
+    [({"status": 3}, "exit"), ({"status": -9}, "signal"), ({"status": -9, "killed": True}, "disconnected")],
+    ids=["exit", "somebody's kill", "our kill"],
+)
+def test_an_exit_that_is_told_late_is_still_the_trial_s_own(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any], kind: str
+) -> None:
+    """Of a child that is gone the connection ends first, and its fork server may have to wait for a core to say how."""
+    monkeypatch.setattr(attempt, "HANGUP_PATIENCE", 0.1)
+    stage = begin()
+    child = stage.next_child()
+    stage.next(Ready)
+    stage.say(assign(0))
+    assert child.hear() == assign(0)
+    child.channel.close()
+    assert stage.nursery.killed.get(timeout=PATIENCE) is child.child
+    stage.nursery.tell(child.child, **end)
+    assert stage.next(Finished).kind == kind
+
+
 def test_a_spare_child_that_cannot_be_forked_costs_the_running_trial_nothing(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +312,7 @@ def test_a_spare_child_that_cannot_be_forked_costs_the_running_trial_nothing(
 
 def test_a_worker_that_can_fork_no_child_at_all_says_so(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spare, "FORK_DELAY", 0.05)
+    monkeypatch.setattr("maggy_like.rpc.client.CLOSE_PATIENCE", PATIENCE)  # until the stage listens
     stage = begin()
     for _ in range(spare.MAX_STILLBORN):
         stage.nursery.tell(stage.next_child(ready=False).child, status=0, not_forked="no more processes")

@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
 import pytest
@@ -26,6 +26,13 @@ def run_ranks() -> RunRanks:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         with ProcessPoolExecutor(ranks, mp_context=context) as pool:
             futures = [pool.submit(_be_rank, rank, ranks, store.port, function, args) for rank in range(ranks)]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+            except BaseException:
+                for process in list(pool._processes.values()):
+                    process.kill()  # who waits for a rank that failed may wait for ever
+                raise
             return [future.result() for future in futures]
 
     return run
