@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+_MACHINE = Path("/proc/vmstat")
 
 
 def oom_kills() -> int:
@@ -13,8 +18,7 @@ def oom_kills() -> int:
     Those of this process's control group, with version 2 of the groups below it too; where that is not told, those of
     the machine; 0 where nothing is.
     """
-    told = _group("0::") / "memory.events", _group(r"\d+:memory:", "memory") / "memory.oom_control"
-    for counters in (*told, Path("/proc/vmstat")):
+    for counters in _places():
         with contextlib.suppress(OSError):
             if found := re.search(r"^oom_kill (\d+)$", counters.read_text(), re.MULTILINE):
                 return int(found[1])
@@ -27,10 +31,15 @@ def offer_as_victim() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _group(hierarchy: str, folder: str = "") -> Path:
-    """Where the control group of this process in a hierarchy shows its files."""
-    root = Path("/sys/fs/cgroup", folder)
-    with contextlib.suppress(OSError):
-        if found := re.search(rf"^{hierarchy}/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE):
-            return root / found[1]
-    return root
+def _places() -> Iterator[Path]:
+    """The files that may count the kills, those that say most of this process first."""
+    for hierarchy, folder, name in (
+        ("0:", "", "memory.events"),
+        (r"\d+:[^:\n]*\bmemory\b[^:\n]*", "memory", "memory.oom_control"),
+    ):
+        root = _CGROUPS / folder
+        with contextlib.suppress(OSError):
+            if found := re.search(rf"^{hierarchy}:/(.*)$", _OWN.read_text(), re.MULTILINE):
+                yield root / found[1] / name
+        yield root / name  # a container's own group may stand there, by another name than outside
+    yield _MACHINE

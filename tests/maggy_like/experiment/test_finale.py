@@ -216,6 +216,17 @@ def test_a_training_that_fails_for_good_ends_the_run() -> None:
     assert run.study.best is run.study.trials[1]
 
 
+def test_a_fault_of_all_ranks_is_the_same_whichever_rank_has_it_first() -> None:
+    run = trained()
+    for rank in (1, 0):
+        first, other = run.crew[rank], run.crew[1 - rank]
+        run.finish(first, outcome="raised", kind="exception", message="ValueError: x", at=1.0)
+        run.finish(other, outcome="stopped")
+    failure = run.study.trials[2].failure
+    assert failure is not None
+    assert failure.message == "rank 0: ValueError: x (attempt 2, just as the one before)"
+
+
 def test_a_training_may_report_nothing_and_return_nothing() -> None:
     run = trained()
     for worker in run.crew:
