@@ -83,11 +83,11 @@ def serve(
         finished = run_attempt(train_fn, parameters, reporter, assign, task, enter)
         if os.getpid() != process:  # a fork that train_fn made and let return; the trial has one end
             os._exit(0)
-        if service.sender is sender:  # an inline attempt may have been ended without it, and the next have begun
-            service.sender = None
         tell = partial(tell_end, channel, sender, reporter, finished)
         before_end(tell)
         tell()
+        if service.sender is sender:  # an inline attempt may have been ended without it, and the next have begun
+            service.sender = None
         done += 1
     if done == trials:  # the agent says when to exit: tearing a process down keeps a core busy for milliseconds
         service.assignments.get()
@@ -99,6 +99,8 @@ def tell_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Fin
         sender.flush()
         if finished.outcome == "returned":
             reporter.finish()
+        if finished.outcome != "raised":
+            reporter.tidy()
     except Disconnected:
         raise
     except Exception as error:
@@ -297,8 +299,7 @@ class _Service:
             case Decided(stop=stop) if sender is not None:
                 sender.verdicts.put(stop)
             case Kept(discard=discard) if sender is not None:
-                for url in discard:
-                    sender.discard.put(url)
+                sender.kept.put(discard)
             case Halt(trial=trial, attempt=attempt) if sender is not None and sender.gate is not None:
                 self._channel.send(encode(Held(trial, attempt, sender.gate.halt())))
             case Stop(at=int(report)) if sender is not None and sender.gate is not None:

@@ -257,3 +257,7 @@ class Reporter:
     def finish(self) -> None:
         """Tell the driver of the newest saved state, if it does not know. Called by the runtime."""
         self._saves.finish(self._step or 0)
+
+    def tidy(self) -> None:
+        """Remove saved states that are of no use any more. Called by the runtime."""
+        self._saves.tidy()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
+from queue import Empty
 from typing import Any, Protocol
 
 from maggy_like.messages import Beat, Checkpointed
 from maggy_like.worker.checkpoints import SHARDED, CheckpointStore, await_state
 from maggy_like.worker.metrics import ReportError
 from maggy_like.worker.sender import Sender
+
+ANSWER_PATIENCE = 0.5
+"""Seconds that a trial which is through waits for the driver to say which of its states may go."""
 
 
 class Saving(Protocol):
@@ -49,6 +55,7 @@ class Saves:
         self._untold: str | None = None
         self._step: int | None = None  # the first that was reported after it was saved
         self._saving: Saving | None = None
+        self._unanswered = 0  # states that the driver was told of, and may not have in its journal yet
         self._before: tuple[str | None, str | None] = None, None  # newest and untold, should that fail
 
     def save(self, state: Any) -> None:
@@ -114,6 +121,11 @@ class Saves:
             self.settle()
             self._tell(step if self._step is None else self._step)
 
+    def tidy(self) -> None:
+        """Remove what is of no use now that the function has ended; what the driver is late to say is left."""
+        if self._sender is not None:
+            self._tidy(self._sender, ANSWER_PATIENCE)
+
     def _write(self, state: Any) -> tuple[str, Saving | None]:
         """Write a state, or begin to; its URL, and the save that goes on."""
         if self._store.has_place and _is_sharded(state):
@@ -135,13 +147,22 @@ class Saves:
         if self._untold is not None and self._sender is not None and self._is_main:
             self._sender.flush()
             self._sender.send(Checkpointed(self._trial, self._attempt, step, self._untold))
+            self._unanswered += 1
             self._tidy(self._sender)
         self._untold = None
 
-    def _tidy(self, sender: Sender) -> None:
-        """Remove what is of no use any more, now that the newest state is written."""
-        while not sender.discard.empty():
-            self._store.remove_later(sender.discard.get())
+    def _tidy(self, sender: Sender, patience: float = 0.0) -> None:
+        """Remove what is of no use any more, now that the newest state is written.
+
+        Args:
+            patience: Seconds to wait for the driver's answers.
+        """
+        deadline = time.monotonic() + patience
+        with contextlib.suppress(Empty):
+            while self._unanswered:
+                for url in sender.kept.get(timeout=max(0.0, deadline - time.monotonic())):
+                    self._store.remove_later(url)
+                self._unanswered -= 1
         if self._is_main:
             self._store.tidy()
 

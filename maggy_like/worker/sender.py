@@ -58,7 +58,7 @@ class Sender:
         fault: Why the service thread could not send them; for the trial to raise.
         stopped: Whether the trial was told to stop.
         verdicts: The driver's answers; True stops.
-        discard: URLs of saved states that may go.
+        kept: For each state that the journal has, the URLs of those that may go now.
         gate: Through which reports go where several workers run the attempt together.
         is_main: Whether this one of them reports.
     """
@@ -68,7 +68,7 @@ class Sender:
         self.fault: Exception | None = None
         self.stopped = False
         self.verdicts: SimpleQueue[bool] = SimpleQueue()
-        self.discard: SimpleQueue[str] = SimpleQueue()
+        self.kept: SimpleQueue[tuple[str, ...]] = SimpleQueue()
         self.gate = Gate() if assign.place is not None else None
         self.is_main = assign.place is None or assign.place.rank == 0
         self._assign = assign

@@ -286,8 +286,9 @@ def test_a_rank_that_fails_ends_the_attempt_for_all_and_the_next_goes_on_as_if_n
     assert [event.world_size for event in events if isinstance(event, AttemptStarted)] == [WORKERS, WORKERS]
     for rank in range(WORKERS):
         log = (tmp_path / "runs" / "run" / "logs" / ("00000.log" if rank == 0 else f"00000-{rank}.log")).read_text()
-        assert "from step 0 on 2" in log
-        again = re.findall(r"from step (\d+) on 2", log)[1]
+        *first, again = re.findall(r"from step (\d+) on 2", log)
+        if fault != "kill the agent" or rank == 0:  # who is killed may not have read what was printed just before
+            assert first == ["0"]
         assert int(again) in (BUDGET // 2 - 1, BUDGET // 2)  # rank 0 may have been killed as it saved
 
 

@@ -15,21 +15,14 @@ from maggy_like import Reporter
 pytestmark = pytest.mark.e2e
 
 
-def await_answers(reporter: Reporter, states: str, step: int) -> None:
-    """Wait until the driver has said of all but the newest states that they may go, however late it is just now."""
-    assert reporter._sender is not None
-    before = [name for name in os.listdir(states) if not name.startswith(f"1-{step}.")]  # rank 1 may be ahead
-    gone: list[str] = []
-    while len(before) - len(gone) > 4:
-        gone.append(reporter._sender.discard.get(timeout=60))
-    for url in gone:
-        reporter._sender.discard.put(url)  # for the next checkpoint to remove
-
-
-def train(reporter: Reporter, steps: int, kill_at: int = 0, states: str = "") -> list[float]:
+def train(reporter: Reporter, steps: int, kill_at: int = 0) -> list[float]:
     """A sharded model that goes on from its last state; rank 1 of the first attempt dies in step ``kill_at``."""
     import torch
     import torch.distributed as dist
+
+    from maggy_like.worker import saves
+
+    saves.ANSWER_PATIENCE = 60.0  # the driver may be late on a busy machine
     from torch.distributed.fsdp import fully_shard
 
     if not dist.is_initialized():
@@ -62,8 +55,6 @@ def train(reporter: Reporter, steps: int, kill_at: int = 0, states: str = "") ->
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step == steps and states and reporter.is_main:
-            await_answers(reporter, states, step)
         reporter.checkpoint(state(step))
         reporter.report(loss=loss.item(), step=step)
     full = [value.full_tensor().flatten() for value in model.state_dict().values()]
@@ -78,11 +69,12 @@ def run(folder: Path, name: str, config: dict[str, Any], **options: Any) -> list
 
 
 def test_a_sharded_training_goes_on_after_a_rank_was_killed(tmp_path: Path) -> None:
-    states = tmp_path / "undisturbed" / "checkpoints" / "00000"
-    undisturbed = run(tmp_path, "undisturbed", {"steps": 12, "states": str(states)}, workers=2)
+    undisturbed = run(tmp_path, "undisturbed", {"steps": 12}, workers=2)
     disturbed = run(tmp_path, "disturbed", {"steps": 12, "kill_at": 9}, workers=2)
     assert disturbed == undisturbed
     log = (tmp_path / "disturbed" / "logs" / "00000.log").read_text()
     assert "goes on after step 0 with 2" in log
     assert any(f"goes on after step {step} with 2" in log for step in (6, 7, 8))  # the last may not be written yet
-    assert len(list(states.iterdir())) <= 5  # two, the best, and what just came
+    states = tmp_path / "undisturbed" / "checkpoints" / "00000"
+    assert {f"1-{step}.dcp" for step in (11, 12)} <= {state.name for state in states.iterdir()}
+    assert len(list(states.iterdir())) <= 3  # the last two and the best

@@ -150,7 +150,7 @@ def test_states_go_when_the_driver_says_so_and_a_newer_one_is_there(tmp_path: Pa
         line.reporter.checkpoint({"weights": torch.full((2,), float(step))})
         line.reporter.report(1.0, step=step)
     urls = [message.url for message in line.messages if isinstance(message, Checkpointed)]
-    line.sender.discard.put(urls[0])
+    line.sender.kept.put((urls[0],))
     assert torch.equal(load_state(urls[0])["weights"], torch.ones(2))
     line.reporter.checkpoint("newer")
     with pytest.raises(FileNotFoundError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,33 @@ def test_states_go_only_when_the_driver_says_so(tmp_path: Path) -> None:
     for step in range(1, 4):
         rank.step(step)
     assert files(tmp_path) == ["2-1.pkl", "2-2.pkl", "2-3.pkl"]
-    rank.sender.discard.put(rank.told[0].url)
+    rank.sender.kept.put((rank.told[0].url,))
     rank.step(4)
     assert files(tmp_path) == ["2-2.pkl", "2-3.pkl", "2-4.pkl"]
+
+
+def test_what_may_go_is_gone_when_the_function_has_ended(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    for step in range(1, 4):
+        rank.step(step)
+    answers: list[tuple[str, ...]] = [(), (rank.told[0].url,), (rank.told[1].url,)]
+    answering = threading.Timer(0.05, lambda: [rank.sender.kept.put(answer) for answer in answers])
+    answering.start()
+    rank.saves.finish(3)
+    rank.saves.tidy()
+    answering.join()
+    assert files(tmp_path) == ["2-3.pkl"]
+
+
+def test_a_driver_that_does_not_answer_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maggy_like.worker.saves.ANSWER_PATIENCE", 0.01)
+    rank = Rank(tmp_path)
+    rank.step(1)
+    rank.step(2)
+    rank.saves.tidy()
+    assert files(tmp_path) == ["2-1.pkl", "2-2.pkl"]
 
 
 def test_only_rank_0_writes_and_tells_and_all_ranks_know_the_url(tmp_path: Path) -> None:
@@ -98,7 +123,7 @@ def test_a_rank_removes_nothing_that_rank_0_has_written(tmp_path: Path) -> None:
     ranks = [Rank(tmp_path, rank, 2) for rank in range(2)]
     for rank in ranks:
         rank.step(1)
-    ranks[1].sender.discard.put(ranks[0].told[0].url)
+    ranks[1].sender.kept.put((ranks[0].told[0].url,))
     ranks[1].step(2)
     assert files(tmp_path) == ["2-1.pkl"]
 
@@ -161,7 +186,7 @@ def test_a_save_that_fails_changes_nothing(tmp_path: Path, request: pytest.Fixtu
         rank.saves.save("end of step 2")
     full_disk.undo()
     rank.saves.reported(2)
-    rank.sender.discard.put(rank.told[0].url)
+    rank.sender.kept.put((rank.told[0].url,))
     assert [path.name for path in sorted((tmp_path / "00003").iterdir())] == ["2-1.pkl", "2-2.pkl"]
     assert [told.url.rpartition("/")[2] for told in rank.told] == ["2-1.pkl", "2-2.pkl"]
     assert rank.saves.restore(None) == "middle of step 2"
@@ -305,7 +330,7 @@ def test_what_was_told_of_is_there_until_it_may_go(tmp_path_factory: pytest.Temp
                 rank.saves.reported(step)
             case "discard" if len(rank.told) > 1:
                 may_go.add(rank.told[-2].url)
-                rank.sender.discard.put(rank.told[-2].url)
+                rank.sender.kept.put((rank.told[-2].url,))
         for told in rank.told:
             path = Path(told.url.removeprefix("file://"))
             assert path.exists() or told.url in may_go
