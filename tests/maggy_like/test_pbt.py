@@ -31,12 +31,14 @@ def anneal(rate: float, reporter: Any) -> None:
         reporter.report(loss=loss, step=step)
 
 
-def anneal_late(born: str, gate: str, rate: float, reporter: Any) -> None:
+def anneal_late(rested: str, born: str, gate: str, rate: float, reporter: Any) -> None:
     """``anneal``; the first child dies before it has read its parent's state, and reads it late.
 
-    Nobody goes on from its first rest before there is a child: a slow worker's trial would be the last to rest, and
-    the others, which alone can be parents, would have run to the end by then.
+    The worst of the first four is the last to rest, so that it is judged beside all others and given up. None of them
+    goes on from its first rest before there is a child: all who can be its parent might have run to the end by then.
     """
+    if reporter.trial == 3 and reporter.attempt == 1:
+        open(rested, "rb").close()
     if reporter.trial < 4 and reporter.attempt == 2:
         open(born, "rb").close()
     if reporter.trial == 4 and reporter.attempt == 1:
@@ -102,17 +104,22 @@ def check_store(result: Result) -> None:
 
 def test_a_child_that_reads_late_finds_its_parent_s_state(tmp_path: Path) -> None:
     """The child is killed, and waits until its parent has run to the end; the parent's old state is still there."""
-    born, gate = Gate(tmp_path / "born"), Gate(tmp_path / "gate")
+    rested, born, gate = (Gate(tmp_path / name) for name in ("rested", "born", "gate"))
     parents: list[int | None] = []
+    resting: set[int] = set()
 
     def on_event(event: Event) -> None:
         if isinstance(event, TrialCreated) and event.trial == 4:
             parents.append(event.parent)
             born.open()
+        if isinstance(event, AttemptEnded) and event.state is TrialState.PAUSED:
+            resting.add(event.trial)
+            if resting == {0, 1, 2}:
+                rested.open()
         if isinstance(event, AttemptEnded) and event.state is TrialState.COMPLETED and event.trial in parents:
             gate.open()
 
-    gates = {"born": born.path, "gate": gate.path}
+    gates = {"rested": rested.path, "born": born.path, "gate": gate.path}
     space = {**gates, **SPACE}
     points = [{**gates, "rate": rate} for rate in (0.5, 0.3, 0.02, 0.01)]  # a good half, a bad half
     optimizer = PBT(population=4, interval=2)
