@@ -17,9 +17,9 @@ from maggy_like.engines.choice import choose_engine
 from maggy_like.errors import ConfigError
 from maggy_like.handle import Experiment
 from maggy_like.inspection import check_parameters, modules_of, pickle_train_fn
-from maggy_like.job import Job, carry_out, check_watchers
+from maggy_like.job import Job, check_watchers
 from maggy_like.result import Result
-from maggy_like.training import result_of
+from maggy_like.training import search
 from maggy_like.watch import Callback
 from optimizers.base import Optimizer
 from optimizers.objectives import Direction
@@ -154,6 +154,8 @@ def lagom(
         EngineError: The engine cannot provide the gang.
         JournalError: The run's files are in use, damaged, or of another search.
 
+    An error that ends a search which had begun has the result so far: ``error.result``.
+
     Example:
         >>> def train(lr, units, reporter):
         ...     for step in range(1, reporter.budget + 1):
@@ -235,7 +237,7 @@ def lagom(
         callbacks,
         experiment,
     )
-    result = result_of(job, carry_out(job))
+    result = search(job)
     if study is None:
         return result
     answer = study.outcome(result.trials, result.objective, result.direction)

@@ -62,10 +62,12 @@ class Outcome:
     Attributes:
         machine: With the study.
         seconds: Wall time.
+        error: What ended it early, to be raised by the caller once it has the result so far.
     """
 
     machine: StateMachine
     seconds: float
+    error: Exception | None = None
 
 
 def check_watchers(callbacks: Sequence[Callback], handle: Experiment | None) -> None:
@@ -84,7 +86,7 @@ def check_watchers(callbacks: Sequence[Callback], handle: Experiment | None) -> 
 
 
 def carry_out(job: Job) -> Outcome:
-    """Run a job; Ctrl-C ends it with what there is.
+    """Run a job; Ctrl-C ends it with what there is, and so does an error once it has begun (:attr:`Outcome.error`).
 
     Raises:
         EngineError: The engine cannot provide the gang.
@@ -105,6 +107,7 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
     proposer = ProcessProposer(study) if in_process else DirectProposer(study)
     keys, run_id = RunKeys(), secrets.token_hex(8)
     journal, told = open_journal(settings, machine, run_id)
+    failure: Exception | None = None
     try:
         server = Server(engine.driver_host(), keys, size)
         try:
@@ -151,12 +154,12 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
                 raise error
         except Exception as error:
             error.add_note(f"the run's files are in {settings.directory}; resume=True goes on with it")
-            raise
+            failure = error
         finally:
             server.close()
     finally:
         journal.close()
-    return Outcome(machine, time.monotonic() - started)
+    return Outcome(machine, time.monotonic() - started, failure)
 
 
 def _machine(settings: Settings, size: int) -> StateMachine:

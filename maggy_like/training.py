@@ -16,7 +16,7 @@ from maggy_like.config import Settings, check_least, check_settings, whole
 from maggy_like.display import make_display
 from maggy_like.engines.base import Engine
 from maggy_like.engines.choice import choose_engine
-from maggy_like.errors import ConfigError, TrainingError
+from maggy_like.errors import ConfigError, MaggyError, TrainingError
 from maggy_like.experiment import StateMachine
 from maggy_like.handle import Experiment
 from maggy_like.inspection import (
@@ -149,7 +149,10 @@ def run(
         handle=experiment,
         keep=partial(keep_answer, settings.store),
     )
-    return _answer(carry_out(job).machine, settings)
+    outcome = carry_out(job)
+    if outcome.error is not None:
+        raise outcome.error
+    return _answer(outcome.machine, settings)
 
 
 def _answer(machine: StateMachine, settings: Settings) -> Any:
@@ -225,6 +228,21 @@ def check_config(config: Mapping[str, Any] | None) -> Config:
                 "or functools.partial(train_fn, ...)"
             )
     return given
+
+
+def search(job: Job) -> Result:
+    """Carry a search out, and the training that follows it.
+
+    Raises:
+        MaggyError: Something ended it early; the error has the result so far.
+    """
+    outcome = carry_out(job)
+    result = result_of(job, outcome)
+    if outcome.error is None:
+        return result
+    if isinstance(outcome.error, MaggyError):
+        outcome.error.result = result
+    raise outcome.error
 
 
 def result_of(job: Job, outcome: Outcome) -> Result:
@@ -311,4 +329,7 @@ class _Again:
         job = replace(
             self.job, settings=settings, preload=preload, display=make_display(progress), callbacks=(), handle=None
         )
-        return training_of(carry_out(job).machine, settings)
+        outcome = carry_out(job)
+        if outcome.error is not None:
+            raise outcome.error
+        return training_of(outcome.machine, settings)

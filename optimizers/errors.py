@@ -10,9 +10,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class MaggyError(Exception):
-    """Root of every error that this project raises on purpose."""
+    """Root of every error that this project raises on purpose.
+
+    Attributes:
+        result: The :class:`maggy_like.Result` so far of the search that ended with this error; None where no search
+            had begun.
+
+    Example:
+        >>> try:
+        ...     result = lagom(train_fn, space)
+        ... except MaggyError as error:
+        ...     result = error.result
+    """
+
+    result: Any = None
 
 
 class UserError(MaggyError, ValueError):

@@ -179,16 +179,20 @@ def float_of(x: str) -> float:
     return float(x)
 
 
-def test_an_optimizer_that_fails_is_raised_with_the_run_s_place(search: Any) -> None:
-    from optimizers.base import History, Optimizer
+def test_an_optimizer_that_fails_is_raised_with_the_run_s_place_and_the_result_so_far(search: Any) -> None:
+    from optimizers.base import WAIT, Answer, History, Optimizer
 
     class Broken(Optimizer):
-        def ask(self, index: int, history: History) -> dict[str, Any]:
-            return {"x": 5.0}
+        def ask(self, index: int, history: History) -> Answer:
+            if not index:
+                return {"x": 0.5}
+            return {"x": 5.0} if history.observations else WAIT
 
     with pytest.raises(OptimizerError, match=r"Broken proposed \{'x': 5.0\}") as caught:
         search(fns.climb, optimizer=Broken(), n_trials=2)
     assert "resume=True" in caught.value.__notes__[0]
+    assert caught.value.result.ending == "error"
+    assert caught.value.result.best_config == {"x": 0.5}
 
 
 def test_callbacks_see_every_event_and_one_that_raises_is_left_out(search: Any) -> None:
