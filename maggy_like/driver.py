@@ -155,40 +155,52 @@ class Driver:
     # -- the driver's thread ------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Serve to the end; whatever fails, the caller is told of it."""
         try:
-            self._execute(self._experiment.start(self._now()))
-            tick = drawn = stalled = 0.0
-            while not (self._released or self._all_left()):
-                commands: list[Command] = []
-                asked = time.monotonic()
-                heard = list(self._server.poll(min(TICK, SNAPSHOT_INTERVAL)))
-                if (waited := time.monotonic() - asked) > STALL:
-                    stalled += waited
-                for received in heard:
-                    commands += self._handle(self._take(received))
-                while self._posted:
-                    commands += self._handle(self._posted.popleft())
-                now = time.monotonic()
-                if now - tick >= TICK:
-                    commands += self._handle(Tick(stalled))  # at once after the poll: it judges by what has been heard
-                    tick, stalled = now, 0.0
-                    self._journal.renew()
-                if self._timeout is not None and self.elapsed() > self._timeout:
-                    self._timeout = None  # told once: a training may follow
-                    commands += self._handle(StopRequested("timeout"))
-                self._execute(commands)
-                if now - drawn >= SNAPSHOT_INTERVAL:
-                    drawn = now
-                    self.snapshot = self._draw()
+            self._serve()
         except BaseException as error:
-            self.error = error
-            with contextlib.suppress(Exception):  # it may be the server that failed
-                for worker in self._experiment.workers.values():
-                    self._server.send(worker.id, Shutdown())
+            self._failed(error)
         finally:
-            self.snapshot = self._draw()
             self._asks.put(None)
             self.done.set()
+        try:
+            self.snapshot = self._draw()
+        except BaseException as error:
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Keep what the driver failed of first, and let the workers go."""
+        self.error = self.error or error
+        with contextlib.suppress(Exception):  # it may be the server that failed
+            for worker in self._experiment.workers.values():
+                self._server.send(worker.id, Shutdown())
+
+    def _serve(self) -> None:
+        """Take in what arrives, and carry out what follows from it, until the search is over."""
+        self._execute(self._experiment.start(self._now()))
+        tick = drawn = stalled = 0.0
+        while not (self._released or self._all_left()):
+            commands: list[Command] = []
+            asked = time.monotonic()
+            heard = list(self._server.poll(min(TICK, SNAPSHOT_INTERVAL)))
+            if (waited := time.monotonic() - asked) > STALL:
+                stalled += waited
+            for received in heard:
+                commands += self._handle(self._take(received))
+            while self._posted:
+                commands += self._handle(self._posted.popleft())
+            now = time.monotonic()
+            if now - tick >= TICK:
+                commands += self._handle(Tick(stalled))  # at once after the poll: it judges by what has been heard
+                tick, stalled = now, 0.0
+                self._journal.renew()
+            if self._timeout is not None and self.elapsed() > self._timeout:
+                self._timeout = None  # told once: a training may follow
+                commands += self._handle(StopRequested("timeout"))
+            self._execute(commands)
+            if now - drawn >= SNAPSHOT_INTERVAL:
+                drawn = now
+                self.snapshot = self._draw()
 
     def _all_left(self) -> bool:
         """Whether the search is over and everybody knows: a worker that is late must still be told."""
@@ -308,15 +320,24 @@ class Driver:
     # -- the optimizer's thread ---------------------------------------------------------------
 
     def _propose(self) -> None:
-        """Get proposals beside the server's loop; the history is this thread's alone."""
-        self._proposer.start(lambda line: self.lines.append(LogLine(None, line)))
-        while (ask := self._asks.get()) is not None:
-            try:
-                proposal = self._experiment.study.checked(self._proposer.ask(ask.index, ask.updates))
-                answer = SuggestionReady(ask.index, proposal)
-            except Exception as error:
-                answer = SuggestionReady(ask.index, None, error)
-            except BaseException as error:  # sys.exit() of an optimizer is an error like any other
-                answer = SuggestionReady(ask.index, None, OptimizerError(f"the optimizer raised {error!r}"))
-            self.post(answer)
-        self._proposer.close()
+        """Get proposals beside the server's loop; a proposer that cannot work at all ends the search."""
+        try:
+            self._proposer.start(lambda line: self.lines.append(LogLine(None, line)))
+            while (ask := self._asks.get()) is not None:
+                self.post(self._ask(ask))
+            self._proposer.close()
+        except BaseException as error:
+            self.post(StopRequested("error", _as_exception(error)))
+
+    def _ask(self, ask: AskOptimizer) -> SuggestionReady:
+        """The optimizer's answer; the history is this thread's alone."""
+        try:
+            proposal = self._experiment.study.checked(self._proposer.ask(ask.index, ask.updates))
+        except BaseException as error:
+            return SuggestionReady(ask.index, None, _as_exception(error))
+        return SuggestionReady(ask.index, proposal)
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """What the caller gets to see: a ``sys.exit()`` of an optimizer is an error like any other."""
+    return error if isinstance(error, Exception) else OptimizerError(f"the optimizer raised {error!r}")
