@@ -72,7 +72,8 @@ def lagom(
         train_fn: Trains with one configuration. Its parameters are filled by name: those of the
             search space, and ``reporter``, ``config`` (all as a dict) or ``budget``. It reports
             as it goes (``reporter.report(accuracy=..., step=...)``) and returns the objective, a
-            dict of metrics with the objective in it, or None to let the last report stand.
+            dict of metrics with the objective in it, or None to let the last report stand. What is no number in the
+            dict is kept in the trial's ``attributes``.
         searchspace: Domains by name: ``Float(1e-4, 1e-1, log=True)``, ``Integer(16, 256)``,
             ``["relu", "gelu"]`` for a choice, a plain value for a constant.
         optimizer: A name, or an :class:`~optimizers.base.Optimizer` (or its class). ``"asha"`` halves at

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.attributes import attribute_names
 from maggy_like.errors import UserError
 from optimizers.adapters.optuna_space import quiet
 from optimizers.domain import Domain
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from maggy_like.result import Result
+
+OWN_ATTRIBUTES = ("attempts", "step", "failure")
+"""What an exported trial has as user attributes besides those of the function."""
 
 
 def require_optuna(purpose: str) -> None:
@@ -51,11 +56,13 @@ def to_optuna(result: Result, storage: str | BaseStorage | None, study_name: str
         except optuna.exceptions.DuplicatedStudyError:
             raise UserError(f"the storage has a study named {name!r} already; pass another study_name") from None
         study.set_metric_names([result.objective, *(name for _, name in result.others)])
-        study.add_trials([_frozen(trial, dims, now) for trial in result.trials])
+        taken = {*OWN_ATTRIBUTES, *(name for trial in result.trials for name in trial.metrics)}
+        names = attribute_names(result.trials, taken)
+        study.add_trials([_frozen(trial, dims, now, names) for trial in result.trials])
     return study
 
 
-def _frozen(trial: Trial, dims: dict[str, BaseDistribution], now: datetime) -> FrozenTrial:
+def _frozen(trial: Trial, dims: dict[str, BaseDistribution], now: datetime, names: Mapping[str, str]) -> FrozenTrial:
     import optuna
 
     states = {
@@ -72,14 +79,16 @@ def _frozen(trial: Trial, dims: dict[str, BaseDistribution], now: datetime) -> F
     if state is optuna.trial.TrialState.COMPLETE and not has_value:
         state, failure = optuna.trial.TrialState.FAIL, failure or f"the value is {trial.value}"
     ended = state in (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
-    attrs: dict[str, Any] = {"attempts": trial.attempt, "step": trial.step, "failure": failure}
+    own = zip(OWN_ATTRIBUTES, (trial.attempt, trial.step, failure), strict=True)
+    attrs: dict[str, Any] = {name: attr for name, attr in own if attr is not None}
+    attrs |= {names[name]: attr for name, attr in trial.attributes.items()}
     frozen = optuna.trial.create_trial(
         state=state,
         values=values if ended and has_value else None,
         params=trial.config,
         distributions={name: dims[name] for name in trial.config},
         intermediate_values=dict(zip(trial.curve.steps, trial.curve.values, strict=True)),
-        user_attrs={**{name: attr for name, attr in attrs.items() if attr is not None}, **trial.metrics},
+        user_attrs={**attrs, **trial.metrics},
     )
     if state.is_finished():
         frozen.datetime_complete = now

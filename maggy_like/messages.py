@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 UNBOUNDED = 2**31 - 1
 """The budget of a function that nobody gave a number of steps."""
@@ -132,6 +132,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
         outcome: ``returned``, ``stopped`` (as told), ``raised`` or ``died`` (without a word).
         kind: Of the failure (see :class:`optimizers.trial.Failure`).
         at: When it failed, in Unix time: which rank was the first.
+        attributes: What the function returned beside its numbers (see :func:`maggy_like.attributes.as_attributes`).
         returned: What a function that is no training returned, if it is plain data.
         stored: URL of what it returned, if it is not.
     """
@@ -147,6 +148,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     at: float = 0.0
     returned: Any = None
     stored: str = ""
+    attributes: dict[str, Any] = {}
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):

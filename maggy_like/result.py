@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.attributes import attribute_names
 from maggy_like.display.text import config_text, duration, number
 from maggy_like.errors import UserError
 from maggy_like.export import to_optuna
@@ -191,9 +192,10 @@ class Result:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a trial: number, state, value, step, attempts, seconds, failure, parent, and the parameters.
+        """A row a trial: number, state, value, step, attempts, seconds, failure, parent, parameters, and attributes.
 
         Where there are several objectives, each has a column of its own instead of ``value``: ``value_accuracy``, ...
+        An attribute with the name of another column has the column ``attribute_NAME``.
         """
         import pandas
 
@@ -211,6 +213,9 @@ class Result:
             }
             for trial in self.trials
         ]
+        names = attribute_names(self.trials, taken={*self.space.domains, *(name for row in rows for name in row)})
+        for trial, row in zip(self.trials, rows, strict=True):
+            row |= {names[name]: value for name, value in trial.attributes.items()}
         return pandas.DataFrame(rows)
 
     def curves(self) -> pandas.DataFrame:

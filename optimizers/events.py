@@ -89,6 +89,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended")
         value: The objective's final value, if there is one.
         metrics: The other metrics that ``train_fn`` returned.
         failure: Why, for ``failed``, ``pending`` and a ``stopped`` that a rule did not ask for.
+        attributes: What ``train_fn`` returned that is no number, as plain data.
     """
 
     trial: int
@@ -98,6 +99,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended")
     value: float | None = None
     metrics: dict[str, float] = {}
     failure: Failure | None = None
+    attributes: dict[str, Any] = {}
 
 
 Event = TrialCreated | AttemptStarted | Measured | CheckpointSaved | AttemptEnded

@@ -183,19 +183,30 @@ class Study:
                 self._ended(event)
         return Decision.CONTINUE
 
-    def conclude(self, trial: Trial, value: float | None, metrics: Mapping[str, float], now: float) -> list[Event]:
+    def conclude(
+        self,
+        trial: Trial,
+        value: float | None,
+        metrics: Mapping[str, float],
+        now: float,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> list[Event]:
         """The events that say: the training function returned.
 
         A value returned before the budget was reported stands for the whole grant.
 
         Args:
             value: What it returned as the objective, or None to take the last report.
+            attributes: What it returned that is no number.
         """
         final = value if value is not None else trial.curve.last
+        rest: dict[str, Any] = {"metrics": dict(metrics), "attributes": dict(attributes or {})}
         if final is None and trial.training:
-            return [AttemptEnded(trial.id, trial.attempt, TrialState.COMPLETED, now, None, dict(metrics))]
+            return [AttemptEnded(trial.id, trial.attempt, TrialState.COMPLETED, now, **rest)]
         if final is None:
-            failure = Failure("no_value", "train_fn returned None and reported nothing; return a number or report one")
+            failure = Failure(
+                "no_value", "train_fn returned no number and reported nothing; return a number or report one"
+            )
             return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
         if not trial.training and (missing := self.objectives.missing(trial, metrics)):
             failure = Failure("no_value", missing)
@@ -205,7 +216,7 @@ class Study:
             objective = trial.objective or "value"
             events.append(Measured(trial.id, trial.attempt, objective, {objective: ([trial.budget], [final])}))
         state = TrialState.COMPLETED if self.is_final(trial) else TrialState.PAUSED
-        events.append(AttemptEnded(trial.id, trial.attempt, state, now, final, dict(metrics)))
+        events.append(AttemptEnded(trial.id, trial.attempt, state, now, final, **rest))
         return events
 
     def started(self, trial: Trial, worker: int, now: float, world_size: int = 1) -> AttemptStarted:
@@ -283,6 +294,8 @@ class Study:
         self._rank(trial)
         if event.metrics:
             trial.metrics = event.metrics
+        if event.attributes:
+            trial.attributes = event.attributes
         self._move(trial, event.state)
         if event.state is TrialState.PENDING:
             trial.losses += event.failure is None or event.failure.kind not in UNCOUNTED

@@ -106,6 +106,7 @@ class Trial:
         values: All objectives, in order, as of its last ended attempt; empty in a search of one.
         rested: Whether an attempt has ended.
         metrics: What ``train_fn`` returned beside the objective.
+        attributes: What it returned that is no number: text, booleans, lists and dicts of such.
         failure: Why it failed, or why its last attempt was lost; the journal has every attempt's.
         checkpoint: The newest saved state.
         rest: The state that another trial may start from: the newest as it last paused, or as it ended if it
@@ -132,6 +133,7 @@ class Trial:
     values: tuple[float, ...] = ()
     rested: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
     checkpoint: Checkpoint | None = None
     rest: Checkpoint | None = None

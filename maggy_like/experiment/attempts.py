@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from maggy_like.attributes import as_attributes
 from maggy_like.experiment.commands import Append, Command, Show
 from maggy_like.experiment.states import SavedStates
 from maggy_like.experiment.workers import Team, without_rank
@@ -121,7 +122,8 @@ class Attempts:
     def conclude(self, trial: Trial, message: Finished) -> None:
         """End an attempt whose function returned."""
         self._warn_if_silent(trial)
-        for change in self._study.conclude(trial, message.value, message.metrics, self._now):
+        attributes = as_attributes(message.attributes)
+        for change in self._study.conclude(trial, message.value, message.metrics, self._now, attributes):
             self.record(change)
         if trial.state is TrialState.FAILED and trial.failure is not None:
             self._show_failure(trial, trial.failure)

@@ -15,7 +15,7 @@ from maggy_like.errors import JournalError
 from maggy_like.journal.earlier import EarlierResult
 from optimizers.events import Event, from_json, to_json
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class RunHeader(msgspec.Struct, frozen=True, tag="run"):

@@ -33,11 +33,11 @@ from maggy_like.messages import (
     encode,
 )
 from maggy_like.worker.channel import Channel, Disconnected
-from maggy_like.worker.checkpoints import CheckpointStore, returned_url, save_state
+from maggy_like.worker.checkpoints import CheckpointStore
 from maggy_like.worker.failures import as_told, format_message, format_traceback, kind_of
 from maggy_like.worker.invoke import arguments_for
-from maggy_like.worker.metrics import ReportError, as_number, check_name, is_encodable, pick_objective
 from maggy_like.worker.reporter import BudgetUsed, Reporter, TrialStopped
+from maggy_like.worker.returned import read_returned
 from maggy_like.worker.sender import Sender
 from maggy_like.worker.task import WorkerTask
 
@@ -188,57 +188,6 @@ def raised(
         )
     trace = as_told(format_traceback(error))
     return Finished(trial, attempt, "raised", kind=kind, message=as_told(message), traceback=trace, at=at)
-
-
-def read_returned(returned: object, reporter: Reporter, assign: Assign, task: WorkerTask) -> Finished:
-    """What rank 0 says of the end of a function that returned; of the others, nothing is asked.
-
-    Raises:
-        ReportError: It is no training's value (see :func:`read_value`), or cannot be saved.
-    """
-    trial, attempt = assign.trial, assign.attempt
-    if not reporter.is_main:
-        return Finished(trial, attempt, "returned")
-    if not task.returns_anything:
-        return Finished(trial, attempt, "returned", *read_value(returned, reporter.objective))
-    if is_plain(returned):
-        return Finished(trial, attempt, "returned", returned=returned)
-    url = returned_url(task.store)
-    save_state(url, returned)
-    return Finished(trial, attempt, "returned", stored=url)
-
-
-def is_plain(value: object) -> bool:
-    """Whether a value arrives as it is sent: numbers, text, and lists and dicts of such."""
-    if isinstance(value, list):
-        return all(map(is_plain, value))
-    if isinstance(value, dict):
-        return all(type(key) is str and is_encodable(key) for key in value) and all(map(is_plain, value.values()))
-    return (
-        value is None
-        or type(value) in (bool, float, bytes)
-        or (type(value) is str and is_encodable(value))
-        or (type(value) is int and -(1 << 63) <= value < 1 << 63)
-    )
-
-
-def read_value(returned: object, objective: str | None) -> tuple[float | None, dict[str, float]]:
-    """The objective and the other metrics in what the training function returned.
-
-    Raises:
-        ReportError: It is neither a number, nor a dict of numbers with the objective, nor None.
-    """
-    if returned is None:
-        return None, {}
-    if isinstance(returned, dict):
-        metrics = {str(name): as_number(f"train_fn's {name!r}", value) for name, value in returned.items()}
-        for name in metrics:
-            check_name(name)
-        return metrics[pick_objective(metrics, objective)], metrics
-    try:
-        return as_number("train_fn's value", returned), {}
-    except ReportError as error:
-        raise ReportError(f"{error}; return a number, a dict of numbers, or None after reports") from None
 
 
 class _Service:

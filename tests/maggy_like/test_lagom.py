@@ -159,7 +159,7 @@ def test_the_time_limit_gives_the_result_so_far(search: Any, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (None, "returned None and reported nothing"),
+        (None, "returned no number and reported nothing"),
         ("high", "train_fn's value must be a number, got 'high' of type str; return a number, a dict"),
         ({"acc": 1.0}, "the metric 'score' is missing; given: acc"),
     ],

@@ -47,7 +47,7 @@ FAULTS = {  # how: (kind, words, attempts)
     "scribble": ("disconnected", CLOSED, 2),
     "report text": ("report", "report.score=.... must be a number, got 'high'", 1),
     "fall back": ("report", "step=2 does not come after step=3", 1),
-    "no value": ("no_value", "returned None and reported nothing", 1),
+    "no value": ("no_value", "returned no number and reported nothing", 1),
 }
 SILENCE = ("timeout", "reported nothing for report_timeout=3 s", 2)
 SILENT = {"hang": SILENCE, "hang deaf": SILENCE}

@@ -272,7 +272,7 @@ def test_nothing_reported_and_nothing_returned_is_a_failure_that_says_so() -> No
     worker = hand.join(0)
     hand.finish(worker)
     assert hand.states() == ["failed"]
-    assert any("returned None and reported nothing" in text for text in hand.shown)
+    assert any("returned no number and reported nothing" in text for text in hand.shown)
 
 
 def test_stopping_asha_answers_at_milestones() -> None:
