@@ -136,7 +136,7 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
                 keep=job.keep,
                 timeout=settings.timeout,
             )
-            driver.lines.extend(LogLine(None, hint) for hint in (*settings.hints, *_fit(settings, size), *told))
+            driver.lines.extend(LogLine(None, hint) for hint in (*_hints(settings, engine, size), *told))
             if job.handle is not None:
                 job.handle.attach(lambda: driver.post(StopRequested("stopped")))
             run_search(
@@ -211,15 +211,15 @@ def gang_size(settings: Settings, engine: Engine) -> int:
     return size
 
 
-def _fit(settings: Settings, size: int) -> list[str]:
-    """A word on workers that cannot be used."""
-    rest = size % settings.workers_per_trial
-    if not rest:
-        return []
-    return [
-        f"workers={size} is no multiple of workers_per_trial={settings.workers_per_trial}: {rest} of them will idle "
-        "while the others run trials"
-    ]
+def _hints(settings: Settings, engine: Engine, size: int) -> list[str]:
+    """What the reader should know before the run begins: of the settings, and of workers that cannot be used."""
+    hints = [*settings.hints, *engine.hints(size)]
+    if rest := size % settings.workers_per_trial:
+        hints.append(
+            f"workers={size} is no multiple of workers_per_trial={settings.workers_per_trial}: {rest} of them will "
+            "idle while the others run trials"
+        )
+    return hints
 
 
 def _first_snapshot(settings: Settings) -> Snapshot:

@@ -63,6 +63,10 @@ class Engine(ABC):
     def default_workers(self) -> int:
         """Size of the gang when the caller names none."""
 
+    def hints(self, workers: int) -> list[str]:
+        """What the reader should know of a gang of this size, a line each."""
+        return []
+
     @abstractmethod
     def driver_host(self) -> str:
         """The address of this machine that the workers can reach."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.engines.cores import usable_cores
 from maggy_like.errors import ConfigError
 from maggy_like.worker.launch import Launch, write_launch
 from maggy_like.worker.task import WorkerContext, WorkerTask
@@ -85,7 +86,14 @@ class LocalEngine(Engine):
 
     def default_workers(self) -> int:
         sharing = int(1 / self._gpu_fraction + 1e-9)
-        return len(self._gpus) * sharing or os.cpu_count() or 1
+        return len(self._gpus) * sharing or usable_cores()
+
+    def hints(self, workers: int) -> list[str]:
+        cores = usable_cores()
+        if workers <= cores:
+            return []
+        noun = f"{cores} cores" if cores > 1 else "one core"
+        return [f"{workers} workers share {noun} of this machine; workers={cores} has one each"]
 
     def driver_host(self) -> str:
         return "127.0.0.1"
