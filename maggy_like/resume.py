@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from maggy_like.config import Settings
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.experiment import StateMachine
-from maggy_like.journal import FORMAT_VERSION, Journal, Mender, RunHeader, place_of, reading, to_records
+from maggy_like.journal import FORMAT_VERSION, Journal, Mender, Place, RunHeader, place_of, reading, to_records
 from maggy_like.worker.checkpoints import is_marked, mark_store, unmark_store
 from optimizers.asha import ASHA
 from optimizers.population import PBT
@@ -35,14 +35,8 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
         JournalError: There is nothing to resume, or its journal is in use or damaged beyond mending.
     """
     place = place_of(settings.journal)
-    with reading(place):
-        exists = place.exists()
     where = place.name.removesuffix(f"/{settings.name}")
-    if exists and not settings.resume:
-        raise ConfigError(
-            f"there is a run named {settings.name!r} in {where} already; "
-            "pass resume=True to go on with it, or another name"
-        )
+    exists = _check_name_is_free(settings, place, where)
     if settings.resume and not exists:
         raise JournalError(f"there is no run named {settings.name!r} in {where} to resume")
     try:
@@ -52,10 +46,7 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
             f"directory={str(settings.directory.parent)!r} cannot be written ({error}); pass another"
         ) from error
     with ExitStack() as undo:
-        if not exists:
-            _mark(settings, run_id)  # first: a run that cannot begin does not take its name
-            undo.callback(unmark_store, settings.store)
-        journal = Journal(place)
+        journal = Journal(place)  # first: of two drivers that begin a run, one alone touches anything of it
         undo.callback(journal.close)
         told: list[str] = []
         if settings.resume:
@@ -63,9 +54,28 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
             _check_training(settings, experiment.study.trials)
             _mark(settings, run_id)
         else:
+            _check_name_is_free(settings, place, where)  # another driver may have begun it, and be through with it
+            _mark(settings, run_id)  # before the header: a run that cannot begin does not take its name
+            undo.callback(unmark_store, settings.store)
             journal.begin(_header(settings))
         undo.pop_all()
     return journal, told
+
+
+def _check_name_is_free(settings: Settings, place: Place, where: str) -> bool:
+    """Whether there is a journal.
+
+    Raises:
+        ConfigError: There is one, and the run is to be a new one.
+    """
+    with reading(place):
+        exists = place.exists()
+    if exists and not settings.resume:
+        raise ConfigError(
+            f"there is a run named {settings.name!r} in {where} already; "
+            "pass resume=True to go on with it, or another name"
+        )
+    return exists
 
 
 def _mark(settings: Settings, run_id: str) -> None:

@@ -11,7 +11,7 @@ import importlib
 
 from benchmarks.common import parser, publish
 
-PARTS: tuple[str, ...] = ()
+PARTS: tuple[str, ...] = ("races",)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from maggy_like.errors import JournalError
+from maggy_like.journal.claims import ClaimLostError, claim_of
 
 RENEWAL = 10.0
 """Seconds between two renewals."""
@@ -34,9 +35,9 @@ class _Holder(msgspec.Struct):
 class Lease:
     """An object that says who drives a run.
 
-    It is created exclusively where the store can do that. Its times are the holders' own: the clocks of
-    hosts that may drive the same run must agree to some seconds. A driver that was frozen for so long that
-    another took over finds that out before it writes again.
+    It is created, taken over and renewed by conditional writes where the store has them (:mod:`.claims`). Its times
+    are the holders' own: the clocks of hosts that may drive the same run must agree to some seconds. A driver that
+    was frozen for so long that another took over finds that out before it writes again.
 
     Args:
         fs: The file system.
@@ -50,6 +51,7 @@ class Lease:
         self._name = name
         self._owner = uuid.uuid4().hex
         self._renewed = 0.0
+        self._claim = claim_of(fs, path)
 
     def take(self) -> None:
         """Become the holder.
@@ -57,18 +59,15 @@ class Lease:
         Raises:
             JournalError: Another driver is.
         """
-        holder = self._holder()
-        if holder is not None:
-            if _is_alive(holder):
-                raise self._refusal(holder)
-            with contextlib.suppress(FileNotFoundError):
-                self._fs.rm_file(self._path)
+        holder, tag = self._look()
+        if holder is not None and _is_alive(holder):
+            raise self._refusal(holder)
         try:
-            self._write("create")
-        except FileExistsError:
-            if (holder := self._holder()) is not None:
+            self._write(tag)
+        except ClaimLostError:
+            holder, _ = self._look()
+            if holder is None or holder.owner != self._owner:  # else the answer alone was lost, and it was sent again
                 raise self._refusal(holder) from None
-            raise
         _held.add(self._owner)
 
     def renew(self) -> None:
@@ -79,36 +78,50 @@ class Lease:
         """
         if time.time() - self._renewed < RENEWAL:
             return
-        holder = self._holder()
+        holder, tag = self._look()
         if holder is None or holder.owner != self._owner:
-            who = "nobody" if holder is None else f"process {holder.pid} on {holder.host}"
-            raise JournalError(
-                f"the run in {self._name} was taken over: its lease, once this process's, is {who}'s now "
-                f"(it lapses when it is not renewed for {LAPSE:g} s); let that one go on"
-            )
-        self._write("overwrite")
+            raise self._taken_over(holder)
+        try:
+            self._write(tag)
+        except ClaimLostError:
+            holder, _ = self._look()
+            if holder is None or holder.owner != self._owner:
+                raise self._taken_over(holder) from None
 
     def give_back(self) -> None:
         """Remove the lease, if it is this driver's."""
         _held.discard(self._owner)
         with contextlib.suppress(Exception):  # it lapses by itself
-            holder = self._holder()
+            holder, _ = self._look()
             if holder is not None and holder.owner == self._owner:
                 self._fs.rm_file(self._path)
 
-    def _write(self, mode: str) -> None:
+    def _write(self, tag: Any) -> None:
         now = time.time()
         holder = _Holder(self._owner, socket.gethostname(), _machine(), os.getpid(), now)
-        self._fs.pipe_file(self._path, msgspec.json.encode(holder), mode=mode)
+        self._claim.write(msgspec.json.encode(holder), tag)
         self._renewed = now
 
-    def _holder(self) -> _Holder | None:
-        try:
-            return msgspec.json.decode(self._fs.cat_file(self._path), type=_Holder)
-        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-            return None
+    def _look(self) -> tuple[_Holder | None, Any]:
+        """Who holds the lease, and the tag of what is there; nobody does where that cannot be read."""
+        found = self._claim.read()
+        if found is None:
+            return None, None
+        data, tag = found
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            return msgspec.json.decode(data, type=_Holder), tag
+        return None, tag
 
-    def _refusal(self, holder: _Holder) -> JournalError:
+    def _taken_over(self, holder: _Holder | None) -> JournalError:
+        who = "nobody" if holder is None else f"process {holder.pid} on {holder.host}"
+        return JournalError(
+            f"the run in {self._name} was taken over: its lease, once this process's, is {who}'s now "
+            f"(it lapses when it is not renewed for {LAPSE:g} s); let that one go on"
+        )
+
+    def _refusal(self, holder: _Holder | None) -> JournalError:
+        if holder is None:
+            return JournalError(f"another driver took the run in {self._name} just now, and is gone again; try again")
         left = max(0.0, holder.time + LAPSE - time.time())
         return JournalError(
             f"the run in {self._name} is in use by process {holder.pid} on {holder.host}; wait until it ends, or end "

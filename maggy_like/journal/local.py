@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
+import socket
+import time
 from pathlib import Path
 
 from maggy_like.errors import JournalError
@@ -28,6 +32,8 @@ class LocalPlace:
         self._folder = Path(folder)
         self._path = self._folder / "journal.jsonl"
         self._lock = self._file = -1
+        self._size = 0
+        self._is_torn = False  # behind that size lies a part of an append that failed
         self.name = str(folder)
 
     def exists(self) -> bool:
@@ -45,15 +51,16 @@ class LocalPlace:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(self._lock, 100, 0).decode(errors="replace") or "?"
+            holder = self._holder()
             self.release()
             raise JournalError(
-                f"the run in {self._folder} is in use by another process ({holder}); wait until it ends, or end it"
+                f"the run in {self._folder} is in use by another driver ({holder}); wait until it ends, or end it"
             ) from None
         try:
             os.ftruncate(self._lock, 0)
-            os.write(self._lock, f"pid {os.getpid()}".encode())
+            os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
             self._file = os.open(self._path, _FLAGS, 0o600)
+            self._size = os.fstat(self._file).st_size
         except OSError:
             self.release()
             raise
@@ -62,9 +69,18 @@ class LocalPlace:
         """Nothing: the kernel's lock does not lapse."""
 
     def append(self, data: bytes) -> None:
+        if self._is_torn:
+            self._cut()
         view = memoryview(data)
-        while view:
-            view = view[os.write(self._file, view) :]
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError:
+            self._is_torn = True
+            with contextlib.suppress(OSError):  # the next append does it, or the next driver leaves the torn line out
+                self._cut()
+            raise
+        self._size += len(data)
 
     def replace(self, data: bytes) -> str:
         count = 1
@@ -74,7 +90,7 @@ class LocalPlace:
         draft.unlink(missing_ok=True)
         file = os.open(draft, _FLAGS, 0o600)
         os.close(self._file)
-        self._file = file
+        self._file, self._size = file, 0
         self.append(data)
         os.fsync(file)
         os.link(self._path, kept)
@@ -88,3 +104,31 @@ class LocalPlace:
             if fd >= 0:
                 os.close(fd)
         self._file = self._lock = -1
+
+    def _cut(self) -> None:
+        os.ftruncate(self._file, self._size)
+        self._is_torn = False
+
+    def _holder(self) -> str:
+        """Who holds the lock; waits a moment for one that has just taken it to say so."""
+        holder = ""
+        for _ in range(20):
+            holder = os.pread(self._lock, 300, 0).decode(errors="replace")
+            if holder and not _is_gone(holder):
+                break
+            time.sleep(0.05)
+        return holder or "which has not said who it is"
+
+
+def _is_gone(holder: str) -> bool:
+    """Whether a holder was a process of this host that is dead: its successor has yet to write its own name."""
+    match = re.fullmatch(r"process (\d+) on (.*)", holder)
+    if match is None or match[2] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(match[1]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

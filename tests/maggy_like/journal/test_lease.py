@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import fsspec
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 
 from maggy_like.errors import JournalError
+from maggy_like.journal.claims import SETTLE
 from maggy_like.journal.lease import LAPSE, RENEWAL, Lease
 
 
@@ -36,7 +38,8 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf() -> Shelf:
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    monkeypatch.setattr("maggy_like.journal.claims.time.sleep", lambda seconds: None)
     return Shelf()
 
 
@@ -129,10 +132,97 @@ def test_a_driver_that_woke_too_late_finds_out_and_leaves_the_other_s_lease(
     assert shelf.fs.exists(shelf.path)
 
 
-def test_of_two_that_come_at_once_one_is_refused(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    late, holder_of = shelf.lease(), Lease._holder
-    seen = [None]  # to the late one, nobody was there as it looked
-    monkeypatch.setattr(Lease, "_holder", lambda lease: seen.pop() if lease is late and seen else holder_of(lease))
-    shelf.lease().take()
+@pytest.fixture(params=["s3", "memory"])
+def contested(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """The lease of one run in a store with conditional writes, and in one without."""
+    monkeypatch.setattr("maggy_like.journal.claims.SETTLE", 0.0)
+    if request.param == "memory":
+        return Shelf()
+    for name, value in request.getfixturevalue("object_store").items():
+        monkeypatch.setenv(name, value)
+    shelf = Shelf()
+    shelf.fs = fsspec.filesystem("s3", skip_instance_cache=True)
+    shelf.path = f"runs/{uuid.uuid4().hex}/lease.json"
+    return shelf
+
+
+def paused(monkeypatch: pytest.MonkeyPatch, lease: Lease, meanwhile: Callable[[], None]) -> None:
+    """Have ``lease`` stand still, between its next look and what it does then, while others act."""
+    look = Lease._look
+
+    def look_and_pause(self: Lease) -> Any:
+        found = look(self)
+        if self is lease:
+            monkeypatch.setattr(Lease, "_look", look)
+            meanwhile()
+        return found
+
+    monkeypatch.setattr(Lease, "_look", look_and_pause)
+
+
+def test_of_two_that_come_at_once_one_is_refused(contested: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    late, first = contested.lease(), contested.lease()
+    paused(monkeypatch, late, first.take)
     with pytest.raises(JournalError, match="is in use"):
         late.take()
+    first.renew()
+    first.give_back()
+    assert not contested.fs.exists(contested.path)
+
+
+def test_of_two_that_take_a_lapsed_lease_over_one_is_refused(
+    contested: Shelf, now: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contested.lease().take()
+    contested.change(time=now - LAPSE - 1)
+    late, first = contested.lease(), contested.lease()
+    paused(monkeypatch, late, first.take)
+    with pytest.raises(JournalError, match="is in use"):
+        late.take()
+    assert contested.says()["owner"] == first._owner
+
+
+def test_a_driver_that_freezes_as_it_renews_takes_nothing_back(
+    contested: Shelf, now: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen, other = contested.lease(), contested.lease()
+    frozen.take()
+    monkeypatch.setattr("maggy_like.journal.lease.time.time", lambda: now + LAPSE + 1)
+    paused(monkeypatch, frozen, other.take)
+    with pytest.raises(JournalError, match="was taken over"):
+        frozen.renew()
+    assert contested.says()["owner"] == other._owner
+
+
+def test_a_write_that_another_follows_at_once_does_not_count(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without conditional writes: who wrote last holds it, and the other finds out before it begins."""
+    shelf.lease().take()
+    shelf.change(time=0.0)
+    early, late = shelf.lease(), shelf.lease()
+    sleeps = []
+
+    def settle(seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) == 1:
+            late._write(shelf.fs.cat_file(shelf.path))
+
+    monkeypatch.setattr("maggy_like.journal.claims.time.sleep", settle)
+    with pytest.raises(JournalError, match="is in use"):
+        early.take()
+    assert shelf.says()["owner"] == late._owner
+    assert sleeps == [SETTLE] * 2
+
+
+def test_an_answer_that_was_lost_on_its_way_is_no_other_driver(
+    contested: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = contested.lease()
+    write = lease._claim.write
+
+    def write_twice(data: bytes, tag: Any = None) -> Any:
+        write(data, tag)
+        return write(data, tag)  # as botocore does where no answer comes
+
+    monkeypatch.setattr(lease._claim, "write", write_twice)
+    lease.take()
+    assert contested.says()["owner"] == lease._owner
