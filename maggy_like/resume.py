@@ -11,9 +11,8 @@ from maggy_like.errors import ConfigError, JournalError
 from maggy_like.experiment import StateMachine
 from maggy_like.journal import FORMAT_VERSION, Journal, Mender, Place, RunHeader, place_of, reading, to_records
 from maggy_like.worker.checkpoints import is_marked, mark_store, unmark_store
-from optimizers.asha import ASHA
-from optimizers.population import PBT
 from optimizers.trial import Trial
+from optimizers.tuned_repeats import TunedRepeats
 
 _log = logging.getLogger(__name__)
 
@@ -139,22 +138,14 @@ def _check_training(settings: Settings, trials: list[Trial]) -> None:
 
 
 def _header(settings: Settings) -> RunHeader:
-    match settings.optimizer:
-        case ASHA(eta=eta, mode=mode, brackets=brackets) as asha:
-            rungs = "-".join(map(str, asha.levels(settings.max_budget)))
-            options = f"(eta={eta}, mode={mode}, rungs={rungs}, brackets={brackets})"
-        case PBT(population=population, interval=interval, quantile=quantile):
-            options = f"(population={population}, interval={interval}, quantile={quantile})"
-        case _:
-            options = ""
     return RunHeader(
         version=FORMAT_VERSION,
         name=settings.name,
         created=time.time(),
         space=settings.space.to_json(),
-        optimizer=f"{settings.optimizer_name}{options}",
-        direction=", ".join(settings.directions),
-        metric=", ".join(settings.metrics) or None,
+        optimizer=_described(settings),
+        directions=list(settings.directions),
+        metrics=list(settings.metrics),
         seed=settings.seed,
         max_budget=settings.max_budget,
         constrained=settings.space.has_constraint,
@@ -163,17 +154,28 @@ def _header(settings: Settings) -> RunHeader:
     )
 
 
+def _described(settings: Settings) -> str:
+    """The optimizer and its options; of an ablation its design, since ``variants`` has what is in it."""
+    if not settings.is_ablation:
+        return settings.optimizer.describe()
+    if isinstance(settings.optimizer, TunedRepeats):
+        return f"{settings.optimizer_name} of {settings.optimizer.optimizer.describe()}"
+    return settings.optimizer_name
+
+
 def _check_same(known: RunHeader, now: RunHeader) -> None:
     """Raise if a run is to be resumed as another search.
 
     Raises:
         ConfigError: It is.
     """
-    for field in ("optimizer", "space", "direction", "metric", "seed", "max_budget", "constrained"):
+    arguments = {"directions": "direction", "metrics": "metric"}
+    for field in ("optimizer", "space", "directions", "metrics", "seed", "max_budget", "constrained"):
         before, given = getattr(known, field), getattr(now, field)
         if before != given:
+            was, now_is = (before, given) if field == "optimizer" else (repr(before), repr(given))
             raise ConfigError(
-                f"the run {known.name!r} was started with {field}={before!r}, not {given!r}; "
+                f"the run {known.name!r} was started with {arguments.get(field, field)}={was}, not {now_is}; "
                 "resume it with the same, or choose another name"
             )
     for before, given in zip(known.variants, now.variants, strict=False):  # an old journal has none

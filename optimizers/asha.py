@@ -26,6 +26,7 @@ from typing import Literal
 from optimizers.base import Answer, Decision, Grant, History, Optimizer, Problem, Scheduler
 from optimizers.brackets import BracketScheduler, bracket_shares
 from optimizers.errors import OptimizerError
+from optimizers.options import integer
 from optimizers.random_search import RandomSearch
 
 Mode = Literal["promotion", "stopping"]
@@ -229,11 +230,6 @@ class ASHA(Optimizer):
         sampler: Optimizer | None = None,
         brackets: int | None = 1,
     ) -> None:
-        if isinstance(eta, bool) or not isinstance(eta, int) or eta < 2:
-            raise OptimizerError(f"eta must be an integer of at least 2, got {eta!r}; 3 is usual")
-        for name, value in (("min_budget", min_budget), ("brackets", brackets)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise OptimizerError(f"{name} must be an integer of at least 1, got {value!r}")
         if mode not in ("promotion", "stopping"):
             raise OptimizerError(f"mode must be 'promotion' or 'stopping', got {mode!r}")
         if sampler is not None and type(sampler).scheduler is not Optimizer.scheduler:
@@ -242,15 +238,15 @@ class ASHA(Optimizer):
                 f"sampler={name}() has a schedule of its own, which ASHA does not follow; pass a sampler that only "
                 f"proposes, or use {name} alone"
             )
-        self.eta = eta
-        self.min_budget = min_budget
+        self.eta = integer("eta", eta, least=2, hint="3 is usual")
+        self.min_budget: int | None = integer("min_budget", min_budget, least=1)
         self.mode = mode
-        self.brackets = brackets
+        self.brackets = None if brackets is None else integer("brackets", brackets, least=1)
         self.sampler = sampler if sampler is not None else RandomSearch()
         self.adaptive = self.sampler.adaptive
 
     def validate(self, problem: Problem) -> None:
-        if self.min_budget > problem.max_budget:
+        if self.min_budget is not None and self.min_budget > problem.max_budget:
             raise OptimizerError(
                 f"min_budget={self.min_budget} lies above max_budget={problem.max_budget}; "
                 "lower the one or raise the other"
@@ -262,7 +258,7 @@ class ASHA(Optimizer):
 
     def levels(self, max_budget: int) -> tuple[int, ...]:
         """The steps of the rungs in a search of ``max_budget`` steps."""
-        return rung_levels(max_budget, self.min_budget, self.eta)
+        return rung_levels(max_budget, self.min_budget or 1, self.eta)
 
     def etas(self, levels: tuple[int, ...]) -> tuple[float, ...]:
         """One in how many goes on at each of the rungs; the top one's is of no account."""

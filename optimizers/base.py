@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optimizers.errors import OptimizerError
+from optimizers.options import describe
 from optimizers.trial import Config
 
 if TYPE_CHECKING:
@@ -262,6 +263,14 @@ class Optimizer(ABC):
     def scheduler(self, problem: Problem) -> Scheduler:
         """A fresh scheduler for one search; by default every trial runs to the end."""
         return FullBudget(problem.max_budget)
+
+    def describe(self) -> str:
+        """This optimizer and whatever of its options shapes a search, as text.
+
+        A search is only resumed by an optimizer of the same description. By default it has the arguments of
+        ``__init__`` that are held in attributes of their names (see :func:`~optimizers.options.describe`).
+        """
+        return describe(self)
 
     def check(self, problem: Problem) -> None:
         """Raise :class:`~optimizers.errors.OptimizerError` if a search cannot be served, in whatever way."""

@@ -7,7 +7,7 @@ from functools import partial
 
 from optimizers.base import History, Optimizer
 from optimizers.constraints import Sieve
-from optimizers.errors import OptimizerError
+from optimizers.options import integer
 from optimizers.space import SearchSpace
 from optimizers.trial import Config
 
@@ -38,9 +38,7 @@ class Grid(Optimizer):
     multi_objective = True
 
     def __init__(self, resolution: int = 5) -> None:
-        if isinstance(resolution, bool) or not isinstance(resolution, int) or resolution < 1:
-            raise OptimizerError(f"resolution must be an integer of at least 1, got {resolution!r}")
-        self.resolution = resolution
+        self.resolution = integer("resolution", resolution, least=1)
         self._known: tuple[SearchSpace, list[Axis], Sieve] | None = None
 
     def size(self, space: SearchSpace) -> int:

@@ -31,13 +31,14 @@ class ModelASHA(ASHA):
     def __init__(
         self, eta: int = 3, min_budget: int | None = None, mode: Mode = "promotion", n_initial: int = 8
     ) -> None:
-        super().__init__(eta=eta, min_budget=min_budget or 1, mode=mode)
-        self.sampler = BayesianSearch(n_initial, min_share=1.0 / eta)
+        super().__init__(eta=eta, min_budget=1 if min_budget is None else min_budget, mode=mode)
+        self.min_budget = self.min_budget if min_budget is not None else None
+        self.n_initial = n_initial
+        self.sampler = BayesianSearch(n_initial, min_share=1.0 / self.eta)
         self.adaptive = True
-        self._has_glance = min_budget is None
 
     def levels(self, max_budget: int) -> tuple[int, ...]:
-        lowest = max(1, max_budget // self.eta**3) if self._has_glance else self.min_budget
+        lowest = max(1, max_budget // self.eta**3) if self.min_budget is None else self.min_budget
         return rung_levels(max_budget, lowest, self.eta)
 
     def etas(self, levels: tuple[int, ...]) -> tuple[float, ...]:

@@ -32,6 +32,7 @@ from optimizers.base import WAIT, Answer, Grant, History, Observation, Optimizer
 from optimizers.domains import Choice
 from optimizers.errors import OptimizerError
 from optimizers.novelty import key, untried
+from optimizers.options import integer
 from optimizers.space import SearchSpace
 from optimizers.trial import Config
 
@@ -222,9 +223,7 @@ class PBT(Optimizer):
         perturbation: float = 0.1,
         resample_probability: float = 0.25,
     ) -> None:
-        for name, value in (("population", population), ("interval", interval)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise OptimizerError(f"{name} must be an integer of at least 1, got {value!r}")
+        population = integer("population", population, least=1)
         if not 0.0 < quantile <= 0.5:
             raise OptimizerError(f"quantile must lie above 0 and not above 0.5, got {quantile!r}; 0.25 is usual")
         if population * quantile < 1.0:
@@ -237,7 +236,7 @@ class PBT(Optimizer):
         if not 0.0 <= resample_probability <= 1.0:
             raise OptimizerError(f"resample_probability must lie between 0 and 1, got {resample_probability!r}")
         self.population = population
-        self.interval = interval
+        self.interval = None if interval is None else integer("interval", interval, least=1)
         self.quantile = quantile
         self.perturbation = perturbation
         self.resample_probability = resample_probability

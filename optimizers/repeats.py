@@ -14,6 +14,7 @@ from optimizers.base import WAIT, Answer, History, Optimizer, Problem
 from optimizers.domains import Choice, Ordinal
 from optimizers.errors import OptimizerError
 from optimizers.names import did_you_mean
+from optimizers.options import integer
 from optimizers.paired_tests import Contrast
 from optimizers.scalars import Scalar, same
 from optimizers.sequential_tests import FIRST_LOOK, Looks, SequentialTests
@@ -97,7 +98,7 @@ class AdaptiveRepeats(Optimizer):
     ) -> None:
         self.variants = read_variants(variants)
         self.seeds = seeds_of(bound, first_seed)
-        self.ahead = count("ahead", ahead, least=1)
+        self.ahead = integer("ahead", ahead, least=1)
         self.tests = SequentialTests(contrasts, bound, alpha=alpha)
         for name, contrast in contrasts.items():
             for variant in contrast:
@@ -162,8 +163,8 @@ def seeds_of(repeats: int, first_seed: int) -> range:
     Raises:
         OptimizerError: They are no whole numbers from 0 on.
     """
-    first = count("first_seed", first_seed, least=0)
-    return range(first, first + count("repeats", repeats, least=1))
+    first = integer("first_seed", first_seed, least=0)
+    return range(first, first + integer("repeats", repeats, least=1))
 
 
 def repeats_space(variants: Mapping[str, Config], repeats: int, *, first_seed: int = 0) -> SearchSpace:
@@ -203,14 +204,3 @@ def read_variants(variants: Mapping[str, Config]) -> dict[str, Config]:
         if taken := {VARIANT, SEED} & set(config):
             raise OptimizerError(f"variant {name!r} sets {sorted(taken)}, which the search sets; leave that out")
     return {name: dict(config) for name, config in variants.items()}
-
-
-def count(name: str, value: int, *, least: int) -> int:
-    """An integer of at least ``least``.
-
-    Raises:
-        OptimizerError: It is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptimizerError(f"{name} must be an integer of at least {least}, got {value!r}")
-    return value

@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from optimizers.errors import OptimizerError
+from optimizers.options import integer
 from optimizers.paired_tests import (
     Contrast,
     Differences,
@@ -91,10 +91,8 @@ class SequentialTests:
 
     def __init__(self, contrasts: Mapping[str, Contrast], bound: int, *, alpha: float = 0.05) -> None:
         check_contrasts(contrasts, alpha)
-        if isinstance(bound, bool) or not isinstance(bound, int) or bound < FIRST_LOOK:
-            raise OptimizerError(f"the bound of repeats must be an integer of at least {FIRST_LOOK}, got {bound!r}")
         self.contrasts = {name: dict(contrast) for name, contrast in contrasts.items()}
-        self.bound = bound
+        self.bound = integer("the bound of repeats", bound, least=FIRST_LOOK)
         self.alpha = alpha
 
     def follow(self, losses: Losses, looks: Looks | None = None) -> Looks:

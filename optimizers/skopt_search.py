@@ -18,6 +18,7 @@ from optimizers.errors import OptimizerError
 from optimizers.losses import tamed
 from optimizers.names import did_you_mean
 from optimizers.novelty import key, untried
+from optimizers.options import integer
 from optimizers.quasi_random import Sobol
 from optimizers.space import SearchSpace
 from optimizers.trial import Config
@@ -57,12 +58,10 @@ class SkoptSearch(Optimizer):
     """
 
     def __init__(self, n_initial: int = 10, acquisition: Acquisition = "EI") -> None:
-        if isinstance(n_initial, bool) or not isinstance(n_initial, int) or n_initial < 1:
-            raise OptimizerError(f"n_initial must be an integer of at least 1, got {n_initial!r}")
         if acquisition not in (known := get_args(Acquisition)):
             near = did_you_mean(str(acquisition).upper(), known)
             raise OptimizerError(f"acquisition must be one of {', '.join(known)}, got {acquisition!r}{near}")
-        self.n_initial = n_initial
+        self.n_initial = integer("n_initial", n_initial, least=1)
         self.acquisition = acquisition
         self._initial = Sobol()
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 from optimizers.base import Answer, Decision, Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.errors import OptimizerError
+from optimizers.options import integer
 from optimizers.random_search import RandomSearch
 
 
@@ -114,8 +115,8 @@ class MedianRule(StoppingRule):
 
     def __init__(self, optimizer: Optimizer | None = None, *, grace: int = 1, min_trials: int = 3) -> None:
         super().__init__(optimizer)
-        self.grace = _count("grace", grace, least=0)
-        self.min_trials = _count("min_trials", min_trials, least=1)
+        self.grace = integer("grace", grace, least=0)
+        self.min_trials = integer("min_trials", min_trials, least=1)
 
     def watch(self, inner: Scheduler) -> Watcher:
         return _MedianWatcher(inner, self.grace, self.min_trials)
@@ -189,7 +190,7 @@ class Patience(StoppingRule):
         super().__init__(optimizer)
         if not (math.isfinite(min_delta) and min_delta >= 0):
             raise OptimizerError(f"min_delta must be a finite number of at least 0, got {min_delta!r}")
-        self.patience = _count("patience", patience, least=1)
+        self.patience = integer("patience", patience, least=1)
         self.min_delta = min_delta
 
     def watch(self, inner: Scheduler) -> Watcher:
@@ -245,7 +246,7 @@ class Threshold(StoppingRule):
             raise OptimizerError(f"direction must be 'max' or 'min', got {direction!r}")
         if not math.isfinite(worse_than):
             raise OptimizerError(f"worse_than must be a finite number, got {worse_than!r}")
-        self.step = _count("step", step, least=0)
+        self.step = integer("step", step, least=0)
         self.worse_than = worse_than
         self.direction = direction
 
@@ -262,9 +263,3 @@ class _ThresholdWatcher(Watcher):
 
     def stops(self, trial: int, step: int, loss: float) -> bool:
         return step >= self._step and loss > self._bound
-
-
-def _count(name: str, value: int, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptimizerError(f"{name} must be an integer of at least {least}, got {value!r}")
-    return value

@@ -298,7 +298,9 @@ class Study:
             trial.attributes = event.attributes
         self._move(trial, event.state)
         if event.state is TrialState.PENDING:
-            trial.losses += event.failure is None or event.failure.kind not in UNCOUNTED
+            kind = event.failure.kind if event.failure is not None else None
+            trial.losses += kind not in UNCOUNTED
+            trial.falls += kind == GANG_LOST
         if event.state is TrialState.PENDING or trial.training:
             return
         match event.state:

@@ -117,7 +117,9 @@ class Trial:
         training: Steps of a training: a configuration that runs outside the search, as one with nothing to compete
             with. It is neither ranked nor observed. 0 for a configuration of the search.
         world_size: How many workers run its present or last attempt together.
-        losses: Attempts that failed or were lost so far, and were or will be followed by another.
+        losses: Attempts that failed or were lost so far, and were or will be followed by another; those that
+            nobody is to blame for do not count.
+        falls: Attempts that ended as the whole gang fell, and were or will be followed by another.
         seconds: Time spent running, over all attempts.
     """
 
@@ -143,6 +145,7 @@ class Trial:
     training: int = 0
     world_size: int = 1
     losses: int = 0
+    falls: int = 0
     worker: int | None = None
     started: float | None = None
     seconds: float = 0.0

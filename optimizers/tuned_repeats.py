@@ -11,12 +11,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from optimizers.base import WAIT, Answer, History, Observation, Optimizer, Problem
+from optimizers.base import WAIT, Answer, History, Observation, Optimizer, Problem, Proposal
 from optimizers.errors import OptimizerError
+from optimizers.options import integer
 from optimizers.random_search import RandomSearch
-from optimizers.repeats import SEED, VARIANT, count, proposal, read_variants, repeats_space, seeds_of
+from optimizers.repeats import SEED, VARIANT, proposal, read_variants, repeats_space, seeds_of
 from optimizers.space import SearchSpace
 from optimizers.trial import Config
+
+_MEND = "tune with one that only proposes configurations, such as optimizer='random' or 'bayesian'"
 
 
 class TunedRepeats(Optimizer):
@@ -32,7 +35,8 @@ class TunedRepeats(Optimizer):
         space: What is searched for each variant.
         n_configs: How many configurations of it each variant tries.
         first_seed: The first seed of the comparison.
-        optimizer: Proposes them; random search if not given.
+        optimizer: Proposes them; random search if not given. It cannot have a schedule of its own (rungs, early
+            stops), nor go on from other trials: each configuration gets a full training.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -54,11 +58,14 @@ class TunedRepeats(Optimizer):
         self.variants = read_variants(variants)
         self.seeds = seeds_of(repeats, first_seed)
         self.search_seed = self.seeds.stop
-        self.n_configs = count("n_configs", n_configs, least=1)
+        self.n_configs = integer("n_configs", n_configs, least=1)
         self.space = space
         self.optimizer = RandomSearch() if optimizer is None else optimizer
-        if self.optimizer.needs_checkpoints:
-            raise OptimizerError(f"{type(self.optimizer).__name__} goes on from other trials; use one that does not")
+        if type(self.optimizer).scheduler is not Optimizer.scheduler:
+            raise OptimizerError(
+                f"{type(self.optimizer).__name__} has a schedule of its own, and what is compared must have had full "
+                f"trainings; {_MEND}"
+            )
         for name, config in self.variants.items():
             if both := sorted(set(config) & set(space)):
                 raise OptimizerError(
@@ -71,8 +78,14 @@ class TunedRepeats(Optimizer):
         for name, search in sorted(searches.items(), key=lambda item: item[1].begun):  # all variants at the same pace
             if search.begun < self.n_configs:
                 answer = self.optimizer.ask(search.begun, search.history)
-                if isinstance(answer, dict):
-                    return proposal(self.variants, name, self.search_seed) | answer
+                if isinstance(answer, Proposal) and answer.parent is not None:
+                    raise OptimizerError(
+                        f"{type(self.optimizer).__name__} goes on from the state of trial {answer.parent}, and what "
+                        f"is compared must have had full trainings; {_MEND}"
+                    )
+                if isinstance(answer, dict | Proposal):
+                    config = answer.config if isinstance(answer, Proposal) else answer
+                    return proposal(self.variants, name, self.search_seed) | config
                 search.is_over = answer is None
                 waits |= answer is WAIT
         for seed in self.seeds:

@@ -150,8 +150,8 @@ class Attempts:
         elif failure.kind not in UNCOUNTED and trial.losses + 1 >= self._max_attempts:
             nth = f" (attempt {trial.losses + 1} of {self._max_attempts})" if self._max_attempts > 1 else ""
             self.fail(trial, Failure(failure.kind, failure.message + nth, failure.traceback))
-        elif failure.kind == GANG_LOST and trial.attempt >= self._max_falls:
-            self.fail(trial, Failure(GANG_LOST, f"{failure.message} (attempt {trial.attempt})"))
+        elif failure.kind == GANG_LOST and trial.falls + 1 >= self._max_falls:
+            self.fail(trial, Failure(GANG_LOST, f"{failure.message} (fall {trial.falls + 1} of {self._max_falls})"))
         elif self._is_repeated(trial, failure):
             message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
             self.fail(trial, Failure(failure.kind, message, failure.traceback))

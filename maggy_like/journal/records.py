@@ -26,9 +26,9 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
         name: Of the run.
         created: Unix time.
         space: The search space as JSON.
-        optimizer: The optimizer's name and options, as text.
-        direction: ``max`` or ``min``.
-        metric: The objective's name, if the caller gave one.
+        optimizer: The optimizer and its options, as :meth:`Optimizer.describe` has them.
+        directions: ``max`` or ``min``, for each objective.
+        metrics: The objectives' names; empty if the only one's was not given.
         seed: Source of all randomness.
         max_budget: Steps of a full training.
         constrained: Whether the space has constraints, which are functions and not in its JSON.
@@ -41,23 +41,13 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     created: float
     space: dict[str, Any]
     optimizer: str
-    direction: str
-    metric: str | None
+    directions: list[str]
+    metrics: list[str]
     seed: int
     max_budget: int
     constrained: bool = False
     earlier: list[list[EarlierResult]] = []
     variants: list[str] = []
-
-    @property
-    def directions(self) -> list[str]:
-        """The direction of each objective."""
-        return self.direction.split(", ")
-
-    @property
-    def metrics(self) -> list[str]:
-        """The objectives' names; empty if the only one's was not given."""
-        return self.metric.split(", ") if self.metric else []
 
 
 class Part(NamedTuple):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from optimizers.base import History, Optimizer
 from optimizers.errors import OptimizerError
 from optimizers.novelty import key, untried
+from optimizers.options import integer
 from optimizers.quasi_random import Sobol
 from optimizers.trial import Config
 
@@ -64,11 +65,9 @@ class BayesianSearch(Optimizer):
     multi_objective = True
 
     def __init__(self, n_initial: int = 8, *, min_share: float = 0.0) -> None:
-        if isinstance(n_initial, bool) or not isinstance(n_initial, int) or n_initial < 1:
-            raise OptimizerError(f"n_initial must be an integer of at least 1, got {n_initial!r}")
         if isinstance(min_share, bool) or not isinstance(min_share, int | float) or not 0.0 <= min_share <= 1.0:
             raise OptimizerError(f"min_share must be a number from 0 to 1, got {min_share!r}")
-        self.n_initial = n_initial
+        self.n_initial = integer("n_initial", n_initial, least=1)
         self.min_share = min_share
         self._initial = Sobol()
         self._known: tuple[History, Surrogate] | None = None

@@ -10,6 +10,10 @@ import pytest
 
 from maggy_like import Experiment, Float, Integer, Searchspace, lagom
 from maggy_like.errors import EngineError, JournalError, MaggyError, UserError
+from optimizers.asha import ASHA
+from optimizers.base import Optimizer
+from optimizers.quasi_random import Sobol
+from optimizers.stopping import MedianRule
 
 SPACE = {"lr": Float(1e-4, 1e-1, log=True), "units": Integer(16, 256)}
 
@@ -166,6 +170,15 @@ def test_a_run_is_not_overwritten_and_not_resumed_as_another(tmp_path: Path) -> 
         lagom(train, SPACE, n_trials=1, **options)
     with pytest.raises(UserError, match="started with seed=0, not 1"):
         lagom(train, SPACE, n_trials=1, resume=True, seed=1, **options)
+
+
+@pytest.mark.parametrize("other", [MedianRule(ASHA(eta=3)), ASHA(eta=9), MedianRule(ASHA(eta=9, sampler=Sobol()))])
+def test_a_run_is_not_resumed_by_an_optimizer_with_other_options(tmp_path: Path, other: Optimizer) -> None:
+    options = {"engine": "inline", "directory": tmp_path, "progress": False, "name": "run", "n_trials": 1}
+    lagom(train, SPACE, optimizer=MedianRule(ASHA(eta=9)), **options)
+    with pytest.raises(UserError, match=r"started with optimizer=MedianRule\(optimizer=ASHA\(eta=9, "):
+        lagom(train, SPACE, optimizer=other, resume=True, **options)
+    lagom(train, SPACE, optimizer=MedianRule(ASHA(eta=9)), resume=True, **options)
 
 
 def test_the_first_maggy_s_spelling_is_read(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ import math
 
 import pytest
 
-from optimizers.base import History, Observation, Pending, Problem
+from optimizers.asha import ASHA
+from optimizers.base import History, Observation, Optimizer, Pending, Problem, Proposal
 from optimizers.domains import Float
 from optimizers.errors import OptimizerError
 from optimizers.grid import Grid
 from optimizers.population import PBT
+from optimizers.random_search import RandomSearch
 from optimizers.space import SearchSpace
+from optimizers.stopping import MedianRule
 from optimizers.testing import check_optimizer
 from optimizers.trial import Config
 from optimizers.tuned_repeats import TunedRepeats, tuned_space
@@ -76,5 +79,29 @@ def test_constraints_hold() -> None:
 def test_mistakes_are_told() -> None:
     with pytest.raises(OptimizerError, match="sets \\['lr'\\], which are searched"):
         TunedRepeats({"base": {"lr": 0.1}}, 2, SPACE)
-    with pytest.raises(OptimizerError, match="PBT goes on from other trials"):
-        TunedRepeats(VARIANTS, 2, SPACE, optimizer=PBT())
+
+
+@pytest.mark.parametrize("tuner", [PBT(), ASHA(), MedianRule()])
+def test_a_tuner_with_a_schedule_of_its_own_is_refused(tuner: Optimizer) -> None:
+    with pytest.raises(OptimizerError, match=rf"{type(tuner).__name__} has a schedule of its own.*optimizer='random'"):
+        TunedRepeats(VARIANTS, 2, SPACE, optimizer=tuner)
+
+
+class Proposes(RandomSearch):
+    """Random search that answers with proposals."""
+
+    def __init__(self, parent: int | None) -> None:
+        self.parent = parent
+
+    def ask(self, index: int, history: History) -> Proposal:
+        return Proposal({"lr": index / 10}, self.parent)
+
+
+def test_a_proposal_of_a_tuner_is_its_configuration() -> None:
+    tried = search(TunedRepeats(VARIANTS, 1, SPACE, n_configs=4, optimizer=Proposes(None)), 1)
+    assert [c["lr"] for c in tried if c["variant"] == "base" and c["seed"] == 1] == [0.0, 0.1, 0.2, 0.3]
+
+
+def test_a_tuner_that_goes_on_from_other_trials_is_refused() -> None:
+    with pytest.raises(OptimizerError, match=r"Proposes goes on from the state of trial 0.*optimizer='random'"):
+        search(TunedRepeats(VARIANTS, 1, SPACE, optimizer=Proposes(0)), 1)

@@ -389,4 +389,17 @@ def test_the_fall_of_a_gang_is_a_share_of_the_blame_for_each_of_its_trials() -> 
         hand.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in gang))
     failed = hand.study.trials[0]
     assert (failed.attempt, failed.losses, failed.state) == (4, 0, TrialState.FAILED)
-    assert failed.failure == Failure("gang_lost", "worker 0 on host was lost: the stage fell (attempt 4)")
+    assert failed.failure == Failure("gang_lost", "worker 0 on host was lost: the stage fell (fall 4 of 4)")
+
+
+def test_promotions_are_no_falls_of_the_gang() -> None:
+    """A trial that was promoted more often than the gang may fall still has all of its falls."""
+    hand = Hand(ASHA(eta=2), n_trials=8, workers=1, max_attempts=2).start()
+    worker = hand.join(0)
+    while (assign := hand.assigned(worker)).attempt < 3:
+        hand.finish(worker, float(assign.trial))
+    trial = hand.study.trials[assign.trial]
+    for epoch, state in enumerate((TrialState.RUNNING, TrialState.FAILED), start=1):
+        hand.tell(WorkerLost(worker, "the stage fell", with_gang=True))
+        worker = hand.join(0, epoch)
+        assert (trial.falls, trial.state) == (1, state)

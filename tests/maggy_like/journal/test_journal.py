@@ -17,7 +17,7 @@ from maggy_like.journal.local import LocalPlace
 from optimizers.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.trial import Failure, TrialState
 
-HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", "max", None, 0, 27)
+HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", ["max"], [], 0, 27)
 EVENTS: list[Event] = [
     TrialCreated(0, {"x": 0.5, "act": "relu", "flag": True, "none": None}, 0),
     AttemptStarted(0, 1, 3, 27, 12.25, {"x": 0.5, "act": "relu", "flag": True, "none": None}, 0),

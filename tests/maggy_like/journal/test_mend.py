@@ -19,7 +19,7 @@ from optimizers.events import to_json as write_event
 from optimizers.study import Study
 from optimizers.trial import TrialState
 
-HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", "max", None, 0, 27)
+HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", ["max"], [], 0, 27)
 
 
 def search_of(name: str) -> Search:

@@ -14,7 +14,7 @@ from maggy_like.journal import FORMAT_VERSION, Journal, RunHeader, place_of, rea
 from maggy_like.journal.remote import SEGMENT
 from optimizers.events import AttemptStarted, CheckpointSaved, Event, TrialCreated
 
-HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", "max", None, 0, 27)
+HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", ["max"], [], 0, 27)
 CREATED = TrialCreated(0, {"x": 0.5}, 0)
 STARTED = AttemptStarted(0, 1, 3, 27, 12.25, {"x": 0.5}, 0)
 
