@@ -1,9 +1,10 @@
 """Random and mutated frames at the live server, while honest workers go on.
 
-A peer that has the run's keys sends frames that reach the decoder: random bytes, real messages with bits flipped, cut
-short or of wrong types, wild numbers, repeated ones; on ever new connections, since one that sends nonsense is soon not
-read any more (some go on all the same). Strangers throw random bytes at the port meanwhile. Two honest workers ask and
-are answered all the time; their pace is compared with that of the same run before the first bad frame.
+A peer that has the keys of many workers sends frames that reach the decoder: random bytes, real messages with bits
+flipped, cut short or of wrong types, wild numbers, repeated ones; on ever new connections, since one that sends
+nonsense is soon not read any more (some go on all the same). Strangers throw random bytes at the port meanwhile. Two
+honest workers ask and are answered all the time; their pace is compared with that of the same run before the first bad
+frame.
 
     python -m benchmarks.fuzz [--quick] [--json PATH]
 """
@@ -26,6 +27,7 @@ from multiprocessing.synchronize import Event
 import zmq
 
 from benchmarks.common import parser, publish
+from maggy_like.experiment.inputs import WorkerId
 from maggy_like.messages import (
     PROTOCOL_VERSION,
     Beat,
@@ -40,12 +42,13 @@ from maggy_like.messages import (
 )
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.link import new_session
-from maggy_like.rpc.security import RunKeys, secure_client
+from maggy_like.rpc.security import secure_client
 from maggy_like.rpc.server import Server
+from maggy_like.worker.task import KeyPair
 
 HONEST = 2
-PLACES = 1000
-"""Of the gang; the bad peer introduces itself at many of them."""
+PLACES = 100
+"""Of the gang; the bad peer speaks for all but the honest ones, from one connection after the other."""
 
 FEW, MANY = 25, 1000
 """Frames on most connections of the bad peer, and on one in 40: past 20 that are refused it is not read any more."""
@@ -59,9 +62,9 @@ SAMPLES: list[ToDriver] = [
 ]
 
 
-def honest(address: str, keys: RunKeys, index: int, rounds: Connection, end: Event) -> None:
+def honest(address: str, server_key: bytes, keys: KeyPair, index: int, rounds: Connection, end: Event) -> None:
     """Ask and wait for the answer, again and again; tell the seconds of each round."""
-    client = Client(address, keys.server[0], keys.client)
+    client = Client(address, server_key, keys)
     client.introduce(Hello(PROTOCOL_VERSION, index, 0, "host", 1, [], True))
     poller = zmq.Poller()
     for watched in client.sockets:
@@ -117,20 +120,22 @@ def bad_frames(session: bytes, rng: random.Random) -> Callable[[], bytes]:
     return frame
 
 
-def insider(address: str, keys: RunKeys, count: int, seed: int, sent: Connection) -> None:
-    """Send ``count`` bad frames, on many connections."""
+def insider(address: str, server_key: bytes, keys: dict[int, KeyPair], count: int, seed: int, sent: Connection) -> None:
+    """Send ``count`` bad frames, on many connections, as the workers whose keys are given."""
     os.nice(10)  # a stranger has a machine of its own: what is compared is the server, not how cores are shared
     rng = random.Random(seed)
     done = connections = 0
+    sessions = {index: new_session() for index in keys}
     with zmq.Context() as context:
         while done < count:
             with context.socket(zmq.DEALER) as dealer:
                 dealer.setsockopt(zmq.LINGER, 10_000)  # all that was sent arrives before the context ends
                 dealer.setsockopt(zmq.SNDHWM, 1000)
-                secure_client(dealer, keys.server[0], keys.client)
+                index = rng.choice(list(keys))
+                session = sessions[index]
+                secure_client(dealer, server_key, keys[index])
                 dealer.connect(address)
-                session, index = new_session(), rng.randrange(HONEST, PLACES)
-                hello = encode(Hello(PROTOCOL_VERSION, index, connections, "host", 1, [], True))
+                hello = encode(Hello(PROTOCOL_VERSION, index, 0, "host", 1, [], True, connection=connections + 1))
                 frame = bad_frames(session, rng)
                 frames = [struct.pack("!8sQQB", session, 0, 0, 0) + hello]
                 frames += [frame() for _ in range(FEW if connections % 40 else MANY)]
@@ -165,8 +170,8 @@ def stranger(port: int, end: Event, seed: int, sent: Connection) -> None:
 class Serving:
     """The server in a thread, as in a driver: answers reports and beats."""
 
-    def __init__(self, keys: RunKeys) -> None:
-        self.server = Server("127.0.0.1", keys, PLACES)
+    def __init__(self) -> None:
+        self.server = Server("127.0.0.1")
         self.crashes = 0
         self.taken = 0
         self._end = threading.Event()
@@ -204,18 +209,20 @@ def collect(rounds: list[Connection]) -> list[tuple[float, float]]:
 
 def measure(count: int, calm_seconds: float) -> dict[str, float]:
     """Serve honest workers, first alone, then beside the others."""
-    keys = RunKeys()
-    serving = Serving(keys)
+    serving = Serving()
+    address, server_key = serving.server.address, serving.server.public_key
+    keys = {index: serving.server.admit(WorkerId(index, 0)) for index in range(PLACES)}
+    honest_keys = [keys.pop(index) for index in range(HONEST)]
     context = mp.get_context("spawn")
     end = context.Event()
     pipes = [context.Pipe(duplex=False) for _ in range(HONEST + 2)]
     readers = [reader for reader, _ in pipes]
     workers = [
-        context.Process(target=honest, args=(serving.server.address, keys, index, pipes[index][1], end))
-        for index in range(HONEST)
+        context.Process(target=honest, args=(address, server_key, pair, index, pipes[index][1], end))
+        for index, pair in enumerate(honest_keys)
     ]
-    inside = context.Process(target=insider, args=(serving.server.address, keys, count, 0, pipes[-2][1]))
-    port = int(serving.server.address.rpartition(":")[2])
+    inside = context.Process(target=insider, args=(address, server_key, keys, count, 0, pipes[-2][1]))
+    port = int(address.rpartition(":")[2])
     outside = context.Process(target=stranger, args=(port, end, 1, pipes[-1][1]))
     told: list[tuple[float, float]] = []
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from maggy_like.display.base import LogLine
@@ -10,7 +11,7 @@ from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import EngineError
 from maggy_like.experiment.inputs import StopRequested, WorkerId, WorkerLost
-from maggy_like.worker.task import WorkerTask
+from maggy_like.worker.task import KeyPair, WorkerTask
 
 MAX_FUTILE_LAUNCHES = 3
 """Launches in a row of which no worker gets ready, after which a place counts as unusable."""
@@ -64,17 +65,21 @@ class Gang:
     Args:
         engine: Provides the slots.
         task: What the run is.
+        admit: Lets an incarnation of a worker in; gives its key pair.
         size: How many workers.
         least: How many will do, where there are no slots for all of them any more.
         logs: Folder for the agents' own output.
     """
 
-    def __init__(self, engine: Engine, task: WorkerTask, size: int, least: int, logs: str) -> None:
+    def __init__(
+        self, engine: Engine, task: WorkerTask, admit: Callable[[WorkerId], KeyPair], size: int, least: int, logs: str
+    ) -> None:
         self._least = least
         self._engine = engine
         self._task = task
+        self._admit = admit
         self._logs = logs
-        self._runs: list[EngineRun] = engine.launch(task, range(size), 0, logs)
+        self._runs: list[EngineRun] = self._launch(range(size), 0)
         self._vacancies: list[Vacancy] = []
         self._futile = dict.fromkeys(range(size), 0)
         self._manned = time.monotonic()  # when some worker ran last
@@ -124,7 +129,7 @@ class Gang:
                 vacancy = self._split(vacancy, free, driver)
                 wanted = free
             if free >= wanted:
-                self._runs += self._engine.launch(self._task, vacancy.indexes, vacancy.epoch, self._logs)
+                self._runs += self._launch(vacancy.indexes, vacancy.epoch)
                 self._vacancies.remove(vacancy)
                 if vacancy.told:
                     driver.lines.append(LogLine(None, f"{vacancy}: launched again"))
@@ -136,6 +141,11 @@ class Gang:
         except Exception as error:  # no memory for a process, say: it may pass
             lack = f"engine={self._engine.name!r}, which fails with {error!r}"
         self._put_off(vacancy, lack, driver)
+
+    def _launch(self, indexes: Sequence[int], epoch: int) -> list[EngineRun]:
+        """Launch workers, each with a key of its own."""
+        keys = [self._admit(WorkerId(index, epoch)) for index in indexes]
+        return self._engine.launch(self._task, indexes, epoch, keys, self._logs)
 
     def _split(self, vacancy: Vacancy, free: int, driver: Driver) -> Vacancy:
         """The places for which there are slots; the others go on waiting."""

@@ -23,7 +23,6 @@ from maggy_like.handle import Experiment
 from maggy_like.proposer.base import DirectProposer
 from maggy_like.proposer.process import ProcessProposer
 from maggy_like.resume import open_journal
-from maggy_like.rpc.security import RunKeys
 from maggy_like.rpc.server import Server
 from maggy_like.watch import Callback, run_search
 from maggy_like.worker.task import WorkerTask
@@ -105,16 +104,15 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
     study = machine.study
     in_process = study.optimizer.adaptive and engine.isolation != "none"
     proposer = ProcessProposer(study) if in_process else DirectProposer(study)
-    keys, run_id = RunKeys(), secrets.token_hex(8)
+    run_id = secrets.token_hex(8)
     journal, told = open_journal(settings, machine, run_id)
     failure: Exception | None = None
     try:
-        server = Server(engine.driver_host(), keys, size)
+        server = Server(engine.driver_host())
         try:
             task = WorkerTask(
                 address=server.address,
-                server_key=keys.server[0],
-                client_keys=keys.client,
+                server_key=server.public_key,
                 run_id=run_id,
                 train_fn=job.payload,
                 preload=job.preload,
@@ -143,6 +141,7 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
                 driver,
                 engine,
                 task,
+                server.admit,
                 size,
                 least=settings.min_workers or size,
                 logs=str(settings.directory / "workers"),

@@ -10,10 +10,10 @@ from maggy_like.display import Display, SilentDisplay
 from maggy_like.display.base import LogLine
 from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine
-from maggy_like.experiment.inputs import StopRequested
+from maggy_like.experiment.inputs import StopRequested, WorkerId
 from maggy_like.gang import Gang
 from maggy_like.interrupts import interrupts_to
-from maggy_like.worker.task import WorkerTask
+from maggy_like.worker.task import KeyPair, WorkerTask
 from optimizers.events import Event
 
 Callback = Callable[[Event], None]
@@ -30,6 +30,7 @@ def run_search(
     driver: Driver,
     engine: Engine,
     task: WorkerTask,
+    admit: Callable[[WorkerId], KeyPair],
     size: int,
     *,
     least: int,
@@ -44,6 +45,7 @@ def run_search(
         driver: Not yet started.
         engine: Provides the slots.
         task: What the run is.
+        admit: Lets an incarnation of a worker in; gives its key pair.
         size: How many workers.
         least: How many will do (see :class:`Gang`).
         logs: Folder for the agents' own output.
@@ -55,7 +57,7 @@ def run_search(
     watch = Watch(driver, display, callbacks)
     if engine.isolation != "none":  # else Ctrl-C belongs to the function that runs in this thread
         interrupts.enter_context(interrupts_to(watch.interrupted))
-    gang = Gang(engine, task, size, least, logs)
+    gang = Gang(engine, task, admit, size, least, logs)
     driver.start()
     watch.begin()
     try:

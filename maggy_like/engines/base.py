@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from maggy_like.errors import EngineError
-from maggy_like.worker.task import Isolation, WorkerTask
+from maggy_like.worker.task import Isolation, KeyPair, WorkerTask
 
 
 class EngineRun(ABC):
@@ -72,12 +72,15 @@ class Engine(ABC):
         """The address of this machine that the workers can reach."""
 
     @abstractmethod
-    def launch(self, task: WorkerTask, indexes: Sequence[int], epoch: int, logs: str) -> list[EngineRun]:
+    def launch(
+        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+    ) -> list[EngineRun]:
         """Launch an agent in each of the places ``indexes``.
 
         Args:
             task: What the run is.
             indexes: Places in the gang.
             epoch: Their incarnation.
+            keys: The key pair of each, which no other is to have.
             logs: Folder for the agents' own output, where the engine writes one.
         """

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.worker.agent import Agent
 from maggy_like.worker.children import InlineNursery
-from maggy_like.worker.task import Isolation, WorkerContext, WorkerTask
+from maggy_like.worker.task import Isolation, KeyPair, WorkerContext, WorkerTask
 
 
 class InlineRun(EngineRun):
     """The agent in a thread; its trials in whichever thread calls :meth:`poll`."""
 
-    def __init__(self, task: WorkerTask, index: int, epoch: int) -> None:
+    def __init__(self, task: WorkerTask, index: int, epoch: int, keys: KeyPair) -> None:
         super().__init__([index], epoch)
         self._nursery = InlineNursery(task)
         self._task = task
-        self._context = WorkerContext(index, epoch, socket.gethostname())
+        self._context = WorkerContext(index, epoch, socket.gethostname(), keys)
         self._thread = threading.Thread(target=self._serve, name="maggy-agent", daemon=True)
         self._thread.start()
         self._served = False
@@ -67,5 +67,7 @@ class InlineEngine(Engine):
     def driver_host(self) -> str:
         return "127.0.0.1"
 
-    def launch(self, task: WorkerTask, indexes: Sequence[int], epoch: int, logs: str) -> list[EngineRun]:
-        return [InlineRun(task, index, epoch) for index in indexes]
+    def launch(
+        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+    ) -> list[EngineRun]:
+        return [InlineRun(task, index, epoch, pair) for index, pair in zip(indexes, keys, strict=True)]

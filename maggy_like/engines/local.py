@@ -16,7 +16,7 @@ from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.engines.cores import usable_cores
 from maggy_like.errors import ConfigError
 from maggy_like.worker.launch import Launch, write_launch
-from maggy_like.worker.task import WorkerContext, WorkerTask
+from maggy_like.worker.task import KeyPair, WorkerContext, WorkerTask
 
 KILL_PATIENCE = 10.0
 """Seconds that a process which was killed is waited for."""
@@ -98,18 +98,20 @@ class LocalEngine(Engine):
     def driver_host(self) -> str:
         return "127.0.0.1"
 
-    def launch(self, task: WorkerTask, indexes: Sequence[int], epoch: int, logs: str) -> list[EngineRun]:
+    def launch(
+        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+    ) -> list[EngineRun]:
         runs: list[EngineRun] = []
         with contextlib.ExitStack() as undo:
-            for index in indexes:
-                run = self._launch_one(task, index, epoch, Path(logs))
+            for index, pair in zip(indexes, keys, strict=True):
+                run = self._launch_one(task, index, epoch, pair, Path(logs))
                 undo.callback(run.wait, KILL_PATIENCE)
                 undo.callback(run.cancel)
                 runs.append(run)
             undo.pop_all()
         return runs
 
-    def _launch_one(self, task: WorkerTask, index: int, epoch: int, logs: Path) -> EngineRun:
+    def _launch_one(self, task: WorkerTask, index: int, epoch: int, keys: KeyPair, logs: Path) -> EngineRun:
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
         logs.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -124,7 +126,7 @@ class LocalEngine(Engine):
                 start_new_session=True,  # Ctrl-C in a terminal is the driver's alone
             )
         gpus = (self._gpus[index % len(self._gpus)],) if self._gpus else ()
-        context = WorkerContext(index, epoch, socket.gethostname(), gpus)
+        context = WorkerContext(index, epoch, socket.gethostname(), keys, gpus)
         with contextlib.suppress(BrokenPipeError):  # it died at once; poll() tells
             write_launch(cast(BinaryIO, process.stdin), Launch(task, context, os.getpid()))
         return LocalRun(process, index, epoch, log)

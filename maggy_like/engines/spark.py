@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import EngineError
-from maggy_like.worker.task import WorkerContext, WorkerTask
+from maggy_like.worker.task import KeyPair, WorkerContext, WorkerTask
 
 if TYPE_CHECKING:
     import pyarrow
@@ -48,6 +48,7 @@ class SparkRun(EngineRun):
         task: WorkerTask,
         indexes: Sequence[int],
         epoch: int,
+        keys: Sequence[KeyPair],
         profile: ResourceProfile | None,
     ) -> None:
         from pyspark import InheritableThread
@@ -56,6 +57,7 @@ class SparkRun(EngineRun):
         self._session = session
         self._tag = f"maggy-{uuid.uuid4().hex}"
         self._task = task
+        self._keys = tuple(keys)
         self._profile = profile
         self._ended: str | None = None
         self._canceller: threading.Thread | None = None
@@ -97,7 +99,7 @@ class SparkRun(EngineRun):
         try:
             self._tag_job()
             places = self._session.range(size, numPartitions=size)
-            member = gang_member(self._task, self.indexes, self.epoch)
+            member = gang_member(self._task, self.indexes, self.epoch, self._keys)
             places.mapInArrow(member, "worker bigint", barrier=True, profile=self._profile).collect()
         except Exception as error:  # the job failed or was cancelled; the driver decides what follows
             cause = cause_of(str(error))
@@ -189,9 +191,13 @@ class SparkEngine(Engine):
         remote = urlsplit(str(self._session.conf.get("spark.remote", "sc://localhost")))
         return local_address_towards(remote.hostname or "localhost", remote.port or 15002)
 
-    def launch(self, task: WorkerTask, indexes: Sequence[int], epoch: int, logs: str) -> list[EngineRun]:
-        stages = [indexes] if self._barrier else [[index] for index in indexes]
-        return [SparkRun(self._session, task, stage, epoch, self._profile) for stage in stages]
+    def launch(
+        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+    ) -> list[EngineRun]:
+        if self._barrier:
+            return [SparkRun(self._session, task, indexes, epoch, keys, self._profile)]
+        each = zip(indexes, keys, strict=True)
+        return [SparkRun(self._session, task, [index], epoch, [pair], self._profile) for index, pair in each]
 
     def _java_context(self) -> Any:
         """The JVM's SparkContext, or None on Spark Connect.
@@ -228,7 +234,7 @@ class SparkEngine(Engine):
 
 
 def gang_member(
-    task: WorkerTask, indexes: Sequence[int], epoch: int
+    task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair]
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
     """The function that each barrier task runs: an agent, until the search is over."""
 
@@ -241,10 +247,11 @@ def gang_member(
         for _ in batches:
             pass
         context = BarrierTaskContext.get()
-        index = indexes[context.partitionId()]
+        place = context.partitionId()
+        index = indexes[place]
         gpu = context.resources().get("gpu")
         accelerators = tuple(gpu.addresses) if gpu is not None else ()
-        Agent(task, WorkerContext(index, epoch, socket.gethostname(), accelerators)).run()
+        Agent(task, WorkerContext(index, epoch, socket.gethostname(), keys[place], accelerators)).run()
         yield pyarrow.RecordBatch.from_pydict({"worker": [index]})
 
     return run

@@ -12,7 +12,8 @@ import zmq
 from maggy_like.messages import Beat, Hello, Refused, ToDriver, ToWorker, Welcome, decode_to_worker, encode
 from maggy_like.rpc.limits import limit_client
 from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, read_header
-from maggy_like.rpc.security import KeyPair, secure_client
+from maggy_like.rpc.security import secure_client
+from maggy_like.worker.task import KeyPair
 
 CLOSE_PATIENCE = 1.0
 """Seconds that the last words get to arrive."""
@@ -36,7 +37,7 @@ class Client:
     Args:
         address: ZeroMQ address of the driver.
         server_key: The driver's public CURVE key.
-        keys: The key pair of the run's workers.
+        keys: The worker's own key pair.
 
     Attributes:
         sockets: To be polled for :meth:`receive`.

@@ -8,8 +8,8 @@ from collections import deque
 
 import zmq
 
+from maggy_like.rpc.allowed import AllowList
 from maggy_like.rpc.refusals import Refusals
-from maggy_like.rpc.security import AllowList
 
 HANDSHAKE_PATIENCE = 3.0
 """Seconds that a connection gets to shake hands before it is cut off."""

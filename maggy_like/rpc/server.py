@@ -26,11 +26,13 @@ from maggy_like.messages import (
     decode_to_driver,
     encode,
 )
+from maggy_like.rpc.allowed import AllowList
 from maggy_like.rpc.door import Door
 from maggy_like.rpc.limits import MAX_FRAME, limit_server
 from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, read_header
 from maggy_like.rpc.refusals import Refusals
-from maggy_like.rpc.security import AllowList, RunKeys, secure_server
+from maggy_like.rpc.security import new_key_pair, secure_server
+from maggy_like.worker.task import KeyPair
 
 ROUND = 3000
 """Frames that one :meth:`Server.poll` reads at most; a message is two."""
@@ -40,6 +42,8 @@ MAX_BEATS = 10.0
 
 MIN_RESEND = 0.02
 """Seconds between two times that a worker may have everything sent again."""
+
+IMPOSTOR = "speaks for another worker"
 
 _NO_SESSION = bytes(8)
 
@@ -66,19 +70,19 @@ class _Peer:
 
 
 class Server:
-    """A ROUTER socket. Used from the driver's thread, but for :meth:`wake`.
+    """A ROUTER socket. Used from the driver's thread, but for :meth:`wake` and :meth:`admit`.
+
+    Nobody is let in but the workers that were admitted, each with its own key, and each speaks for itself alone.
 
     Args:
         host: Address to bind to: the one that the workers reach, not all.
-        keys: The run's keys.
-        workers: Size of the gang: no other places may introduce themselves.
 
     Attributes:
         address: Where workers connect to.
+        public_key: By which workers know the driver.
     """
 
-    def __init__(self, host: str, keys: RunKeys, workers: int) -> None:
-        self._size = workers
+    def __init__(self, host: str) -> None:
         self._refusals = Refusals()
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
@@ -87,13 +91,16 @@ class Server:
         bracketed = f"[{host}]" if ":" in host else host
         if ":" in host:
             self._socket.setsockopt(zmq.IPV6, 1)
+        keys = new_key_pair()
+        self.public_key = keys[0]
         secure_server(self._socket, keys)
-        self._door = Door(self._socket, AllowList(self._context, keys.client[0]), self._refusals)
+        self._allowed = AllowList(self._context)
+        self._door = Door(self._socket, self._allowed, self._refusals)
         port = self._socket.bind_to_random_port(f"tcp://{bracketed}")
         self.address = f"tcp://{bracketed}:{port}"
         self._sessions: dict[bytes, _Peer] = {}
         self._places: dict[int, _Peer] = {}  # the newest incarnation of each
-        self._parts: list[bytes] = []
+        self._parts: list[zmq.Frame] = []
         self._excess = 0
         self._wake_read, self._wake_write = sockets.socketpair()
         self._wake_read.setblocking(False)
@@ -106,6 +113,10 @@ class Server:
     def refused(self) -> Counter[str]:
         """What was not taken, by reason."""
         return self._refusals.counts
+
+    def admit(self, worker: WorkerId) -> KeyPair:
+        """Let an incarnation of a worker in from now on; its key pair. No older one of its place is let in any more."""
+        return self._allowed.admit(worker)
 
     def wake(self) -> None:
         """Make :meth:`poll` return soon; from any thread."""
@@ -124,15 +135,15 @@ class Server:
             return
         for _ in range(ROUND):
             try:
-                part = self._socket.recv(zmq.NOBLOCK)
+                part = self._socket.recv(zmq.NOBLOCK, copy=False)  # a frame, which knows whose key brought it
             except zmq.Again:
                 return
             if len(self._parts) < 2:
                 self._parts.append(part)
             else:
                 self._excess += 1  # a message of a million frames must neither fill the memory nor stop the loop
-            if not self._socket.getsockopt(zmq.RCVMORE):
-                identity, frame = self._parts[0], None if self._excess else self._parts[-1]
+            if not part.more:
+                identity, frame = self._parts[0].bytes, None if self._excess else self._parts[-1]
                 self._parts, self._excess = [], 0
                 if (received := self._read(identity, frame)) is not None:
                     yield received
@@ -165,17 +176,21 @@ class Server:
         self._wake_read.close()
         self._wake_write.close()
 
-    def _read(self, identity: bytes, frame: bytes | None) -> Received | None:
+    def _read(self, identity: bytes, part: zmq.Frame | None) -> Received | None:
         if self._refusals.is_muted(identity):
             self._refusals.count("muted")
             return None
         try:
-            if frame is None or len(frame) > MAX_FRAME:
+            if part is None or len(part) > MAX_FRAME:
                 raise LinkError("several frames at once, or one that is too large")
+            frame, sender = part.bytes, self._allowed.owner(part)
             header = read_header(frame)
             peer = self._sessions.get(header.session)
             if peer is None:
-                return self._meet(identity, header, frame)
+                return self._meet(identity, sender, header, frame)
+            if peer.worker != sender:
+                self._refuse(identity, IMPOSTOR)
+                return None
             return self._hear(identity, peer, header, frame)
         except (msgspec.DecodeError, LinkError):
             self._refuse(identity, "malformed")
@@ -216,29 +231,34 @@ class Server:
         # A demand has been answered with what is missing; a beat would show the gap again, and so on without end.
         return None if header.again else Received(peer.worker, beat)
 
-    def _meet(self, identity: bytes, header: Header, frame: bytes) -> Received | None:
+    def _meet(self, identity: bytes, sender: WorkerId, header: Header, frame: bytes) -> Received | None:
         """A frame of an unknown session: a hello, or nothing that is heard."""
         hello = decode_to_driver(body_of(frame))
+        before = self._places.get(sender.index)
+        why = ""
         if not isinstance(hello, Hello) or header.is_numbered or header.session == _NO_SESSION:
-            self._refuse(identity, "unknown peer", header.session)
-            return None
-        before = self._places.get(hello.worker)
-        if hello.version != PROTOCOL_VERSION:
+            reason = "unknown peer"
+        elif hello.version != PROTOCOL_VERSION:
+            reason = "foreign protocol version"
             why = f"protocol version {hello.version}, not {PROTOCOL_VERSION}: install the driver's maggy_like there"
-            self._refuse(identity, "foreign protocol version", header.session, why)
-            return None
-        if not 0 <= hello.worker < self._size:
-            self._refuse(identity, "no place in this gang", header.session)
-            return None
-        if before is not None and before.worker.epoch >= hello.epoch:
-            self._refuse(identity, "stale incarnation", header.session)
-            return None
+        elif (hello.worker, hello.epoch) != (sender.index, sender.epoch):
+            reason = IMPOSTOR
+        elif not self._allowed.is_newest(sender) or (before is not None and before.worker == sender):
+            reason = "stale incarnation"
+        else:
+            return self._welcome(identity, sender, header, hello)
+        self._refuse(identity, reason, header.session, why)
+        return None
+
+    def _welcome(self, identity: bytes, worker: WorkerId, header: Header, hello: Hello) -> Received:
+        """A worker that was launched is there, for the first time."""
+        before = self._places.get(worker.index)
         if before is not None:
             self._sessions.pop(before.link.session, None)
-        peer = _Peer(WorkerId(hello.worker, hello.epoch), Link(header.session), identity, hello.connection)
-        self._places[hello.worker] = self._sessions[header.session] = peer
+        peer = _Peer(worker, Link(header.session), identity, hello.connection)
+        self._places[worker.index] = self._sessions[header.session] = peer
         self._put(identity, peer.link.bare(_WELCOME))
-        return Received(peer.worker, hello)
+        return Received(worker, hello)
 
     def _meet_again(self, identity: bytes, peer: _Peer, hello: Hello) -> Received | None:
         """A worker is back on a new connection: no new worker, but a sign of life."""

@@ -73,7 +73,7 @@ class Agent:
         self._context = context
         self._lifeline = lifeline
         self._nursery: Nursery = nursery or ForkServerNursery(task, context)
-        self._client = Client(task.address, task.server_key, task.client_keys)
+        self._client = Client(task.address, task.server_key, context.keys)
         self._watch = Watch()
         self._spare = Spare()
         self._departures = Departures(task.grace)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 
 Isolation = Literal["process", "worker", "none"]
 
+KeyPair = tuple[bytes, bytes]
+"""Public and secret CURVE key, 40 bytes of Z85 text each."""
+
 
 class WorkerTask(msgspec.Struct, frozen=True):
-    """All that the workers of one run have in common; it travels inside the engine's own closure.
+    """All that the workers of one run have in common, and nothing that lets anybody in.
 
     Attributes:
         address: ZeroMQ address of the driver.
         server_key: The driver's public CURVE key.
-        client_keys: The CURVE key pair of the run's workers, public and secret.
         run_id: What the run's store is marked with.
         train_fn: The training function, pickled by cloudpickle.
         preload: Modules that the fork server imports once, before any trial.
@@ -35,7 +37,6 @@ class WorkerTask(msgspec.Struct, frozen=True):
 
     address: str
     server_key: bytes
-    client_keys: tuple[bytes, bytes]
     run_id: str
     train_fn: bytes
     preload: tuple[str, ...]
@@ -51,22 +52,24 @@ class WorkerTask(msgspec.Struct, frozen=True):
     silence: float = 60.0
 
     def __repr__(self) -> str:
-        """Without the keys: a log must not let anybody in."""
+        """Without the function's bytes."""
         return f"WorkerTask(address={self.address!r}, run_id={self.run_id!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """One worker's place.
+    """One worker's place. The agent has it, not the processes that run trials.
 
     Attributes:
         index: Its number in the gang, from 0.
         epoch: Its incarnation: how often this place was refilled.
         host: Name of the machine.
+        keys: Its own CURVE key pair, public and secret. No ``repr`` shows it: a log must not let anybody in.
         accelerators: Addresses of the GPUs that are its own.
     """
 
     index: int
     epoch: int
     host: str
+    keys: KeyPair = field(repr=False)
     accelerators: tuple[str, ...] = ()

@@ -14,7 +14,6 @@ from maggy_like.driver import Driver
 from maggy_like.experiment import StateMachine
 from maggy_like.journal import Journal, place_of
 from maggy_like.proposer.base import DirectProposer
-from maggy_like.rpc.security import RunKeys
 from maggy_like.rpc.server import Server
 from optimizers import Float
 from optimizers.random_search import RandomSearch
@@ -36,7 +35,7 @@ def fail(*_: object, **__: object) -> Any:
 def driver(tmp_path: Path) -> Iterator[Driver]:
     """A driver that would wait for its only worker."""
     study = Study({"x": Float(0, 1)}, RandomSearch(), n_trials=4)
-    server = Server("127.0.0.1", RunKeys(), 1)
+    server = Server("127.0.0.1")
     journal = Journal(place_of(str(tmp_path)))
     base = Snapshot("run", str(tmp_path), "random", "max", "starting", 0.0)
     made = Driver(StateMachine(study), DirectProposer(study), server, journal, base, 1, keep=None, timeout=None)

@@ -18,7 +18,7 @@ from maggy_like import LocalEngine, gang
 from maggy_like.engines.base import EngineRun
 from maggy_like.experiment import finale
 from maggy_like.gang import Gang
-from maggy_like.worker.task import WorkerTask
+from maggy_like.worker.task import KeyPair, WorkerTask
 from optimizers.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event
 
 pytestmark = pytest.mark.e2e
@@ -67,8 +67,10 @@ class Stage(EngineRun):
 class Barrier(Shrinking):
     """The same with gangs that fall as a whole."""
 
-    def launch(self, task: WorkerTask, indexes: Sequence[int], epoch: int, logs: str) -> list[EngineRun]:
-        return [Stage(super().launch(task, indexes, epoch, logs))]
+    def launch(
+        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+    ) -> list[EngineRun]:
+        return [Stage(super().launch(task, indexes, epoch, keys, logs))]
 
 
 @pytest.fixture

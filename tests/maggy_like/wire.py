@@ -10,10 +10,11 @@ from contextlib import contextmanager, suppress
 
 import zmq
 
+from maggy_like.experiment.inputs import WorkerId
 from maggy_like.messages import PROTOCOL_VERSION, Beat, Decided, Goodbye, Hello, Reported, ToDriver, ToWorker
 from maggy_like.rpc.client import Client
-from maggy_like.rpc.security import RunKeys
 from maggy_like.rpc.server import Server
+from maggy_like.worker.task import KeyPair
 
 HEARTBEAT = 0.2
 
@@ -25,9 +26,9 @@ def hello(index: int = 0, epoch: int = 0, *, version: int = PROTOCOL_VERSION) ->
 class EchoServer:
     """Serves in a thread: answers each report with a verdict, each beat with a beat, and remembers what it took."""
 
-    def __init__(self, workers: int = 4, host: str = "127.0.0.1") -> None:
-        self.keys = RunKeys()
-        self.server = Server(host, self.keys, workers)
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.server = Server(host)
+        self._keys: dict[WorkerId, KeyPair] = {}
         self.taken: list[tuple[int, ToDriver]] = []
         self._stop = False
         self._thread = threading.Thread(target=self._serve)
@@ -40,6 +41,13 @@ class EchoServer:
     @property
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
+
+    def keys(self, index: int, epoch: int = 0) -> KeyPair:
+        """The keys of an incarnation; it counts as launched once they were asked for."""
+        worker = WorkerId(index, epoch)
+        if worker not in self._keys:
+            self._keys[worker] = self.server.admit(worker)
+        return self._keys[worker]
 
     def steps(self, index: int) -> list[int]:
         """The attempt numbers of the reports that were taken from a worker, in order."""
@@ -63,8 +71,8 @@ class EchoServer:
 
 
 @contextmanager
-def echo_server(workers: int = 4, host: str = "127.0.0.1") -> Iterator[EchoServer]:
-    echo = EchoServer(workers, host)
+def echo_server(host: str = "127.0.0.1") -> Iterator[EchoServer]:
+    echo = EchoServer(host)
     try:
         yield echo
     finally:
@@ -75,7 +83,7 @@ class Peer:
     """A worker without an agent: reports, and waits for the verdicts."""
 
     def __init__(self, echo: EchoServer, index: int = 0, *, address: str | None = None, epoch: int = 0) -> None:
-        self.client = Client(address or echo.address, echo.keys.server[0], echo.keys.client)
+        self.client = Client(address or echo.address, echo.server.public_key, echo.keys(index, epoch))
         self.client.introduce(hello(index, epoch))
         self.answers: list[ToWorker] = []
         self.reports = 0

@@ -23,7 +23,7 @@ def test_a_fraction_that_is_none_is_told(fraction: object) -> None:
 
 
 def test_a_gang_that_cannot_be_launched_whole_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = WorkerTask("tcp://127.0.0.1:9", bytes(40), (bytes(40), bytes(40)), "run", b"", (), (), (), "", "")
+    task = WorkerTask("tcp://127.0.0.1:9", bytes(40), "run", b"", (), (), (), "", "")
     launch, launched = LocalEngine._launch_one, list[EngineRun]()
 
     def launch_two(engine: LocalEngine, task: WorkerTask, index: int, *where: Any) -> EngineRun:
@@ -34,5 +34,5 @@ def test_a_gang_that_cannot_be_launched_whole_leaves_nothing(tmp_path: Path, mon
 
     monkeypatch.setattr(LocalEngine, "_launch_one", launch_two)
     with pytest.raises(BlockingIOError):
-        LocalEngine([]).launch(task, range(3), 0, str(tmp_path))
+        LocalEngine([]).launch(task, range(3), 0, [(bytes(40), bytes(40))] * 3, str(tmp_path))
     assert [run.poll() is not None for run in launched] == [True, True]

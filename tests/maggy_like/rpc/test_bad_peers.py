@@ -23,7 +23,8 @@ from maggy_like.rpc import door
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.link import Link, bare_frame, new_session
 from maggy_like.rpc.refusals import MAX_ANSWERS, MAX_STRIKES
-from maggy_like.rpc.security import KeyPair, new_key_pair, secure_client
+from maggy_like.rpc.security import new_key_pair, secure_client
+from maggy_like.worker.task import KeyPair
 
 pytestmark = pytest.mark.e2e
 
@@ -46,14 +47,14 @@ def honest(echo: EchoServer) -> Iterator[Peer]:
 
 
 class Dealer:
-    """A bare DEALER, which says whatever the test wants."""
+    """A bare DEALER with the key of worker 1, which says whatever the test wants."""
 
     def __init__(self, echo: EchoServer, server_key: bytes | None = None, keys: KeyPair | None = None) -> None:
         self._context = zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
         self.socket.setsockopt(zmq.SNDTIMEO, 10_000)
-        secure_client(self.socket, server_key or echo.keys.server[0], keys or echo.keys.client)
+        secure_client(self.socket, server_key or echo.server.public_key, keys or echo.keys(1))
         self.events: zmq.Socket[bytes] = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.socket.connect(echo.address)
         self.session = new_session()
@@ -170,7 +171,7 @@ def test_a_peer_that_was_never_introduced_is_told_a_few_times_then_not_read(
         wait_for(lambda: echo.server.refused == {"unknown peer": MAX_STRIKES, "muted": 100})
     assert sum("unknown peer" in line for line in caplog.messages) == 1
     shown = caplog.text
-    for key in (*echo.keys.server, *echo.keys.client):
+    for key in (echo.server.public_key, *echo.keys(0), *echo.keys(1)):
         assert key.decode() not in shown
 
 
@@ -256,15 +257,15 @@ def test_a_worker_takes_its_connection_back_from_who_took_it(echo: EchoServer) -
 FLOOD_AND_HANG_UP = """
 import time
 import zmq
-from maggy_like.rpc.security import RunKeys, secure_client
+from maggy_like.experiment.inputs import WorkerId
+from maggy_like.rpc.security import secure_client
 from maggy_like.rpc.server import Server
 
-keys = RunKeys()
-server = Server("127.0.0.1", keys, 1)
+server = Server("127.0.0.1")
 context = zmq.Context()
 flooder = context.socket(zmq.DEALER)
 flooder.setsockopt(zmq.SNDHWM, 0)
-secure_client(flooder, keys.server[0], keys.client)
+secure_client(flooder, server.public_key, server.admit(WorkerId(0, 0)))
 flooder.connect(server.address)
 while not server.refused:
     flooder.send(b"garbage")

@@ -94,8 +94,10 @@ import sys
 from wire import Peer
 
 class Far:
-    address, keys = sys.argv[1], type("Keys", (), {"server": [sys.argv[2].encode()],
-                                                    "client": (sys.argv[3].encode(), sys.argv[4].encode())})
+    address, server = sys.argv[1], type("FarServer", (), {"public_key": sys.argv[2].encode()})
+
+    def keys(index, epoch):
+        return sys.argv[3].encode(), sys.argv[4].encode()
 
 worker = Peer(Far)
 while worker.reports < 500:
@@ -114,7 +116,7 @@ print("all answered")
 def test_a_link_that_is_down_for_five_seconds_loses_nothing(namespace: tuple[str, str, str]) -> None:
     name, link, host = namespace
     with echo_server(host=host) as echo:
-        keys = [key.decode() for key in (echo.keys.server[0], *echo.keys.client)]
+        keys = [key.decode() for key in (echo.server.public_key, *echo.keys(0))]
         command = ["ip", "netns", "exec", name, sys.executable, "-c", WORKER, echo.address, *keys]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with subprocess.Popen(

@@ -13,7 +13,6 @@ from wire import Proxy
 
 from maggy_like import Float, Reporter, lagom
 from maggy_like.rpc.limits import MAX_FRAME
-from maggy_like.rpc.security import RunKeys
 from maggy_like.rpc.server import Server
 from optimizers.events import AttemptEnded, Event, Measured
 
@@ -35,8 +34,8 @@ def test_a_search_over_connections_that_break_loses_and_repeats_nothing(
     paths: list[Proxy] = []
 
     class BehindProxy(Server):
-        def __init__(self, host: str, keys: RunKeys, workers: int) -> None:
-            super().__init__(host, keys, workers)
+        def __init__(self, host: str) -> None:
+            super().__init__(host)
             paths.append(Proxy(int(self.address.rpartition(":")[2])))
             self.address = paths[0].address
 

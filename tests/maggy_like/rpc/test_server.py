@@ -9,6 +9,7 @@ from wire import hello
 from maggy_like.errors import ConfigError
 from maggy_like.experiment.inputs import WorkerId
 from maggy_like.messages import (
+    PROTOCOL_VERSION,
     Assign,
     Beat,
     Goodbye,
@@ -23,24 +24,25 @@ from maggy_like.messages import (
 from maggy_like.rpc import door
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.limits import MAX_FRAME
-from maggy_like.rpc.security import RunKeys
+from maggy_like.rpc.security import new_key_pair
 from maggy_like.rpc.server import Received, Server
-from maggy_like.worker.task import WorkerTask
+from maggy_like.worker.task import KeyPair, WorkerContext, WorkerTask
 
-KEYS = RunKeys()
 WORKER = WorkerId(3, 0)
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(door, "HANDSHAKE_PATIENCE", 60.0)  # nobody is cut off, and counted, for being slow
-    made = Server("127.0.0.1", KEYS, workers=4)
+    made = Server("127.0.0.1")
     yield made
     made.close()
 
 
-def connected(server: Server, message: Hello) -> Client:
-    made = Client(server.address, KEYS.server[0], KEYS.client)
+def connected(server: Server, message: Hello, keys: KeyPair | None = None) -> Client:
+    """A client that has introduced itself, with a key of its own if not given one."""
+    keys = keys or server.admit(WorkerId(message.worker, message.epoch))
+    made = Client(server.address, server.public_key, keys)
     made.introduce(message)
     return made
 
@@ -79,34 +81,67 @@ def test_a_worker_that_says_hello_is_heard_and_answered(server: Server, client: 
     assert answer(server, client) == Stop(1, 1)
 
 
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        (hello(3, version=99), "foreign protocol version"),
-        (hello(4), "no place in this gang"),
-        (hello(-1), "no place in this gang"),
-    ],
-)
-def test_who_does_not_belong_here_is_refused(server: Server, message: Hello, reason: str) -> None:
-    stranger = connected(server, message)
+def test_a_foreign_version_is_refused_and_told(server: Server) -> None:
+    stranger = connected(server, hello(3, version=99))
     refused = answer(server, stranger)
     assert isinstance(refused, Refused)
-    if message.version == 99:
-        assert refused.reason.startswith("protocol version 99, not 3")
-    assert server.refused == {reason: 1}
+    assert refused.reason.startswith(f"protocol version 99, not {PROTOCOL_VERSION}")
+    assert server.refused == {"foreign protocol version": 1}
     stranger.close()
 
 
+@pytest.mark.parametrize(("index", "epoch"), [(3, 1), (3, 10**6), (2, 0), (2, 1), (99, 0)])
+def test_a_worker_says_hello_for_no_other_place_and_no_other_incarnation(
+    server: Server, client: Client, index: int, epoch: int
+) -> None:
+    server.admit(WorkerId(2, 0))
+    thief = connected(server, hello(index, epoch), server.admit(WorkerId(1, 0)))
+    assert answer(server, thief) == Refused("speaks for another worker")
+    own = server.admit(WorkerId(3, 1))  # the place is still free for who was launched
+    newer = connected(server, hello(3, 1), own)
+    while not (heard := [it for it in server.poll(0.01) if it.worker == WorkerId(3, 1)]):
+        newer.receive()
+    assert heard == [Received(WorkerId(3, 1), hello(3, 1))]
+    thief.close()
+    newer.close()
+
+
+def test_a_worker_says_nothing_in_the_session_of_another(server: Server, client: Client) -> None:
+    assert arrived(server, client) == [Received(WORKER, hello(3))]
+    thief = connected(server, hello(1))
+    arrived(server, thief)
+    server.send(WorkerId(1, 0), Stop(1, 1))
+    assert answer(server, thief) == Stop(1, 1)
+    thief._link = client._link  # all that it could have learned, but for the key
+    thief.send(Ready())
+    for _ in range(500):
+        assert list(server.poll(0.01)) == []
+        if server.refused:
+            break
+    assert server.refused == {"speaks for another worker": 1}
+    thief.close()
+
+
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_another_process_with_the_same_id_or_an_older_one_is_stale(server: Server, epoch: int) -> None:
-    first = connected(server, hello(3, 1))
+def test_another_process_with_the_same_key_or_an_older_one_is_stale(server: Server, epoch: int) -> None:
+    keys = {number: server.admit(WorkerId(3, number)) for number in (0, 1)}
+    first = connected(server, hello(3, 1), keys[1])
     assert arrived(server, first) == [Received(WorkerId(3, 1), hello(3, 1))]
-    second = connected(server, hello(3, epoch))
+    second = connected(server, hello(3, epoch), keys[epoch])
     assert answer(server, second) == Refused("stale incarnation")
     first.send(Ready())
     assert arrived(server, first) == [Received(WorkerId(3, 1), Ready())]
     first.close()
     second.close()
+
+
+def test_what_was_replaced_before_it_came_is_stale(server: Server) -> None:
+    """An older incarnation that is late takes the place of no newer one that is on its way."""
+    old = server.admit(WorkerId(3, 0))
+    server.admit(WorkerId(3, 1))
+    late = connected(server, hello(3, 0), old)
+    assert answer(server, late) == Refused("stale incarnation")
+    late.close()
 
 
 def test_a_newer_incarnation_takes_the_place_and_the_older_is_refused(server: Server, client: Client) -> None:
@@ -179,7 +214,9 @@ def test_a_worker_that_has_not_come_is_passed_over(server: Server, client: Clien
 
 
 def test_the_keys_do_not_show() -> None:
-    task = WorkerTask("tcp://x:1", KEYS.server[0], KEYS.client, "run", b"", (), (), (), "", "")
-    for shown in (repr(KEYS), repr(task), str(task)):
-        for key in (*KEYS.server, *KEYS.client):
+    keys = new_key_pair()
+    task = WorkerTask("tcp://x:1", keys[0], "run", b"", (), (), (), "", "")
+    context = WorkerContext(0, 0, "host", keys)
+    for shown in (repr(task), str(task), repr(context), str(context)):
+        for key in keys:
             assert key.decode() not in shown

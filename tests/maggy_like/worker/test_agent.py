@@ -34,7 +34,6 @@ from maggy_like.messages import (
     encode,
 )
 from maggy_like.rpc.limits import MAX_FRAME
-from maggy_like.rpc.security import RunKeys
 from maggy_like.rpc.server import Server
 from maggy_like.worker import attempt, spare
 from maggy_like.worker.agent import Agent
@@ -156,17 +155,15 @@ Begin = Callable[..., Stage]
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Begin]:
     """Raises a stage; gives options to the task and to the context."""
-    keys = RunKeys()
-    server = Server("127.0.0.1", keys, 1)
+    server = Server("127.0.0.1")
+    keys = server.admit(WorkerId(0, 0))
     stages: list[Stage] = []
 
     def begin(*, gpus: tuple[str, ...] = (), inline: bool = False, **options: Any) -> Stage:
-        task = WorkerTask(
-            server.address, keys.server[0], keys.client, "run", b"", (), (), (), str(tmp_path), str(tmp_path)
-        )
+        task = WorkerTask(server.address, server.public_key, "run", b"", (), (), (), str(tmp_path), str(tmp_path))
         isolation = "none" if inline else "process"
         task = msgspec.structs.replace(task, **{"grace": GRACE, "isolation": isolation, **options})
-        context = replace(WorkerContext(0, 0, "host"), accelerators=gpus)
+        context = replace(WorkerContext(0, 0, "host", keys), accelerators=gpus)
         stages.append(Stage(PlayedNursery(inline=inline), context, task, server))
         return stages[-1]
 

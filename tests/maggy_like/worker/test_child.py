@@ -29,7 +29,7 @@ SURROGATE = "caf\udce9"
 
 
 def task_of(train_fn: bytes = b"", **fields: Any) -> WorkerTask:
-    return WorkerTask("tcp://x:1", b"", (b"", b""), "run", train_fn, (), (), (), **{"store": "", "logs": "", **fields})
+    return WorkerTask("tcp://x:1", b"", "run", train_fn, (), (), (), **{"store": "", "logs": "", **fields})
 
 
 class Agent:

@@ -38,7 +38,7 @@ def test_what_left_its_session_dies_with_the_fork_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, somebody: subprocess.Popen[bytes], end: signal.Signals | None
 ) -> None:
     monkeypatch.setattr(children, "SERVER_PATIENCE", 2.0)
-    nursery = ForkServerNursery(task_that_starts_a_daemon(tmp_path), WorkerContext(0, 0, "host"))
+    nursery = ForkServerNursery(task_that_starts_a_daemon(tmp_path), WorkerContext(0, 0, "host", (b"", b"")))
     child = spawn(nursery)
     trial = psutil.Process(child.pid)
     server, daemon = trial.parent(), psutil.Process(int((tmp_path / "pid").read_text()))
@@ -69,7 +69,7 @@ def task_that_starts_a_daemon(folder: Path) -> WorkerTask:
             return start, ()
 
     pickled = cloudpickle.dumps(Starter())
-    return WorkerTask("tcp://x:1", b"", (b"", b""), "run", pickled, (), tuple(sys.path), (), "", "")
+    return WorkerTask("tcp://x:1", b"", "run", pickled, (), tuple(sys.path), (), "", "")
 
 
 def spawn(nursery: ForkServerNursery) -> Child:

@@ -91,7 +91,7 @@ class Server:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", script], stdin=subprocess.PIPE, pass_fds=[theirs.fileno()]
             )
-        task = WorkerTask("tcp://x:1", b"", (b"", b""), "run", cloudpickle.dumps(abs), (), tuple(sys.path), (), "", "")
+        task = WorkerTask("tcp://x:1", b"", "run", cloudpickle.dumps(abs), (), tuple(sys.path), (), "", "")
         assert self.process.stdin is not None
         with self.process.stdin as stdin:
             stdin.write(msgspec.msgpack.encode(task))

@@ -1,0 +1,59 @@
+"""Who may come in: one key for each incarnation of a worker that was launched."""
+
+from __future__ import annotations
+
+import zmq
+from zmq.utils import z85
+
+from maggy_like.experiment.inputs import WorkerId
+from maggy_like.rpc.security import new_key_pair
+from maggy_like.worker.task import KeyPair
+
+
+class AllowList:
+    """Answers ZeroMQ's question for each handshake whether the peer's key is a worker's, and which.
+
+    ZeroMQ keeps the answer beside every frame of the connection, so that one worker cannot speak for another.
+    It follows ZeroMQ's RFC 27. It is served from the same poll loop as the server's socket, so that there is neither
+    a thread nor a lock; a handshake waits for as long as the driver's loop does. :meth:`admit` alone is called from
+    other threads.
+
+    Args:
+        context: The server's own.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._users: dict[bytes, bytes] = {}  # by raw public key
+        self._workers: dict[str, WorkerId] = {}  # by user
+        self._newest: dict[int, int] = {}  # epoch of each place's newest incarnation
+        self.socket: zmq.Socket[bytes] = context.socket(zmq.REP)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.bind("inproc://zeromq.zap.01")
+
+    def admit(self, worker: WorkerId) -> KeyPair:
+        """Make a key pair for an incarnation that is about to be launched, and let it in from now on."""
+        public, secret = new_key_pair()
+        user = f"{worker.index}.{worker.epoch}"
+        self._newest[worker.index] = max(worker.epoch, self._newest.get(worker.index, 0))
+        self._workers[user] = worker
+        self._users[z85.decode(public)] = user.encode()
+        return public, secret
+
+    def owner(self, frame: zmq.Frame) -> WorkerId:
+        """The worker with whose key the connection that sent a frame has shaken hands."""
+        return self._workers[str(frame.get("User-Id"))]
+
+    def is_newest(self, worker: WorkerId) -> bool:
+        """Whether no later incarnation of its place was launched."""
+        return self._newest[worker.index] == worker.epoch
+
+    def answer(self) -> bool:
+        """Answer one question, if there is one; False when there is none."""
+        try:
+            version, request, _, _, _, mechanism, *credentials = self.socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        user = self._users.get(credentials[0], b"") if mechanism == b"CURVE" and len(credentials) == 1 else b""
+        status, text = (b"200", b"") if user else (b"400", b"unknown key")
+        self.socket.send_multipart([version, request, status, text, user, b""])
+        return True
