@@ -16,7 +16,7 @@ from maggy_like.engines.base import Engine
 from maggy_like.engines.choice import choose_engine
 from maggy_like.errors import ConfigError
 from maggy_like.handle import Experiment
-from maggy_like.inspection import check_parameters, modules_of, pickle_train_fn
+from maggy_like.inspection import check_parameters, modules_of, pickle_train_fn, sources_of
 from maggy_like.job import Job, check_watchers
 from maggy_like.result import Result
 from maggy_like.training import search
@@ -237,6 +237,7 @@ def lagom(
         make_display(False if provider.name == "inline" else progress),
         callbacks,
         experiment,
+        sources=sources_of(train_fn),
     )
     result = search(job)
     if study is None:

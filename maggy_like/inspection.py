@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import importlib.util
 import inspect
+import linecache
 import sys
 import sysconfig
 import types
@@ -25,6 +26,9 @@ TORCH_LATE = "torch._dynamo"
 
 RENDEZVOUS = "maggy_like.worker.gang.rendezvous"
 """What workers need to run a trial together."""
+
+MAX_SOURCE = 100_000
+"""Characters of a file whose text travels with the function."""
 
 _HELPERS = {
     "prepare": "maggy_like.worker.gang.parallel",
@@ -193,7 +197,16 @@ def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str
     if wide:
         names |= {RENDEZVOUS: None, TORCH_LATE: None}
     names |= {home: None for helper, home in _HELPERS.items() if helper in words}
-    return tuple(name for name in names if _is_installed(name))
+    return tuple(name for name in names if is_installed(name))
+
+
+def sources_of(train_fn: Callable[..., Any]) -> dict[str, str]:
+    """The text of the files and notebook cells that define what travels by value, by file name, for tracebacks."""
+    names = {
+        function.__code__.co_filename for function in _own_functions(train_fn) if function.__module__ == "__main__"
+    }
+    texts = {name: "".join(linecache.getlines(name)) for name in sorted(names)}
+    return {name: text for name, text in texts.items() if 0 < len(text) <= MAX_SOURCE}
 
 
 def _home(function: Any) -> str:
@@ -217,7 +230,7 @@ def _own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]
         function = inspect.unwrap(getattr(value, "__func__", value)) if value is not None else None
         if not isinstance(function, types.FunctionType) or id(function) in seen:
             continue
-        if _is_installed(function.__module__):
+        if is_installed(function.__module__):
             continue
         seen.add(id(function))
         yield function
@@ -232,7 +245,7 @@ def _codes(function: types.FunctionType) -> Iterator[types.CodeType]:
         waiting.extend(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
 
 
-def _is_installed(module: str | None) -> bool:
+def is_installed(module: str | None) -> bool:
     """Whether a module belongs to the installation (not to the user's own project)."""
     if not module or module == "__main__":
         return False

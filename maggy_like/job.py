@@ -6,8 +6,8 @@ import contextlib
 import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from maggy_like.config import Settings
@@ -20,6 +20,7 @@ from maggy_like.experiment import StateMachine
 from maggy_like.experiment.finale import TrainingPlan
 from maggy_like.experiment.inputs import StopRequested
 from maggy_like.handle import Experiment
+from maggy_like.logs import read_logging
 from maggy_like.proposer.base import DirectProposer
 from maggy_like.proposer.process import ProcessProposer
 from maggy_like.resume import open_journal
@@ -40,6 +41,7 @@ class Job:
         preload: Modules that workers import once.
         display: Shows the run.
         callbacks: Get each recorded event.
+        sources: Text of the files and notebook cells that the function's code is from.
         handle: By which other threads stop the run.
         keep: Takes what the function returned, where it is no training (see :attr:`WorkerTask.returns_anything`).
     """
@@ -52,6 +54,7 @@ class Job:
     callbacks: Sequence[Callback] = ()
     handle: Experiment | None = None
     keep: Callable[[Any], None] | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,8 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
                 isolation=engine.isolation or settings.isolation,
                 report_timeout=settings.report_timeout,
                 returns_anything=job.keep is not None,
+                logging=read_logging(),
+                sources=dict(job.sources),
             )
             driver = Driver(
                 machine,

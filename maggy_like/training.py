@@ -26,6 +26,7 @@ from maggy_like.inspection import (
     modules_of,
     name_of,
     pickle_train_fn,
+    sources_of,
     uses_budget,
 )
 from maggy_like.job import Job, Outcome, carry_out, check_watchers
@@ -148,6 +149,7 @@ def run(
         callbacks=callbacks,
         handle=experiment,
         keep=partial(keep_answer, settings.store),
+        sources=sources_of(train_fn),
     )
     outcome = carry_out(job)
     if outcome.error is not None:

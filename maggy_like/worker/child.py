@@ -36,6 +36,7 @@ from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.checkpoints import CheckpointStore
 from maggy_like.worker.failures import as_told, format_message, format_traceback, kind_of
 from maggy_like.worker.invoke import arguments_for
+from maggy_like.worker.load import load_train_fn
 from maggy_like.worker.reporter import BudgetUsed, Reporter, TrialStopped
 from maggy_like.worker.returned import read_returned
 from maggy_like.worker.sender import Sender
@@ -121,14 +122,6 @@ def join(assign: Assign, task: WorkerTask, sender: Sender, service: _Service) ->
     membership = Membership(assign.place, task.address, opened, partial(service.meeting, assign))
     service.membership = membership
     return membership
-
-
-def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
-    """Unpickle the training function; it comes from the driver that launched us, not from a socket."""
-    import cloudpickle
-
-    function: Callable[..., Any] = cloudpickle.loads(task.train_fn)
-    return function
 
 
 def run_attempt(

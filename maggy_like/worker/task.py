@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from maggy_like.worker.logs import LogSettings
+
 Isolation = Literal["process", "worker", "none"]
 
 KeyPair = tuple[bytes, bytes]
@@ -32,6 +34,8 @@ class WorkerTask(msgspec.Struct, frozen=True):
         grace: Seconds between telling a trial to stop and killing it.
         report_timeout: Seconds that a trial may go on without a report or a checkpoint.
         returns_anything: Whether the function is no training, so that it may return whatever it likes.
+        logging: How logging is configured in the caller's process.
+        sources: Text of the files and notebook cells that the function's code is from, by file name.
         silence: Seconds without a word of the driver after which the worker gives up.
     """
 
@@ -49,6 +53,8 @@ class WorkerTask(msgspec.Struct, frozen=True):
     grace: float = 5.0
     report_timeout: float | None = None
     returns_anything: bool = False
+    logging: LogSettings | None = None
+    sources: dict[str, str] = {}
     silence: float = 60.0
 
     def __repr__(self) -> str:

@@ -67,6 +67,35 @@ def test_the_notebook_runs_and_its_logs_stand_in_the_cell(tmp_path: Path) -> Non
     assert len([output for output in search.outputs if output.output_type == "display_data"]) == 1
 
 
+CELLS = (
+    """
+import logging
+logging.basicConfig(level=logging.INFO, format="<%(message)s>")
+
+def train(lr):
+    logging.info("logged in a trial")
+    if lr < 1:
+        raise ValueError("too small")  # the line itself
+    return lr
+""",
+    """
+from maggy_like import Float, lagom
+result = lagom(train, {"lr": Float(0, 2)}, optimizer="random", points_to_evaluate=[{"lr": 0.5}, {"lr": 1.5}],
+               n_trials=2, workers=1, engine="local", max_attempts=1, progress=False)
+print(result.log(1), result.trials[0].failure.traceback)
+""",
+)
+
+
+def test_a_trial_logs_as_its_notebook_does_and_its_traceback_has_the_cell_s_lines(tmp_path: Path) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=500, startup_timeout=300, kernel_name="python3", resources=resources).execute()
+    (output,) = notebook.cells[1].outputs
+    assert "<logged in a trial>" in output.text
+    assert 'raise ValueError("too small")  # the line itself' in output.text
+
+
 def test_lines_are_live_and_an_interrupt_ends_the_run_within_five_seconds(
     kernel: tuple[KernelManager, BlockingKernelClient],
 ) -> None:

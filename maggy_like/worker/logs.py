@@ -1,0 +1,79 @@
+"""Logging in a trial's process, as the process that called ``lagom`` has configured it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import sys
+
+import msgspec
+
+
+class HandlerSettings(msgspec.Struct, frozen=True):
+    """A handler that shows records to people.
+
+    Attributes:
+        level: From which on it takes records.
+        formatter: Pickled; empty for none.
+    """
+
+    level: int
+    formatter: bytes
+
+
+class LoggerSettings(msgspec.Struct, frozen=True):
+    """What is set for one logger.
+
+    Attributes:
+        level: Its own; 0 where its parent's counts.
+        handlers: Those that show its records.
+        propagate: Whether its parents get them too.
+    """
+
+    level: int = logging.NOTSET
+    handlers: tuple[HandlerSettings, ...] = ()
+    propagate: bool = True
+
+
+class LogSettings(msgspec.Struct, frozen=True):
+    """How logging is configured.
+
+    Attributes:
+        root: The root logger.
+        named: Loggers for which anything is set.
+        disabled: Up to which level all records are dropped (see :func:`logging.disable`).
+    """
+
+    root: LoggerSettings
+    named: dict[str, LoggerSettings] = {}
+    disabled: int = logging.NOTSET
+
+
+def set_up_logging(settings: LogSettings) -> None:
+    """Configure this process's logging. A logger that a module of the function's has given handlers keeps them."""
+    logging.disable(settings.disabled)
+    _set_up(logging.getLogger(), settings.root)
+    for name, wanted in settings.named.items():
+        _set_up(logging.getLogger(name), wanted)
+
+
+def _set_up(logger: logging.Logger, wanted: LoggerSettings) -> None:
+    if wanted.level:
+        logger.setLevel(wanted.level)
+    if logger.handlers or not wanted.handlers:
+        return
+    logger.propagate = wanted.propagate
+    for settings in wanted.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setLevel(settings.level)
+        handler.setFormatter(_formatter(settings.formatter))
+        logger.addHandler(handler)
+
+
+def _formatter(pickled: bytes) -> logging.Formatter | None:
+    """The formatter; Python's own where it needs what is not installed here."""
+    with contextlib.suppress(Exception):
+        formatter: logging.Formatter | None = pickle.loads(pickled) if pickled else None
+        return formatter
+    return logging.Formatter(logging.BASIC_FORMAT)
