@@ -23,6 +23,7 @@ from maggy_like.training import search
 from maggy_like.watch import Callback
 from optimizers.base import Optimizer
 from optimizers.objectives import Direction
+from optimizers.ranking import Worth
 from optimizers.registry import make_optimizer
 from optimizers.space import SearchSpace
 
@@ -34,6 +35,7 @@ def lagom(
     optimizer: str | Optimizer | type[Optimizer] = "asha",
     metric: str | Sequence[str] | None = None,
     direction: Direction | Sequence[Direction] = "max",
+    value: Worth = "best",
     n_trials: int | None = None,
     timeout: float | None = None,
     max_budget: int = 27,
@@ -72,8 +74,9 @@ def lagom(
         train_fn: Trains with one configuration. Its parameters are filled by name: those of the
             search space, and ``reporter``, ``config`` (all as a dict) or ``budget``. It reports
             as it goes (``reporter.report(accuracy=..., step=...)``) and returns the objective, a
-            dict of metrics with the objective in it, or None to let the last report stand. What is no number in the
-            dict is kept in the trial's ``attributes``.
+            dict of metrics with the objective in it, or None. A value that it returns is one more measurement of the
+            objective, at the last step that it has reported. What is no number in the dict is kept in the trial's
+            ``attributes``.
         searchspace: Domains by name: ``Float(1e-4, 1e-1, log=True)``, ``Integer(16, 256)``,
             ``["relu", "gelu"]`` for a choice, a plain value for a constant.
         optimizer: A name, or an :class:`~optimizers.base.Optimizer` (or its class). ``"asha"`` halves at
@@ -86,6 +89,9 @@ def lagom(
         metric: Name of the objective; may be left out when only one metric is reported. Or a list of several:
             then the result has a Pareto set, ``result.pareto``, and no best trial.
         direction: Whether the objective is to be large (``"max"``) or small (``"min"``); a list for several.
+        value: What a trial is worth: the ``"best"`` of its reports, so that the best of the search never gets worse,
+            or the ``"last"`` of its last ended attempt (while it runs for the first time, its newest report). Trials
+            of several objectives and of an ablation always count by what they end with.
         n_trials: How many configurations to try, over all workers. By default 50, a grid's whole
             size, or no bound when ``timeout`` is given.
         timeout: Seconds after which the search ends with what it has.
@@ -202,6 +208,7 @@ def lagom(
         options={"min_budget": min_budget, "eta": eta, "mode": mode},
         metric=metric,
         direction=direction,
+        value=value if study is None else "last",
         n_trials=n_trials,
         timeout=timeout,
         max_budget=max_budget,

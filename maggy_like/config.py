@@ -24,6 +24,7 @@ from optimizers.base import Optimizer, Problem
 from optimizers.grid import Grid
 from optimizers.names import did_you_mean
 from optimizers.objectives import Direction
+from optimizers.ranking import WORTHS, Worth
 from optimizers.registry import make_optimizer
 from optimizers.space import SearchSpace
 from optimizers.starts import starting_points
@@ -43,6 +44,7 @@ class Settings:
     Attributes:
         metrics: Names of the objectives; empty if the only one's is not given.
         directions: One for each objective.
+        value: What a trial is worth (see :class:`~optimizers.ranking.Ranking`).
         earlier: What earlier runs observed.
         points: Configurations to try first.
         workers_per_trial: How many workers run a trial together.
@@ -60,6 +62,7 @@ class Settings:
     optimizer_name: str
     metrics: tuple[str, ...]
     directions: tuple[Direction, ...]
+    value: Worth
     n_trials: int | None
     timeout: float | None
     max_budget: int
@@ -103,6 +106,7 @@ def check_settings(
     options: Mapping[str, Any],
     metric: str | Sequence[str] | None,
     direction: str | Sequence[str],
+    value: str,
     n_trials: int | None,
     timeout: float | None,
     max_budget: int,
@@ -142,6 +146,7 @@ def check_settings(
         )
     check_constraints(space)
     metrics, directions = check_objectives(metric, direction)
+    worth = cast(Worth, one_of("value", value, WORTHS))
     if resume and name is None:
         raise ConfigError("resume=True needs the name of the run; pass name='...'")
     name = check_name(name) if name is not None else default_name(train_fn)
@@ -163,6 +168,7 @@ def check_settings(
         optimizer_name=optimizer if isinstance(optimizer, str) else type(made).__name__,
         metrics=metrics,
         directions=directions,
+        value=worth if len(directions) == 1 else "last",
         n_trials=n_trials,
         timeout=timeout,
         max_budget=max_budget,

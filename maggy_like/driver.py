@@ -50,6 +50,7 @@ from maggy_like.messages import (
 from maggy_like.proposer.base import Proposer
 from maggy_like.rpc.server import Received, Server
 from optimizers.events import Event
+from optimizers.trial import TrialState
 
 TICK = 0.25
 STALL = 1.0
@@ -280,7 +281,7 @@ class Driver:
                     trial=worker.trial,
                     step=trial.step if trial is not None else 0,
                     budget=trial.budget if trial is not None and trial.budget < UNBOUNDED else 0,
-                    value=trial.value if trial is not None else None,
+                    value=trial.last_value if trial is not None else None,
                     seconds=now - worker.team.since if worker.team is not None else 0.0,
                 )
             )
@@ -300,7 +301,9 @@ class Driver:
             others=self._base.others,
             pareto=len(study.pareto) if self._base.others else None,
             best_trial=best.id if best is not None else None,
-            best_value=best.ranked if best is not None else None,
+            best_value=best.value if best is not None else None,
+            best_step=best.value_step if best is not None else None,
+            best_failed=best is not None and best.state is TrialState.FAILED,
             best_config=best.config if best is not None else None,
             timeout=self._base.timeout,
             workers=tuple(lines),
@@ -315,7 +318,7 @@ class Driver:
         began = trial.started if trial.started is not None else now
         workers = trial.world_size if trial.attempt else 0
         budget = trial.training if trial.training < UNBOUNDED else 0
-        return TrainingLine(trial.state, workers, trial.step, budget, trial.value, now - began)
+        return TrainingLine(trial.state, workers, trial.step, budget, trial.last_value, now - began)
 
     # -- the optimizer's thread ---------------------------------------------------------------
 

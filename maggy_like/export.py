@@ -73,7 +73,7 @@ def _frozen(trial: Trial, dims: dict[str, BaseDistribution], now: datetime, name
     }
     state = states.get(trial.state, optuna.trial.TrialState.WAITING)
     failure = None if trial.failure is None else trial.failure.message
-    given = trial.values or (trial.value,)
+    given = trial.values or (trial.value,)  # a best trial that is paused is the best there too
     values = [value for value in given if value is not None and not math.isnan(value)]
     has_value = len(values) == len(given)
     if state is optuna.trial.TrialState.COMPLETE and not has_value:

@@ -81,12 +81,13 @@ def _counts(trial: Trial) -> bool:
 
 
 def _is_usable(trial: Trial) -> bool:
-    return trial.state is not TrialState.FAILED and trial.value is not None and math.isfinite(trial.value)
+    return trial.state is not TrialState.FAILED and trial.last_value is not None and math.isfinite(trial.last_value)
 
 
 def _value_at(trial: Trial, step: int) -> float:
     """The objective where the trial first reached ``step``; nan if it did not, or has no value."""
-    if trial.value is None or not _is_usable(trial) or trial.step < step:
+    if trial.last_value is None or not _is_usable(trial) or trial.step < step:
         return math.nan
     place = bisect.bisect_left(trial.curve.steps, step)
-    return trial.value if place >= len(trial.curve) - 1 else trial.curve.values[place]  # returned beats last reported
+    # what was returned beats what was reported last
+    return trial.last_value if place >= len(trial.curve) - 1 else trial.curve.values[place]

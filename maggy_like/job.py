@@ -172,6 +172,7 @@ def _machine(settings: Settings, size: int) -> StateMachine:
         settings.optimizer,
         direction=settings.directions,
         objectives=settings.metrics,
+        value=settings.value,
         seed=settings.seed,
         max_budget=settings.max_budget,
         n_trials=settings.n_trials,

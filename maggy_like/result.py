@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.attributes import attribute_names
-from maggy_like.display.text import config_text, duration, number
+from maggy_like.display.text import config_text, duration, number, place
 from maggy_like.errors import UserError
 from maggy_like.export import to_optuna
 from maggy_like.importance import importance
@@ -54,8 +54,13 @@ class Training:
 
     @property
     def value(self) -> float | None:
-        """The objective's last value."""
+        """What the training is worth: its best value of the objective (with ``value="last"`` its last one)."""
         return self.trial.value
+
+    @property
+    def value_step(self) -> int | None:
+        """The step at which that was measured; None where the function reported none."""
+        return self.trial.value_step
 
     @property
     def world_size(self) -> int:
@@ -89,8 +94,8 @@ class Result:
 
     Attributes:
         trials: All trials, by number; failed ones with their traceback in ``failure``.
-        best_trial: The trial whose newest value is the best, or None when none has a value, or where there are
-            several objectives (see ``pareto``) or an ablation.
+        best_trial: The trial that is worth most (see :attr:`~optimizers.trial.Trial.value`), or None when none has a
+            value, or where there are several objectives (see ``pareto``) or an ablation.
         objective: Name of the optimised metric; of the first, where there are several.
         direction: ``max`` or ``min``.
         ending: ``completed``, ``timeout``, ``interrupted`` or ``stopped``.
@@ -134,8 +139,13 @@ class Result:
 
     @property
     def best_value(self) -> float | None:
-        """The best trial's newest value of the objective."""
+        """What the best trial is worth: its best value of the objective (with ``value="last"`` its last one)."""
         return None if self.best_trial is None else self.best_trial.value
+
+    @property
+    def best_step(self) -> int | None:
+        """The step at which the best value was measured; None where ``train_fn`` reported nothing and returned it."""
+        return None if self.best_trial is None else self.best_trial.value_step
 
     @property
     def counts(self) -> dict[TrialState, int]:
@@ -192,9 +202,13 @@ class Result:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a trial: number, state, value, step, attempts, seconds, failure, parent, parameters, and attributes.
+        """A row a trial: number, state, value, steps, attempts, seconds, failure, parent, parameters, and attributes.
 
-        Where there are several objectives, each has a column of its own instead of ``value``: ``value_accuracy``, ...
+        ``value`` is what the trial is worth and ``value_step`` the step at which that was measured; ``step`` is the
+        newest one. Trials of a function that reports nothing have no steps. ``attempts`` counts the runs that were
+        begun because a fault had ended the one before, and the first. Where there are several objectives, each has a
+        column of its own instead of ``value``: ``value_accuracy``, ...
+
         An attribute with the name of another column has the column ``attribute_NAME``.
         """
         import pandas
@@ -204,8 +218,8 @@ class Result:
                 "trial": trial.id,
                 "state": trial.state.value,
                 **self._values(trial),
-                "step": trial.step,
-                "attempts": trial.attempt,
+                "step": trial.reported if trial.reported is not None else trial.start or None,
+                "attempts": trial.attempts,
                 "seconds": trial.seconds,
                 "failure": trial.failure.message if trial.failure is not None else None,
                 "parent": trial.parent,
@@ -216,7 +230,8 @@ class Result:
         names = attribute_names(self.trials, taken={*self.space.domains, *(name for row in rows for name in row)})
         for trial, row in zip(self.trials, rows, strict=True):
             row |= {names[name]: value for name, value in trial.attributes.items()}
-        return pandas.DataFrame(rows)
+        table = pandas.DataFrame(rows)
+        return table.astype({name: "Int64" for name in ("value_step", "step", "parent") if name in table})
 
     def curves(self) -> pandas.DataFrame:
         """A row a measurement: trial, step, metric, value."""
@@ -297,8 +312,10 @@ class Result:
         elif self.others:
             lines += pareto_lines(self)
         elif self.best_trial is not None:
-            best = f"best {self.objective} {number(self.best_value)} (trial {self.best_trial.id})"
-            lines.append(f"{best}: {config_text(self.best_trial.config)}")
+            trial = self.best_trial
+            where = place(trial.id, trial.value_step, failed=trial.state is TrialState.FAILED)
+            best = f"best {self.objective} {number(self.best_value)} {where}"
+            lines.append(f"{best}: {config_text(trial.config)}")
         else:
             lines.append("no trial has a value")
         if failures := self.failures:
@@ -324,10 +341,10 @@ class Result:
             table = table.sort_values(by, ascending=self.direction == "min")
         return f"<pre>{html.escape(str(self))}</pre>{(table if self.others else table.head(5)).to_html(index=False)}"
 
-    def _values(self, trial: Trial) -> dict[str, float | None]:
+    def _values(self, trial: Trial) -> dict[str, Any]:
         """The objectives of a trial, by the columns of :meth:`to_pandas`."""
         if not self.others:
-            return {"value": trial.value}
+            return {"value": trial.value, "value_step": trial.value_step}
         names = (self.objective, *(name for _, name in self.others))
         values = trial.values or (None,) * len(names)
         return {f"value_{name}": value for name, value in zip(names, values, strict=True)}

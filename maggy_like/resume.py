@@ -146,6 +146,7 @@ def _header(settings: Settings) -> RunHeader:
         optimizer=_described(settings),
         directions=list(settings.directions),
         metrics=list(settings.metrics),
+        value=settings.value,
         seed=settings.seed,
         max_budget=settings.max_budget,
         constrained=settings.space.has_constraint,
@@ -170,7 +171,7 @@ def _check_same(known: RunHeader, now: RunHeader) -> None:
         ConfigError: It is.
     """
     arguments = {"directions": "direction", "metrics": "metric"}
-    for field in ("optimizer", "space", "directions", "metrics", "seed", "max_budget", "constrained"):
+    for field in ("optimizer", "space", "directions", "metrics", "value", "seed", "max_budget", "constrained"):
         before, given = getattr(known, field), getattr(now, field)
         if before != given:
             was, now_is = (before, given) if field == "optimizer" else (repr(before), repr(given))

@@ -117,6 +117,7 @@ def run(
         options={},
         metric=None,
         direction="max",
+        value="best",
         n_trials=1,
         timeout=None,
         max_budget=steps,

@@ -15,9 +15,10 @@ from optimizers.base import Grant, History, Observation, Optimizer, Problem, Sch
 from optimizers.domains import Constant
 from optimizers.errors import SearchSpaceError
 from optimizers.objectives import Direction
+from optimizers.ranking import Worth
 from optimizers.space import SearchSpace
 from optimizers.study import Study
-from optimizers.trial import Config
+from optimizers.trial import Config, TrialState
 
 _ETA = 3  # of the steps at which the curves of earlier trials are looked at
 
@@ -30,10 +31,10 @@ def gather(
 ) -> tuple[Earlier, str]:
     """What earlier runs observed, as far as it is of use in a new one.
 
-    Of each trial, the results are taken as it rested or ended, and before at steps of 1, 3, 9, ... of a full
-    training (``max_budget`` divided by powers of 3), so that what was stopped can be compared with what was
-    not. Its configuration must be one of the new space: parameters that this lacks are dropped, and its
-    constants stand, since they say what is trained (a data set, say) rather than what is searched.
+    Of each trial, what it was worth is taken, and its results at steps of 1, 3, 9, ... of a full training
+    (``max_budget`` divided by powers of 3), so that what was stopped can be compared with what was not. Its
+    configuration must be one of the new space: parameters that this lacks are dropped, and its constants stand,
+    since they say what is trained (a data set, say) rather than what is searched.
 
     Args:
         warm_start: Results of earlier runs, or their folders; these may be URLs.
@@ -126,6 +127,7 @@ def _replay(contents: Contents) -> Study:
         _Replayed(),
         direction=cast("list[Direction]", header.directions),
         objectives=header.metrics,
+        value=cast(Worth, header.value),
         max_budget=header.max_budget,
     )
     for event in Mender(study, contents.events).events() if contents.damage else contents.events:
@@ -151,6 +153,9 @@ def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observati
     for update in study.take_updates():
         if isinstance(update, Observation):
             found[update.trial, update.step] = replace(update, ended=True, paused=False)
+    for trial, step in dict(found).items():  # its last word
+        if not found[trial, step].losses and study.trials[trial].state is not TrialState.FAILED:
+            found[trial, step] = replace(found[trial, step], loss=study.loss(study.trials[trial].value))
     configs: dict[int, Config] = {}
     reason = ""
     for trial in dict.fromkeys(number for number, _ in found):

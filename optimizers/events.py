@@ -59,17 +59,20 @@ class AttemptStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="start
     world_size: int = 1
 
 
-class Measured(msgspec.Struct, frozen=True, tag="measured"):
+class Measured(msgspec.Struct, frozen=True, omit_defaults=True, tag="measured"):
     """Metrics of a running attempt, in columns by name.
 
     Attributes:
         objective: The metric in ``columns`` that is optimised.
+        returned: Whether the function returned before it had reported its whole budget, and the value that it
+            returned stands for the rest: the step is that of the budget then, and no step of the function.
     """
 
     trial: int
     attempt: int
     objective: str
     columns: dict[str, Columns]
+    returned: bool = False
 
 
 class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint"):

@@ -43,10 +43,10 @@ class Objectives:
 
     def values(self, trial: Trial) -> tuple[float, ...]:
         """Of several objectives, those of a trial that has ended: as returned, else as last reported."""
-        if len(self) == 1 or trial.value is None:
+        if len(self) == 1 or trial.last_value is None:
             return ()
         others = [_final(trial, trial.metrics, name) for name in self.names[1:]]
-        return (trial.value, *(math.nan if other is None else other for other in others))
+        return (trial.last_value, *(math.nan if other is None else other for other in others))
 
     def losses(self, trial: Trial) -> tuple[float, ...]:
         """Of several objectives, the losses of a trial that has ended; all ``inf`` if it failed."""

@@ -13,7 +13,6 @@ Alone, without the runtime, a study is a plain ask/tell library::
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -47,6 +46,7 @@ from optimizers.events import (
 )
 from optimizers.multi_objective import ParetoFront
 from optimizers.objectives import Direction, Objectives
+from optimizers.ranking import Ranking, Worth
 from optimizers.space import SearchSpace
 from optimizers.starts import starting_points
 from optimizers.trial import Checkpoint, Curve, Failure, Trial, TrialState
@@ -68,6 +68,8 @@ class Study:
         optimizer: Proposes configurations and brings its scheduler.
         direction: ``max`` or ``min`` of the objective; one for each where there are several.
         objectives: Names of several objectives, as they are reported.
+        value: What a trial is worth: the ``best`` of its reports or the ``last`` (see
+            :class:`~optimizers.ranking.Ranking`).
         seed: Source of all randomness.
         max_budget: Steps of a full training.
         n_trials: Upper bound on the number of configurations.
@@ -87,6 +89,7 @@ class Study:
         *,
         direction: Direction | Sequence[Direction] = "max",
         objectives: Sequence[str] = (),
+        value: Worth = "best",
         seed: int = 0,
         max_budget: int = 1,
         n_trials: int | None = None,
@@ -110,7 +113,7 @@ class Study:
         self.history = History(self.problem)
         self._updates: list[Update] = []
         self._front = ParetoFront()
-        self._ranking: list[tuple[float, int]] = []  # (loss, trial); may hold stale entries
+        self._ranking = Ranking(self.trials, self.objectives, value)
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -125,17 +128,11 @@ class Study:
 
     @property
     def best(self) -> Trial | None:
-        """The trial that is ranked best (see :attr:`Trial.ranked`); failed trials do not count.
+        """The trial that is worth most (see :attr:`Trial.value`).
 
         None in a search of several objectives, which has a :attr:`pareto` set.
         """
-        while self._ranking and len(self.objectives) == 1:
-            loss, number = self._ranking[0]
-            trial = self.trials[number]
-            if trial.state is not TrialState.FAILED and self.loss(trial.ranked) == loss:
-                return trial
-            heapq.heappop(self._ranking)
-        return None
+        return self._ranking.best
 
     def grant(self, trial: Trial) -> Grant:
         """The steps that the present attempt of ``trial`` has, or that its next one gets."""
@@ -193,7 +190,8 @@ class Study:
     ) -> list[Event]:
         """The events that say: the training function returned.
 
-        A value returned before the budget was reported stands for the whole grant.
+        What it returned is one more measurement of the objective, at the last step. If that lies before the end of
+        the budget, it stands for the rest of it.
 
         Args:
             value: What it returned as the objective, or None to take the last report.
@@ -214,7 +212,8 @@ class Study:
         events: list[Event] = []
         if trial.step < trial.budget and (value is not None or not trial.training):
             objective = trial.objective or "value"
-            events.append(Measured(trial.id, trial.attempt, objective, {objective: ([trial.budget], [final])}))
+            column = {objective: ([trial.budget], [final])}
+            events.append(Measured(trial.id, trial.attempt, objective, column, returned=True))
         state = TrialState.COMPLETED if self.is_final(trial) else TrialState.PAUSED
         events.append(AttemptEnded(trial.id, trial.attempt, state, now, final, **rest))
         return events
@@ -270,16 +269,16 @@ class Study:
         decision = Decision.CONTINUE
         milestones = self.grant(trial).milestones
         for index in range(fresh, len(curve)):
-            step, loss = curve.steps[index], self.loss(curve.values[index])
+            step, value = curve.steps[index], curve.values[index]
+            loss = self.loss(value)
+            if not event.returned:
+                trial.reported = step
+            self._ranking.measured(trial, value, trial.reported)
             verdict = self._scheduler_of(trial).report(trial.id, step, loss)
             if verdict is Decision.STOP:
                 decision = verdict
             elif step in milestones:
                 self._observe(Observation(trial.id, trial.config, step, loss, ended=False))
-        if len(curve) > fresh:
-            trial.value = curve.values[-1]
-            if not trial.rested:
-                self._rank(trial)
         return decision
 
     def _ended(self, event: AttemptEnded) -> None:
@@ -288,15 +287,14 @@ class Study:
         if trial.started is not None:
             trial.seconds += max(0.0, event.time - trial.started)
             trial.started = None
+        self._move(trial, event.state)
         if event.value is not None:
-            trial.value = event.value
-        trial.rested = True
-        self._rank(trial)
+            self._ranking.measured(trial, event.value, trial.reported)
+        self._ranking.rested(trial)
         if event.metrics:
             trial.metrics = event.metrics
         if event.attributes:
             trial.attributes = event.attributes
-        self._move(trial, event.state)
         if event.state is TrialState.PENDING:
             kind = event.failure.kind if event.failure is not None else None
             trial.losses += kind not in UNCOUNTED
@@ -311,7 +309,9 @@ class Study:
         paused = event.state is TrialState.PAUSED
         if paused or trial.rest is None:
             trial.rest = trial.checkpoint
-        loss = math.inf if event.state is TrialState.FAILED else self.loss(trial.value)
+        # A trial that rests at a rung is compared with others there, by its value there.
+        worth = trial.last_value if paused else trial.value
+        loss = math.inf if event.state is TrialState.FAILED else self.loss(worth)
         trial.values = self.objectives.values(trial)
         losses = self.objectives.losses(trial)
         if losses:
@@ -321,15 +321,6 @@ class Study:
     def _observe(self, observation: Observation) -> None:
         self._updates.append(observation)
         self.scheduler.observe(observation)
-
-    def _rank(self, trial: Trial) -> None:
-        trial.ranked = trial.value
-        if trial.value is not None and math.isfinite(trial.value) and not trial.training:
-            heapq.heappush(self._ranking, (self.loss(trial.value), trial.id))
-            if len(self._ranking) > 2 * len(self.trials) + 64:  # keep stale entries from piling up
-                losses = ((self.loss(trial.ranked), trial.id) for trial in self.trials if not trial.training)
-                self._ranking = [entry for entry in losses if math.isfinite(entry[0])]
-                heapq.heapify(self._ranking)
 
     def _move(self, trial: Trial, state: TrialState) -> None:
         if not trial.training:

@@ -100,11 +100,15 @@ class Trial:
         budget: Steps granted to the present or last attempt.
         curves: Reported metrics by name.
         objective: Name of the metric that is optimised, once known.
-        value: The objective's newest value: as returned, else as last reported.
-        ranked: The value that the trial is ranked by: of its last ended attempt, or the newest one
-            while it runs for the first time. So a promoted trial keeps its rank until it rests again.
+        value: What the trial is worth: the best value of its objective that was reported or returned. In a search
+            with ``value="last"``, the newest one of its last ended attempt, or the newest of all while it runs for
+            the first time. None while there is none.
+        value_step: The step at which ``value`` was measured; None where the function reported nothing and only
+            returned it. A returned value belongs to the last step that was reported.
+        last_value: The objective's newest value: as returned, else as last reported.
         values: All objectives, in order, as of its last ended attempt; empty in a search of one.
         rested: Whether an attempt has ended.
+        reported: The newest step that the function itself has reported; None where it has reported nothing.
         metrics: What ``train_fn`` returned beside the objective.
         attributes: What it returned that is no number: text, booleans, lists and dicts of such.
         failure: Why it failed, or why its last attempt was lost; the journal has every attempt's.
@@ -131,9 +135,11 @@ class Trial:
     curves: dict[str, Curve] = field(default_factory=dict)
     objective: str | None = None
     value: float | None = None
-    ranked: float | None = None
+    value_step: int | None = None
+    last_value: float | None = None
     values: tuple[float, ...] = ()
     rested: bool = False
+    reported: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
@@ -159,6 +165,14 @@ class Trial:
     def step(self) -> int:
         """The newest step at which the objective was measured, or the one that the trial started from."""
         return self.curve.last_step or self.start
+
+    @property
+    def attempts(self) -> int:
+        """How often it was begun: 1, and one more for each time that a fault ended an attempt and another followed.
+
+        Neither a promotion nor a resume counts: the trial goes on where it was.
+        """
+        return self.losses + 1 if self.attempt else 0
 
     @property
     def is_over(self) -> bool:

@@ -135,7 +135,7 @@ class Ablation:
             Run(
                 trial.config[VARIANT],
                 trial.config[SEED],
-                trial.value if trial.state is not TrialState.FAILED else None,
+                trial.last_value if trial.state is not TrialState.FAILED else None,
                 trial.seconds or None,
             )
             for trial in trials

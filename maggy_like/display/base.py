@@ -70,13 +70,15 @@ class Snapshot:
         objective: Name of the optimised metric, once known.
         direction: ``max`` or ``min``.
         others: The other objectives where there are several: direction and name of each.
-        phase: One or two words: ``starting``, ``searching``, ``stopping``, ``done``, ...
+        phase: One or two words: ``starting``, ``searching``, ``training``, ``completed``, ...
         n_trials: How many configurations are wanted, or None for no bound; 0 where nothing is searched.
         is_ablation: Whether trials are compared in groups, so that none of them is the best.
         counts: Trials by state; states without trials may be missing.
         pareto: How many trials no other dominates, where there are several objectives; else None.
         best_trial: Number of the best trial so far.
         best_value: Its value.
+        best_step: The step at which that was measured; None where it has none.
+        best_failed: Whether the trial failed after that.
         best_config: Its configuration.
         elapsed: Seconds since the call.
         timeout: Seconds that the search may take, or None.
@@ -98,6 +100,8 @@ class Snapshot:
     pareto: int | None = None
     best_trial: int | None = None
     best_value: float | None = None
+    best_step: int | None = None
+    best_failed: bool = False
     best_config: Config | None = None
     timeout: float | None = None
     workers: tuple[WorkerLine, ...] = ()

@@ -125,7 +125,7 @@ def _progress(now: Snapshot) -> str:
         if now.counts.get(state)
     )
     track = _track(shares) if now.n_trials or now.timeout else ""
-    return f'{track}<div class="row">{counts}<span class="end">{text.fraction(now)} trials</span></div>'
+    return f'{track}<div class="row">{counts}<span class="end">{text.fraction(now)}</span></div>'
 
 
 def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
@@ -137,7 +137,7 @@ def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
     )
     return (
         f'<div class="row"><span class="value">{text.number(now.best_value)}</span>'
-        f'<span class="soft">best {_safe(now.objective or "value")}, trial {now.best_trial}</span>'
+        f'<span class="soft">best {_safe(now.objective or "value")} {text.best_place(now)}</span>'
         f'<span class="end">{sparkline(bests, now.elapsed)}</span></div>'
         f'<div class="row">{config}</div>'
     )

@@ -19,7 +19,7 @@ class PlainDisplay:
     Example::
 
         [trial 7] epoch 3: accuracy 0.91
-        [12/30] best 0.973 (trial 4) | 11 done, 1 failed, 3 running | 0:31, about 0:40 left
+        [12/30] best 0.973 at step 9 (trial 4) | 11 completed, 1 failed, 3 running | 0:31, about 0:40 left
     """
 
     _first: Snapshot

@@ -166,10 +166,10 @@ def _search_bar(snapshot: Snapshot, width: int) -> Text:
             for state, style in STATE_STYLES.items()
         ]
     elif snapshot.timeout:
-        label = f" {text.fraction(snapshot)} trials"
+        label = f" {text.fraction(snapshot)}"
         shares = [(snapshot.elapsed / snapshot.timeout, "━", "green")]
     else:
-        return Text(f"{text.fraction(snapshot)} trials")
+        return Text(text.fraction(snapshot))
     return _bar(shares, max(0, width - len(label))).append(label)
 
 

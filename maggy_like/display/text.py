@@ -15,15 +15,15 @@ LINE_LIMIT = 400
 MAX_WORKERS = 12
 """Workers shown one by one, where there is room."""
 
-STATE_WORDS = {
-    TrialState.COMPLETED: "done",
-    TrialState.STOPPED: "stopped early",
-    TrialState.PAUSED: "paused",
-    TrialState.FAILED: "failed",
-    TrialState.RUNNING: "running",
-    TrialState.PENDING: "waiting",
-}
-"""What people read for a state, in the order in which states are shown."""
+STATES = (
+    TrialState.COMPLETED,
+    TrialState.STOPPED,
+    TrialState.PAUSED,
+    TrialState.FAILED,
+    TrialState.RUNNING,
+    TrialState.PENDING,
+)
+"""The order in which states are shown."""
 
 TRIED = (TrialState.COMPLETED, TrialState.STOPPED, TrialState.PAUSED, TrialState.FAILED)
 """States of a trial that has run. A paused one counts: most of ASHA's are never promoted, and a bar that
@@ -101,9 +101,9 @@ def prefix(line: LogLine) -> str:
     return "" if line.trial is None else f"[trial {line.trial}{rank}] "
 
 
-def tally(counts: Mapping[TrialState, int], states: Iterable[TrialState] = STATE_WORDS) -> str:
-    """Counts in words, without the zeros: ``5 done, 1 failed, 3 running``."""
-    return ", ".join(f"{counts[state]} {STATE_WORDS[state]}" for state in states if counts.get(state))
+def tally(counts: Mapping[TrialState, int], states: Iterable[TrialState] = STATES) -> str:
+    """Counts in words, without the zeros: ``5 completed, 1 failed, 3 running``."""
+    return ", ".join(f"{counts[state]} {state.value}" for state in states if counts.get(state))
 
 
 def tried(snapshot: Snapshot) -> int:
@@ -158,8 +158,16 @@ def training(snapshot: Snapshot) -> str:
 
 
 def fraction(snapshot: Snapshot) -> str:
-    """Progress in numbers: ``12/30``, or ``12`` without a bound."""
-    return f"{tried(snapshot)}" if snapshot.n_trials is None else f"{tried(snapshot)}/{snapshot.n_trials}"
+    """Progress in numbers: ``12/30`` tried, or ``12 trials`` in all where there is no bound."""
+    if snapshot.n_trials is not None:
+        return f"{tried(snapshot)}/{snapshot.n_trials}"
+    return n_trials(snapshot)
+
+
+def n_trials(snapshot: Snapshot) -> str:
+    """How many trials there are, whatever their state: ``17 trials``."""
+    total = sum(snapshot.counts.values())
+    return f"{total} trial{'' if total == 1 else 's'}"
 
 
 def goal(snapshot: Snapshot) -> str:
@@ -171,16 +179,27 @@ def goal(snapshot: Snapshot) -> str:
 
 
 def best(snapshot: Snapshot) -> str:
-    """The best so far: ``best 0.973 (trial 4)``, or of several objectives ``5 trials in the Pareto set``."""
+    """The best so far: ``best 0.973 at step 9 (trial 4)``, or of several objectives ``5 trials in the Pareto set``."""
     if snapshot.pareto:
         return f"{snapshot.pareto} trial{'' if snapshot.pareto == 1 else 's'} in the Pareto set"
     if snapshot.best_trial is None:
         return "no result yet"
-    return f"best {number(snapshot.best_value)} (trial {snapshot.best_trial})"
+    return f"best {number(snapshot.best_value)} {best_place(snapshot)}"
+
+
+def best_place(snapshot: Snapshot) -> str:
+    """Where the best value was measured: ``at step 9 (trial 4)``."""
+    return place(snapshot.best_trial, snapshot.best_step, failed=snapshot.best_failed)
+
+
+def place(trial: int | None, step: int | None, *, failed: bool = False) -> str:
+    """Where a value was measured: ``at step 9 (trial 4)``, or ``(trial 4)`` where it has no step."""
+    at = "" if step is None else f"at step {step} "
+    return f"{at}(trial {trial}{', which failed later' if failed else ''})"
 
 
 def status(first: Snapshot, now: Snapshot) -> str:
-    """The whole search on one line: ``[12/30] best 0.973 (trial 4) | 5 done, 3 running | 0:31``."""
+    """The whole search on one line: ``[12/30] best 0.973 at step 9 (trial 4) | 5 completed, 3 running | 0:31``."""
     words = tally(now.counts) or clean(now.phase)
     found = [] if now.is_ablation else [best(now)]
     search = [" ".join([f"[{fraction(now)}]", *found]), words] if searches(now) else []
@@ -189,9 +208,8 @@ def status(first: Snapshot, now: Snapshot) -> str:
 
 def summary(snapshot: Snapshot) -> list[str]:
     """The last words on a search, two or three lines."""
-    total = sum(snapshot.counts.values())
-    trials = f"{total} trial{'' if total == 1 else 's'}"
-    if total:
+    trials = n_trials(snapshot)
+    if snapshot.counts:
         trials += f" ({tally(snapshot.counts)})"
     end = f"{clean(snapshot.name)}: {clean(snapshot.phase)} after {duration(snapshot.elapsed)}"
     lines = [f"{end}, {trials}" if searches(snapshot) else end]
@@ -200,7 +218,7 @@ def summary(snapshot: Snapshot) -> list[str]:
     if snapshot.best_trial is not None:
         value = f"{snapshot.objective or 'value'} {number(snapshot.best_value)}"
         config = config_text(snapshot.best_config or {})
-        lines.append(f"best {clean(value)} (trial {snapshot.best_trial})" + (f": {config}" if config else ""))
+        lines.append(f"best {clean(value)} {best_place(snapshot)}" + (f": {config}" if config else ""))
     if words := training(snapshot):
         lines.append(words)
     return [*lines, f"files in {clean(snapshot.directory)}"]

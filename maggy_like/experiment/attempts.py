@@ -85,8 +85,8 @@ class Attempts:
         if not columns:
             return
         self.record(Measured(trial.id, trial.attempt, message.objective, columns))
-        if trial.value is not None and not math.isfinite(trial.value):
-            self._warn(f"nan-{trial.id}", f"reported {trial.value} at step {trial.step}; it ranks worst", trial)
+        if (value := trial.last_value) is not None and not math.isfinite(value):
+            self._warn(f"nan-{trial.id}", f"reported {value} at step {trial.step}; it ranks worst", trial)
 
     def end(self, trial: Trial, team: Team, *, is_cut: bool) -> Finished | None:
         """End an attempt as its workers did.

@@ -31,6 +31,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
         metrics: The objectives' names; empty if the only one's was not given.
         seed: Source of all randomness.
         max_budget: Steps of a full training.
+        value: What a trial is worth: ``best`` or ``last``.
         constrained: Whether the space has constraints, which are functions and not in its JSON.
         earlier: What the run knew of earlier ones when it began, so that a resume needs none of them.
         variants: What each variant of an ablation is, in words that change when it does.
@@ -45,6 +46,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     metrics: list[str]
     seed: int
     max_budget: int
+    value: str = "best"
     constrained: bool = False
     earlier: list[list[EarlierResult]] = []
     variants: list[str] = []

@@ -18,7 +18,7 @@ def test_quickstart_finds_a_good_network_and_says_where_its_files_are(run_script
     accuracy = re.search(r"accuracy on held-out digits: ([0-9.]+)", done.stdout)
     assert accuracy is not None
     assert float(accuracy[1]) > 0.97
-    summary = re.search(r"40 trials \((\d+) done, (\d+) paused\)", done.stdout)
+    summary = re.search(r"40 trials \((\d+) completed, (\d+) paused\)", done.stdout)
     assert summary is not None
     assert int(summary[2]) >= 27  # most were cut short
     (run,) = (tmp_path / "maggy_runs").iterdir()

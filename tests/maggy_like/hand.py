@@ -31,9 +31,16 @@ from optimizers.study import Study
 class Hand:
     """Feeds an experiment by hand, answers its asks, and keeps what it wants."""
 
-    def __init__(self, optimizer: Optimizer | None = None, n_trials: int = 4, points: Any = (), **options: Any) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer | None = None,
+        n_trials: int = 4,
+        points: Any = (),
+        study: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
         optimizer = optimizer or RandomSearch()
-        self.study = Study({"x": Float(0, 1)}, optimizer, max_budget=9, n_trials=n_trials, points=points)
+        self.study = Study({"x": Float(0, 1)}, optimizer, max_budget=9, n_trials=n_trials, points=points, **study or {})
         self.experiment = StateMachine(self.study, **{"workers": 2, **options})
         self.now = 0.0
         self.events: list[Event] = []

@@ -72,7 +72,7 @@ def test_a_trial_promoted_by_chance_does_not_outrank_the_best() -> None:
     plain = result(loss)
     for trial in plain.trials[::10]:
         trial.curve.extend([2], [-1000.0])
-        trial.value = trial.ranked = -1000.0
+        trial.value = trial.last_value = -1000.0
     expected = result(loss).importance()
     assert plain.importance() == expected
 

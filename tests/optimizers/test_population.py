@@ -161,7 +161,7 @@ RATES = {"rate": Float(1e-3, 1.0, log=True)}
 
 
 def searched(optimizer: Any, seed: int, n_trials: int, workers: int) -> tuple[Study, float]:
-    study = Study(RATES, optimizer, direction="min", seed=seed, max_budget=100, n_trials=n_trials)
+    study = Study(RATES, optimizer, direction="min", value="last", seed=seed, max_budget=100, n_trials=n_trials)
     return study, simulate(study, noisy_quadratic, workers=workers, state=100.0)
 
 
@@ -173,10 +173,10 @@ def test_a_schedule_is_found_that_no_constant_reaches(workers: int) -> None:
         study, seconds = searched(PBT(population=8, interval=5), seed, 200, workers)
         assert seconds * workers <= 8 * 100 + 100
         assert study.best is not None
-        bests.append(study.best.ranked)
+        bests.append(study.best.value)
         random, _ = searched(RandomSearch(), seed, 8, workers)
         assert random.best is not None
-        randoms.append(random.best.ranked)
+        randoms.append(random.best.value)
     constant = min(searched_rate(10 ** (-3 + n / 50)) for n in range(151))
     assert fmean(bests) < constant < fmean(randoms)
     assert fmean(bests) < fmean(randoms) / 3
@@ -224,7 +224,7 @@ def test_failures_and_divergence_are_replaced(name: str) -> None:
     study = Study(SPACES[name], PBT(population=4, interval=5), direction="min", max_budget=20, n_trials=30)
     simulate(study, train, workers=3)
     assert study.counts[TrialState.COMPLETED] + study.counts[TrialState.PAUSED] == len(study.trials) <= 30
-    diverged = [trial for trial in study.trials if trial.value is not None and math.isnan(trial.value)]
+    diverged = [trial for trial in study.trials if trial.last_value is not None and math.isnan(trial.last_value)]
     assert all(trial.budget == 10 or trial.parent is not None for trial in diverged)
 
 

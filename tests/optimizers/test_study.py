@@ -17,6 +17,7 @@ from optimizers.errors import OptimizerError, UserError
 from optimizers.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, from_json, to_json
 from optimizers.grid import Grid
 from optimizers.random_search import RandomSearch
+from optimizers.ranking import Worth
 from optimizers.stopping import Patience
 from optimizers.study import DRIVER_LOST, Study
 from optimizers.trial import Checkpoint, Config, Failure, Trial, TrialState
@@ -201,35 +202,141 @@ def test_a_driver_s_end_is_no_loss_of_the_trial_and_seconds_add_up() -> None:
     assert trial.failure is None
 
 
-# -- ranks ------------------------------------------------------------------------------------------
+# -- what a trial is worth --------------------------------------------------------------------------
 
 
-def test_a_trial_that_runs_for_the_first_time_is_ranked_by_its_newest_report() -> None:
+def worth(trial: Trial) -> tuple[float | None, int | None, float | None]:
+    return trial.value, trial.value_step, trial.last_value
+
+
+def test_a_trial_is_worth_its_best_report() -> None:
     study = Study(SPACE, RandomSearch(), max_budget=9)
+    first, second = started(study), started(study)
+    study.report(first, 1, 0.5)
+    study.report(second, 1, 0.4)
+    study.report(first, 2, 0.3)
+    assert study.best is first
+    assert worth(first) == (0.5, 1, 0.3)
+    study.report(second, 3, 0.6)
+    assert study.best is second
+    study.tell(second, 0.2)
+    assert worth(second) == (0.6, 3, 0.2)
+    assert study.best is second
+
+
+def test_a_promoted_trial_keeps_its_best_report() -> None:
+    study = Study(SPACE, ASHA(eta=3), max_budget=3, n_trials=3)
+    for value in (0.1, 0.2, 0.9):
+        trial = started(study)
+        study.report(trial, 1, value)
+        study.tell(trial)
+    promoted = started(study)
+    study.report(promoted, 2, 0.05)
+    study.tell(promoted)
+    assert worth(promoted) == (0.9, 1, 0.05)
+    assert study.best is promoted
+
+
+def test_a_returned_value_is_one_more_measurement_at_the_last_step() -> None:
+    study = Study(SPACE, RandomSearch(), max_budget=9)
+    better, worse, alone = started(study), started(study), started(study)
+    for trial in (better, worse):
+        study.report(trial, 2, 0.3)
+    study.tell(better, 0.7)
+    study.tell(worse, 0.2)
+    study.tell(alone, 0.6)
+    assert [worth(trial) for trial in study.trials] == [(0.7, 2, 0.7), (0.3, 2, 0.2), (0.6, None, 0.6)]
+    assert [trial.reported for trial in study.trials] == [2, 2, None]
+
+
+def test_what_a_failed_trial_has_reported_counts() -> None:
+    """Else the best would get worse when a running trial that is the best fails."""
+    study = Study(SPACE, RandomSearch(), max_budget=9)
+    first, second = started(study), started(study)
+    study.report(first, 1, 0.9)
+    study.report(second, 1, 0.1)
+    study.fail(first, "boom")
+    assert study.best is first
+    study.fail(second, "boom")
+    assert study.best is first
+    updates = [update for update in study.take_updates() if isinstance(update, Observation)]
+    assert [update.loss for update in updates] == [math.inf, math.inf]  # but nobody proposes more like them
+
+
+def test_a_trial_that_failed_without_a_report_is_never_the_best() -> None:
+    study = Study(SPACE, RandomSearch(), max_budget=9)
+    study.fail(started(study), "boom")
+    assert study.best is None
+
+
+@pytest.mark.parametrize("rule", ["best", "last"])
+@pytest.mark.parametrize("direction", ["max", "min"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_never_the_best(direction: Direction, value: float, rule: Worth) -> None:
+    study = Study(SPACE, RandomSearch(), direction=direction, value=rule, max_budget=9)
+    diverged = started(study)
+    study.report(diverged, 1, value)
+    bests = [study.best]
+    study.report(diverged, 2, 0.5)
+    bests.append(study.best)
+    study.report(diverged, 3, value)
+    bests.append(study.best)
+    study.tell(diverged)
+    other = started(study)
+    study.tell(other, 0.5)
+    assert bests == [None, diverged, diverged if rule == "best" else None]
+    assert study.best is (diverged if rule == "best" else other)
+    assert diverged.value_step == (2 if rule == "best" else 3)
+
+
+def test_what_the_optimizer_is_told_of_a_trial_that_ended_is_what_it_is_worth() -> None:
+    study = Study(SPACE, ASHA(eta=3, mode="stopping"), max_budget=9, n_trials=3)
+    trial = started(study)
+    for step, value in ((1, 0.9), (2, 0.3), (3, 0.4)):
+        if study.report(trial, step, value) is Decision.STOP:
+            break
+    seen = [update for update in study.take_updates() if isinstance(update, Observation)]
+    assert [(each.step, each.loss, each.ended) for each in seen] == [(1, -0.9, True)]
+    paused = Study(SPACE, ASHA(eta=3, min_budget=3), max_budget=9, n_trials=3)
+    trial = started(paused)
+    for step, value in ((1, 0.9), (2, 0.3), (3, 0.4)):
+        paused.report(trial, step, value)
+    paused.tell(trial)
+    seen = [update for update in paused.take_updates() if isinstance(update, Observation)]
+    assert [(each.step, each.loss, each.paused) for each in seen] == [(3, -0.4, True)]  # as the rung compares it
+
+
+# -- with value="last" -----------------------------------------------------------------------------
+
+
+def test_a_trial_that_runs_for_the_first_time_is_worth_its_newest_report() -> None:
+    study = Study(SPACE, RandomSearch(), value="last", max_budget=9)
     first, second = started(study), started(study)
     study.report(first, 1, 0.5)
     study.report(second, 1, 0.4)
     assert study.best is first
     study.report(first, 2, 0.3)
     assert study.best is second
-    assert first.ranked == 0.3
+    assert worth(first) == (0.3, 2, 0.3)
 
 
 def test_a_promoted_trial_keeps_its_rank_until_it_rests() -> None:
-    study = Study(SPACE, ASHA(eta=3), max_budget=3, n_trials=3)
+    study = Study(SPACE, ASHA(eta=3), value="last", max_budget=3, n_trials=3)
     for value in (0.1, 0.2, 0.9):
-        study.tell(started(study), value)
+        trial = started(study)
+        study.report(trial, 1, value)
+        study.tell(trial)
     promoted = started(study)
     study.report(promoted, 2, 0.05)
-    assert (promoted.value, promoted.ranked) == (0.05, 0.9)
+    assert worth(promoted) == (0.9, 1, 0.05)
     assert study.best is promoted
     study.tell(promoted)
-    assert promoted.ranked == 0.05
+    assert worth(promoted) == (0.05, 2, 0.05)
     assert study.best is study.trials[1]
 
 
-def test_a_failed_trial_is_never_the_best() -> None:
-    study = Study(SPACE, RandomSearch(), max_budget=9)
+def test_a_failed_trial_is_never_the_last_ones_best() -> None:
+    study = Study(SPACE, RandomSearch(), value="last", max_budget=9)
     first, second = started(study), started(study)
     study.report(first, 1, 0.9)
     study.report(second, 1, 0.1)
@@ -239,29 +346,20 @@ def test_a_failed_trial_is_never_the_best() -> None:
     assert study.best is None
 
 
-@pytest.mark.parametrize("direction", ["max", "min"])
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_value_that_is_not_finite_is_never_the_best(direction: Direction, value: float) -> None:
-    study = Study(SPACE, RandomSearch(), direction=direction, max_budget=9)
-    diverged = started(study)
-    study.report(diverged, 1, 0.5)
-    bests = [study.best]
-    study.report(diverged, 2, value)
-    bests.append(study.best)
-    study.tell(diverged)
-    other = started(study)
-    study.tell(other, 0.5)
-    assert [*bests, study.best] == [diverged, None, other]
+def test_a_wrong_rule_is_told() -> None:
+    with pytest.raises(UserError, match="value must be 'best' or 'last', got 'newest'"):
+        Study(SPACE, RandomSearch(), value="newest")  # type: ignore[arg-type]
 
 
-def test_the_best_is_right_after_any_number_of_reports() -> None:
-    study = Study(SPACE, RandomSearch(), max_budget=1000)
+@pytest.mark.parametrize("rule", ["best", "last"])
+def test_the_best_is_right_after_any_number_of_reports(rule: Worth) -> None:
+    study = Study(SPACE, RandomSearch(), value=rule, max_budget=1000)
     trials = [started(study) for _ in range(3)]
     draw = random.Random(0)
     for step in range(1, 200):
         for trial in trials:
             study.report(trial, step, draw.random())
-            ranked = [(-other.ranked, other.id) for other in trials if other.ranked is not None]
+            ranked = [(-other.value, other.id) for other in trials if other.value is not None]
             assert study.best is trials[min(ranked)[1]]
 
 
@@ -290,26 +388,46 @@ class Ledger(Study):
         super().__init__(*args, **options)
         self.events: list[bytes] = []
         self.said: list[tuple[Decision, str]] = []
+        self.rule = options["value"]
+        self.least = math.inf
 
     def apply(self, event: Event) -> Decision:
         self.events.append(to_json(event))
         decision = super().apply(event)
         assert self.counts == Counter(trial.state for trial in self.trials)
-        losses = [(self.loss(t.ranked), t.id) for t in self.trials if t.state is not TrialState.FAILED]
-        finite = [entry for entry in losses if math.isfinite(entry[0])]
-        assert (self.best and self.best.id) == (min(finite)[1] if finite else None)
+        self.check_best()
         self.said.append((decision, seen_from_outside(self)))
         return decision
+
+    def check_best(self) -> None:
+        """The best is the best of what trials are worth, which with ``best`` never gets worse."""
+        failed = TrialState.FAILED if self.rule == "last" else None
+        finite = [entry for t in self.trials if t.state is not failed and math.isfinite((entry := self.entry(t))[0])]
+        assert (self.best and self.best.id) == (min(finite)[1] if finite else None)
+        if self.rule == "best":
+            best = min(finite)[0] if finite else math.inf
+            assert best <= self.least
+            self.least = best
+            for trial in self.trials:
+                known = [value for value in trial.curve.values if math.isfinite(value)]
+                assert not known or self.loss(trial.value) <= min(map(self.loss, known))
+                assert trial.value_step is None or trial.value_step <= trial.step
+
+    def entry(self, trial: Trial) -> tuple[float, int]:
+        return self.loss(trial.value), trial.id
 
 
 @settings(max_examples=40)
 @given(
     name=st.sampled_from(sorted(OPTIMIZERS)),
     direction=st.sampled_from(["max", "min"]),
+    rule=st.sampled_from(["best", "last"]),
     draw=st.randoms(use_true_random=False),
 )
-def test_replay_of_any_prefix_gives_the_same_study(name: str, direction: Direction, draw: random.Random) -> None:
-    options: dict[str, Any] = {"direction": direction, "seed": 3, "max_budget": 8, "n_trials": 8}
+def test_replay_of_any_prefix_gives_the_same_study_whose_best_never_gets_worse(
+    name: str, direction: Direction, rule: Worth, draw: random.Random
+) -> None:
+    options: dict[str, Any] = {"direction": direction, "value": rule, "seed": 3, "max_budget": 8, "n_trials": 8}
     live = Ledger(SPACE, OPTIMIZERS[name](), **options)
     wander(live, draw)
     replayed = Study(SPACE, OPTIMIZERS[name](), **options)

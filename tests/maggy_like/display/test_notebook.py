@@ -83,7 +83,7 @@ def test_a_search(bundles: Bundles, snap: Snap) -> None:
     for word in (
         "digits",
         "about 0:45 left",
-        "12/30 trials",
+        "12/30",
         "6 paused",
         "0.973",
         "<relu>",
@@ -94,7 +94,7 @@ def test_a_search(bundles: Bundles, snap: Snap) -> None:
         assert word in running
     assert running.endswith("[trial 7] |epoch 3|worker 3 was lost")
     assert "completed" in final
-    assert bundles[1]["text/plain"].startswith("[12/30] best 0.973 (trial 4) | 4 done")
+    assert bundles[1]["text/plain"].startswith("[12/30] best 0.973 (trial 4) | 4 completed")
     assert bundles[2]["text/plain"].splitlines()[1:] == [
         "best accuracy 0.973 (trial 4): lr=0.01, act=<relu>",
         "files in runs/digits-1",

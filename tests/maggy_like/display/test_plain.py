@@ -26,7 +26,7 @@ def test_a_search(snap: Snap, capsys: Out) -> None:
     display.finish(snap(phase="completed"), [LogLine(8, "bye")])
     assert capsys.readouterr().out.splitlines()[:2] == [
         "[trial 8] bye",
-        "digits: completed after 0:30, 15 trials (4 done, 1 stopped early, 6 paused, 1 failed, 3 running)",
+        "digits: completed after 0:30, 15 trials (4 completed, 1 stopped, 6 paused, 1 failed, 3 running)",
     ]
 
 

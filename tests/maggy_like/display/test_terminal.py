@@ -46,7 +46,7 @@ def test_the_region(display: TerminalDisplay, console: Console, snap: Snap) -> N
     assert len(bar) == 100
     assert bar.count("━") == round(94 * 12 / 30)
     assert bar.endswith("─ 12/30")
-    assert counts == "4 done  1 stopped early  6 paused  1 failed  3 running"
+    assert counts == "4 completed  1 stopped  6 paused  1 failed  3 running"
     assert best == "best 0.973 (trial 4)  lr=0.01, act=<relu>"
     assert busy.split() == ["worker", "0", "trial", "7", "━━━━────────", "3/9", "0.91", "0:12"]
     assert idle.split() == ["worker", "1", "idle"]
@@ -116,7 +116,7 @@ def test_finish_leaves_a_summary_and_the_streams(display: TerminalDisplay, conso
     text = drawn(console)
     assert "half a [line]" in text
     assert text.endswith(
-        "digits: completed after 0:30, 30 trials (30 done)\n"
+        "digits: completed after 0:30, 30 trials (30 completed)\n"
         "best accuracy 0.973 (trial 4): lr=0.01, act=<relu>\n"
         "files in runs/digits-1\n"
     )

@@ -108,7 +108,7 @@ def test_readable_gives_physical_lines() -> None:
 def test_status(snap: Snap) -> None:
     first = snap(elapsed=0.0, counts={})
     assert text.status(first, snap()) == (
-        "[12/30] best 0.973 (trial 4) | 4 done, 1 stopped early, 6 paused, 1 failed, 3 running | 0:30, about 0:45 left"
+        "[12/30] best 0.973 (trial 4) | 4 completed, 1 stopped, 6 paused, 1 failed, 3 running | 0:30, about 0:45 left"
     )
     begun = snap(elapsed=1.0, counts={}, phase="starting", best_trial=None, best_value=None)
     assert text.status(first, begun) == "[0/30] no result yet | starting | 0:01"
@@ -133,7 +133,7 @@ def test_a_resumed_search_is_timed_by_its_new_trials_alone(snap: Snap) -> None:
 
 def test_summary(snap: Snap) -> None:
     assert text.summary(snap(phase="completed", counts={TrialState.COMPLETED: 1})) == [
-        "digits: completed after 0:30, 1 trial (1 done)",
+        "digits: completed after 0:30, 1 trial (1 completed)",
         "best accuracy 0.973 (trial 4): lr=0.01, act=<relu>",
         "files in runs/digits-1",
     ]

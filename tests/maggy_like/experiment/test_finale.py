@@ -141,8 +141,8 @@ def test_the_best_is_chosen_when_the_last_trial_has_ended_and_not_when_the_time_
     assert [event.config for event in run.trainings] == [run.study.trials[1].config]
 
 
-def test_nothing_is_trained_where_the_only_trial_with_a_value_fails_as_it_is_stopped() -> None:
-    run = Trained(n_trials=5, max_attempts=1)
+def test_nothing_is_trained_where_no_trial_has_a_value_after_all() -> None:
+    run = Trained(n_trials=5, max_attempts=1, study={"value": "last"})
     run.start()
     first, second = run.come(0, 1)
     run.report(first, 3, 0.6)
