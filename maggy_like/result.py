@@ -231,7 +231,8 @@ class Result:
         for trial, row in zip(self.trials, rows, strict=True):
             row |= {names[name]: value for name, value in trial.attributes.items()}
         table = pandas.DataFrame(rows)
-        return table.astype({name: "Int64" for name in ("value_step", "step", "parent") if name in table})
+        whole = {"value_step", "step", "parent"} - self.space.domains.keys()
+        return table.astype({name: "Int64" for name in whole if name in table})
 
     def curves(self) -> pandas.DataFrame:
         """A row a measurement: trial, step, metric, value."""
