@@ -153,17 +153,19 @@ def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observati
     for update in study.take_updates():
         if isinstance(update, Observation):
             found[update.trial, update.step] = replace(update, ended=True, paused=False)
-    for trial, step in dict(found).items():  # its last word
-        if not found[trial, step].losses and study.trials[trial].state is not TrialState.FAILED:
-            found[trial, step] = replace(found[trial, step], loss=study.loss(study.trials[trial].value))
+    last = {seen.trial: seen.step for seen in found.values()}
+    for number, step in last.items():
+        trial, seen = study.trials[number], found[number, step]
+        if not seen.losses and trial.state is not TrialState.FAILED:
+            found[number, step] = replace(seen, loss=study.loss(trial.value))
     configs: dict[int, Config] = {}
     reason = ""
-    for trial in dict.fromkeys(number for number, _ in found):
+    for number in last:
         try:
-            configs[trial] = _translated(study.trials[trial].config, study.problem.space, space)
+            configs[number] = _translated(study.trials[number].config, study.problem.space, space)
         except SearchSpaceError as error:
             reason = reason or str(error)
-    n_trials = len({trial for trial, _ in found})
+    n_trials = len(last)
     if not n_trials:
         raise ConfigError(f"warm_start: the run {name!r} has no results; leave it out")
     if not configs:
