@@ -2,7 +2,7 @@
 
 Each is a :mod:`msgspec` struct in a tagged union, msgpack on the wire: decoding checks every field,
 so nothing that comes from the network is ever unpickled or trusted by shape. This module imports
-msgspec alone, since every worker loads it.
+little beside msgspec, since every worker loads it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+
+from maggy_like.state_names import check_owner
 
 PROTOCOL_VERSION = 4
 
@@ -86,12 +88,20 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
 
 
 class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
-    """A trial saved its state."""
+    """A trial saved its state.
+
+    Attributes:
+        name: The state's, which must be of this attempt (see :mod:`maggy_like.state_names`): others load it, and it
+            may be removed.
+    """
 
     trial: int
     attempt: int
     step: int
-    url: str
+    name: str
+
+    def __post_init__(self) -> None:
+        check_owner(self.name, self.trial, self.attempt)
 
 
 class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):
@@ -134,7 +144,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
         at: When it failed, in Unix time: which rank was the first.
         attributes: What the function returned beside its numbers (see :func:`maggy_like.attributes.as_attributes`).
         returned: What a function that is no training returned, if it is plain data.
-        stored: URL of what it returned, if it is not.
+        stored: Whether it is in the store, since it is not.
     """
 
     trial: int
@@ -147,7 +157,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     traceback: str = ""
     at: float = 0.0
     returned: Any = None
-    stored: str = ""
+    stored: bool = False
     attributes: dict[str, Any] = {}
 
 
@@ -172,8 +182,8 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
         budget: Step up to which the attempt may run.
         milestones: Steps at which the trial must wait for a :class:`Decided`.
         objective: The metric that is optimised, or None while nobody knows.
-        checkpoint: URL of the state to go on from, if there is one.
-        discard: URLs of this trial's older states, which nobody needs any more.
+        checkpoint: Name of the state to go on from, if there is one: its own, or that of the trial it starts from.
+        discard: Names of this trial's older states, which nobody needs any more.
         place: The worker's, where several run the attempt together.
     """
 

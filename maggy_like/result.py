@@ -14,7 +14,8 @@ from maggy_like.errors import UserError
 from maggy_like.export import to_optuna
 from maggy_like.importance import importance
 from maggy_like.pareto import pareto_lines, plot_pareto
-from maggy_like.worker.checkpoints import SHARDED, load_state
+from maggy_like.state_names import SHARDED
+from maggy_like.worker.checkpoints import load_state
 from maggy_like.worker.logfile import log_name
 from optimizers.space import SearchSpace
 from optimizers.trial import Config, Trial, TrialState
@@ -106,6 +107,7 @@ class Result:
         pareto: Of several objectives, the trials that no other dominates: none is better in one objective and
             not worse in any. Their ``values`` are in the order of the objectives.
         journal: The folder of the run's journal, a path or a URL.
+        store: URL of the folder that holds the saved states; trials know them by their names in it.
         training: What came of ``train_best``, if that was asked for.
         ablation: The answer of an ablation study, if this was one.
 
@@ -125,6 +127,7 @@ class Result:
     others: tuple[tuple[str, str], ...] = ()
     pareto: list[Trial] = field(default_factory=list)
     journal: str = ""
+    store: str = ""
     training: Training | None = None
     ablation: Ablation | None = None
     _again: Callable[..., Training] | None = field(default=None, compare=False)

@@ -33,6 +33,7 @@ from maggy_like.job import Job, Outcome, carry_out, check_watchers
 from maggy_like.messages import UNBOUNDED
 from maggy_like.places import check_name
 from maggy_like.result import Result, Training
+from maggy_like.state_names import state_url
 from maggy_like.watch import Callback
 from maggy_like.worker.checkpoints import load_state, returned_url, save_state
 from optimizers.domains import Constant
@@ -265,6 +266,7 @@ def result_of(job: Job, outcome: Outcome) -> Result:
         others=settings.others,
         pareto=study.pareto,
         journal=settings.journal,
+        store=settings.store,
         training=training_of(machine, settings) if trainings else None,
         _again=_Again(job, machine.objective),
     )
@@ -277,8 +279,8 @@ def training_of(machine: StateMachine, settings: Settings) -> Training:
     return Training(
         trial=trial,
         objective=machine.objective or "value",
-        checkpoint=trial.checkpoint.url if trial.checkpoint is not None else None,
-        best_checkpoint=best.url if best is not None else None,
+        checkpoint=state_url(settings.store, trial.checkpoint.name) if trial.checkpoint is not None else None,
+        best_checkpoint=state_url(settings.store, best.name) if best is not None else None,
         directory=settings.directory,
     )
 

@@ -76,12 +76,12 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True, tag="measured"):
 
 
 class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint"):
-    """A running attempt saved its state."""
+    """A running attempt saved its state under a name in the run's store."""
 
     trial: int
     attempt: int
     step: int
-    url: str
+    name: str
 
 
 class AttemptEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):

@@ -174,8 +174,8 @@ class Study:
                 self._created(event)
             case AttemptStarted():
                 self._started(event)
-            case CheckpointSaved(step=step, url=url):
-                self.trials[event.trial].checkpoint = Checkpoint(step, url)
+            case CheckpointSaved(step=step, name=name):
+                self.trials[event.trial].checkpoint = Checkpoint(step, name)
             case AttemptEnded():
                 self._ended(event)
         return Decision.CONTINUE

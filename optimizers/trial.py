@@ -49,10 +49,10 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A saved state of a trial: the step it was taken at and its URL in the store."""
+    """A saved state of a trial: the step it was taken at, and its name in the run's store."""
 
     step: int
-    url: str
+    name: str
 
 
 @dataclass(slots=True)

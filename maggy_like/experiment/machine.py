@@ -276,11 +276,11 @@ class StateMachine:
         self._dispatch()  # a result in a rung may make a promotion due
 
     def _saved(self, team: Team, message: Checkpointed) -> None:
-        if message.url in team.saved:  # an older one that came again must not take the place of the newest
+        if message.name in team.saved:  # an older one that came again must not take the place of the newest
             self.stale += 1
             return
-        team.saved.add(message.url)
-        self._attempts.record(CheckpointSaved(team.trial, team.attempt, message.step, message.url))
+        team.saved.add(message.name)
+        self._attempts.record(CheckpointSaved(team.trial, team.attempt, message.step, message.name))
         discard = self._attempts.states.superseded(team.trial)
         self._out.append(Send(team.members[0].id, Kept(team.trial, team.attempt, discard)))
 
@@ -332,7 +332,7 @@ class StateMachine:
         attempt = trial.attempt + 1
         discard = self._attempts.states.unneeded(trial.id)
         self._attempts.record(self.study.started(trial, crew[0].id.index, self._now, len(crew)))
-        saved = trial.checkpoint.url if trial.checkpoint is not None else None
+        saved = trial.checkpoint.name if trial.checkpoint is not None else None
         self._roster.engage(crew)
         order = Assign(trial.id, attempt, trial.config, grant.budget, grant.milestones, self.objective, saved, discard)
         self._teams.start(order, crew, self._now, placed=trial.training > 0)

@@ -26,7 +26,7 @@ class SavedStates:
     def __init__(self, study: Study, keep: int) -> None:
         self._study = study
         self._keep = keep
-        self._left: dict[int, list[tuple[int, str]]] = {}  # attempt and URL, by the trial that saved it
+        self._left: dict[int, list[tuple[int, str]]] = {}  # attempt and name, by the trial that saved it
         self._best: dict[int, tuple[float, Checkpoint]] = {}  # with its loss, by trial
         self._needed: dict[int, set[str]] = {}  # by trial
         self._needs: Counter[str] = Counter()
@@ -34,9 +34,9 @@ class SavedStates:
     def take(self, event: Event) -> None:
         """Take in an event."""
         match event:
-            case CheckpointSaved(trial=trial, attempt=attempt, step=step, url=url):
-                self._left.setdefault(trial, []).append((attempt, url))
-                self._compare(trial, Checkpoint(step, url))
+            case CheckpointSaved(trial=trial, attempt=attempt, step=step, name=name):
+                self._left.setdefault(trial, []).append((attempt, name))
+                self._compare(trial, Checkpoint(step, name))
                 self._count(trial)
             case AttemptEnded(trial=trial) | TrialCreated(trial=trial, parent=int()):
                 self._count(trial)
@@ -50,15 +50,15 @@ class SavedStates:
     def superseded(self, trial: int) -> tuple[str, ...]:
         """What the present attempt of ``trial`` may remove of its own states; told once."""
         left = self._left[trial]
-        present = [url for attempt, url in left if attempt == left[-1][0]]
-        gone = {url for url in present[: -self._keep] if not self._needs[url]}
+        present = [name for attempt, name in left if attempt == left[-1][0]]
+        gone = {name for name in present[: -self._keep] if not self._needs[name]}
         if gone:
             self._left[trial] = [state for state in left if state[1] not in gone]
-        return tuple(url for url in present if url in gone)
+        return tuple(name for name in present if name in gone)
 
     def unneeded(self, trial: int) -> tuple[str, ...]:
         """What a worker may remove as the next attempt of ``trial`` starts."""
-        return tuple(url for _, url in self._left.get(trial, ()) if not self._needs[url])
+        return tuple(name for _, name in self._left.get(trial, ()) if not self._needs[name])
 
     def _compare(self, number: int, state: Checkpoint) -> None:
         """See whether a state is the best of its trial so far."""
@@ -73,12 +73,12 @@ class SavedStates:
     def _count(self, number: int) -> None:
         """Enter what a trial, and those that may yet start from it, would go on from."""
         trial = self._study.trials[number]
-        needed = {state.url for state in (trial.checkpoint, trial.rest, self.best(number)) if state is not None}
+        needed = {state.name for state in (trial.checkpoint, trial.rest, self.best(number)) if state is not None}
         before = self._needed.get(number, set())
         if needed != before:
             self._needs.update(needed - before)
-            for url in before - needed:
-                self._needs[url] -= 1
-                if not self._needs[url]:
-                    del self._needs[url]
+            for name in before - needed:
+                self._needs[name] -= 1
+                if not self._needs[name]:
+                    del self._needs[name]
             self._needed[number] = needed

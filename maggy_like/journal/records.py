@@ -13,7 +13,8 @@ import msgspec
 
 from maggy_like.errors import JournalError
 from maggy_like.journal.earlier import EarlierResult
-from optimizers.events import Event, from_json, to_json
+from maggy_like.state_names import check_owner
+from optimizers.events import CheckpointSaved, Event, from_json, to_json
 
 FORMAT_VERSION = 3
 
@@ -141,7 +142,9 @@ def _open(line: bytes) -> tuple[int, RunHeader | Event] | None:
         return None
     try:
         record = _HEADER.decode(line) if line.startswith(b'{"type":"run"') else from_json(line)
-    except msgspec.DecodeError:
+        if isinstance(record, CheckpointSaved):
+            check_owner(record.name, record.trial, record.attempt)  # what it names is unpickled
+    except ValueError:
         return None
     return int(end[1]), record
 

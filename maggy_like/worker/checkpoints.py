@@ -10,27 +10,28 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from maggy_like.state_names import SHARDED, WHOLE, StateName, parse_name, state_url
 from maggy_like.worker.metrics import ReportError
-
-SHARDED = ".dcp"
-"""How the URL of a state ends that several ranks wrote, each its shards."""
 
 WRITE_PATIENCE = 600.0
 """Seconds that another rank waits for a state that rank 0 is writing."""
 
 
 class CheckpointStore:
-    """Saves and loads the states of one attempt under one folder of any fsspec file system.
+    """Saves and loads the states of one attempt by name under one folder of any fsspec file system.
 
-    Which of them are of use, the driver says; a state is removed only after a newer one was saved.
+    Which of them are of use, the driver says; a state is removed only after a newer one was saved. What is no name
+    of a state is neither read nor written, and what is no state of this trial is not removed, whoever asks for it.
 
     Args:
         url: The folder, or None to keep states in memory (a function that runs alone).
-        discard: URLs of older states to be removed.
+        trial: Number of the trial.
+        discard: Names of older states to be removed.
     """
 
-    def __init__(self, url: str | None, discard: tuple[str, ...] = ()) -> None:
-        self._url = url.rstrip("/") if url is not None else None
+    def __init__(self, url: str | None, trial: int = 0, discard: tuple[str, ...] = ()) -> None:
+        self._url = url
+        self._trial = trial
         self._memory = b""
         self._count = 0
         self._discard = list(discard)
@@ -40,42 +41,60 @@ class CheckpointStore:
         """Whether states go to a file system."""
         return self._url is not None
 
-    def next_url(self, trial: int, attempt: int, suffix: str = ".pkl") -> str:
-        """Where the next state goes: the same on every rank, each of which calls this for every state."""
+    def next_name(self, attempt: int, suffix: str = WHOLE) -> str:
+        """The name of the next state: the same on every rank, each of which calls this for every state."""
         self._count += 1
-        return f"{self._url}/{trial:05d}/{attempt}-{self._count}{suffix}" if self._url else f"memory:{self._count}"
+        return str(StateName(self._trial, attempt, self._count, suffix))
 
-    def save(self, url: str, state: Any) -> None:
+    def url_of(self, name: str) -> str:
+        """Where a state is, or will be.
+
+        Raises:
+            ValueError: It names no state.
+        """
+        return state_url(self._url or "memory:", name)
+
+    def save(self, name: str, state: Any) -> None:
         """Save a state, whole or not at all.
 
         Raises:
             ReportError: It holds what cannot be pickled.
+            ValueError: It names no state.
         """
         data = _pickle("the state given to checkpoint()", state)
         if self._url is None:
             self._memory = data
         else:
-            _write_whole(url, data)
+            _write_whole(self.url_of(name), data)
 
-    def remove_later(self, url: str) -> None:
+    def remove_later(self, name: str) -> None:
         """Have a state removed by the next :meth:`tidy`."""
-        self._discard.append(url)
+        self._discard.append(name)
 
     def tidy(self) -> None:
         """Remove what is of no use any more; call after a newer state was saved."""
         while self._url is not None and self._discard:
-            _remove(self._discard.pop())
+            self.remove(self._discard.pop())
 
-    def remove(self, url: str) -> None:
-        """Remove what there is of a state that could not be saved whole."""
-        if self._url is not None:
-            _remove(url)
+    def remove(self, name: str) -> None:
+        """Remove a state of this trial, or what there is of one that could not be saved whole.
 
-    def load(self, url: str) -> Any:
-        """Read a state back."""
+        A store that will not, or has not got it, is no reason for a trial to fail.
+        """
+        with contextlib.suppress(Exception):
+            if self._url is not None and parse_name(name).trial == self._trial:
+                fs, path = _open_file_system(self.url_of(name))
+                fs.rm(path, recursive=name.endswith(SHARDED))
+
+    def load(self, name: str) -> Any:
+        """Read a state back.
+
+        Raises:
+            ValueError: It names no state.
+        """
         if self._url is None:
             return _unpickle(self._memory)
-        return load_state(url)
+        return load_state(self.url_of(name))
 
 
 def load_state(url: str) -> Any:
@@ -213,13 +232,6 @@ def _write(fs: Any, path: str, data: bytes) -> None:
     else:
         fs.makedirs(fs._parent(path), exist_ok=True)
     fs.pipe_file(path, data)
-
-
-def _remove(url: str) -> None:
-    """Remove a state that nobody needs; a store that will not, or has not got it, is no reason for a trial to fail."""
-    with contextlib.suppress(Exception):
-        fs, path = _open_file_system(url)
-        fs.rm(path, recursive=url.endswith(SHARDED))
 
 
 def _open_file_system(url: str) -> tuple[Any, str]:

@@ -79,7 +79,7 @@ def serve(
     done, process = 0, os.getpid()
     while (trials is None or done < trials) and (assigned := service.assignments.get()) is not None:
         assign, sender = assigned
-        reporter = Reporter.for_trial(assign, CheckpointStore(task.store, assign.discard), sender)
+        reporter = Reporter.for_trial(assign, CheckpointStore(task.store, assign.trial, assign.discard), sender)
         enter = partial(join, assign, task, sender, service)
         finished = run_attempt(train_fn, parameters, reporter, assign, task, enter)
         if os.getpid() != process:  # a fork that train_fn made and let return; the trial has one end

@@ -41,9 +41,8 @@ def read_returned(returned: object, reporter: Reporter, assign: Assign, task: Wo
         return Finished(trial, attempt, "returned", found.value, found.metrics, attributes=found.attributes)
     if is_plain(returned):
         return Finished(trial, attempt, "returned", returned=returned)
-    url = returned_url(task.store)
-    save_state(url, returned)
-    return Finished(trial, attempt, "returned", stored=url)
+    save_state(returned_url(task.store), returned)
+    return Finished(trial, attempt, "returned", stored=True)
 
 
 def is_plain(value: object) -> bool:

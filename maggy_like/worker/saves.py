@@ -9,7 +9,8 @@ from queue import Empty
 from typing import Any, Protocol
 
 from maggy_like.messages import Beat, Checkpointed
-from maggy_like.worker.checkpoints import SHARDED, CheckpointStore, await_state
+from maggy_like.state_names import SHARDED
+from maggy_like.worker.checkpoints import CheckpointStore, await_state
 from maggy_like.worker.metrics import ReportError
 from maggy_like.worker.sender import Sender
 
@@ -37,7 +38,7 @@ class Saves:
 
     Args:
         store: Where states go.
-        checkpoint: URL of the state to go on from.
+        checkpoint: Name of the state to go on from.
         sender: To the agent; None for a function that runs alone.
         trial: Number of the trial.
         attempt: Number of its run.
@@ -63,9 +64,9 @@ class Saves:
         self.settle()
         if self._untold is not None and self._step is not None:
             self._tell(self._step)
-        url, saving = self._write(state)
+        name, saving = self._write(state)
         before = self._newest, self._untold
-        self._newest = self._untold = url
+        self._newest = self._untold = name
         self._step = None
         if saving is None:
             self._remove_later(before[1])
@@ -83,14 +84,16 @@ class Saves:
         self.settle()
         if not self._newest.endswith(SHARDED):
             is_rank_0_writing = not self._is_main and self._newest != self._given
-            return await_state(self._newest) if is_rank_0_writing else self._store.load(self._newest)
+            if is_rank_0_writing:
+                return await_state(self._store.url_of(self._newest))
+            return self._store.load(self._newest)
         if into is None:
             raise ReportError(
                 "the saved state is sharded; pass restore(into=STATE) with a state of the present sharding"
             )
         from maggy_like.worker.gang import sharded
 
-        return sharded.load(self._newest, into)
+        return sharded.load(self._store.url_of(self._newest), into)
 
     def reported(self, step: int) -> None:
         """Take in that a report was made; tell of the state before it once it is written."""
@@ -127,21 +130,21 @@ class Saves:
             self._tidy(self._sender, ANSWER_PATIENCE)
 
     def _write(self, state: Any) -> tuple[str, Saving | None]:
-        """Write a state, or begin to; its URL, and the save that goes on."""
+        """Write a state, or begin to; its name, and the save that goes on."""
         if self._store.has_place and _is_sharded(state):
             from maggy_like.worker.gang import sharded
 
-            url = self._store.next_url(self._trial, self._attempt, SHARDED)
-            return url, sharded.save(url, state)
-        url = self._store.next_url(self._trial, self._attempt)
+            name = self._store.next_name(self._attempt, SHARDED)
+            return name, sharded.save(self._store.url_of(name), state)
+        name = self._store.next_name(self._attempt)
         if self._is_main:
-            self._store.save(url, state)
-        return url, None
+            self._store.save(name, state)
+        return name, None
 
-    def _remove_later(self, url: str | None) -> None:
+    def _remove_later(self, name: str | None) -> None:
         """A state whose step was never measured is of no use once a newer one is there."""
-        if url is not None and self._is_main:
-            self._store.remove_later(url)
+        if name is not None and self._is_main:
+            self._store.remove_later(name)
 
     def _tell(self, step: int) -> None:
         if self._untold is not None and self._sender is not None and self._is_main:
@@ -160,8 +163,8 @@ class Saves:
         deadline = time.monotonic() + patience
         with contextlib.suppress(Empty):
             while self._unanswered:
-                for url in sender.kept.get(timeout=max(0.0, deadline - time.monotonic())):
-                    self._store.remove_later(url)
+                for name in sender.kept.get(timeout=max(0.0, deadline - time.monotonic())):
+                    self._store.remove_later(name)
                 self._unanswered -= 1
         if self._is_main:
             self._store.tidy()

@@ -12,6 +12,7 @@ from gate import Gate
 
 from maggy_like import Float, Result, lagom
 from maggy_like.errors import OptimizerError
+from maggy_like.state_names import parse_name
 from optimizers.events import AttemptEnded, Event, TrialCreated
 from optimizers.population import PBT
 from optimizers.stopping import MedianRule
@@ -94,11 +95,12 @@ def test_children_go_on_from_their_parents_states(tmp_path: Path) -> None:
 
 def check_store(result: Result) -> None:
     """Check that old states are removed, and needed ones stay."""
-    needed = {state.url for trial in result.trials for state in (trial.checkpoint, trial.rest) if state is not None}
-    files = {file.as_uri() for file in (result.directory / "checkpoints").glob("*/*")}
+    needed = {state.name for trial in result.trials for state in (trial.checkpoint, trial.rest) if state is not None}
+    store = result.directory / "checkpoints"
+    files = {str(file.relative_to(store)) for file in store.glob("*/*")}
     assert needed <= files
     for trial in result.trials:
-        own = {url for url in files if f"/{trial.id:05d}/" in url}
+        own = {name for name in files if parse_name(name).trial == trial.id}
         assert len(own - needed) <= 2  # of the last attempt, one before its newest; of the one before, what it left
 
 

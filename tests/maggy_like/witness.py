@@ -36,6 +36,7 @@ from maggy_like.messages import (
     Stop,
     ToWorker,
 )
+from maggy_like.state_names import StateName
 from optimizers.asha import ASHA
 from optimizers.base import Decision, History, Optimizer, Proposal
 from optimizers.domains import Float
@@ -224,11 +225,11 @@ class Witness:
     def receive(self, worker: WorkerId, message: ToWorker) -> None:
         """Whatever is sent rests on what the journal already holds."""
         match message:
-            case Assign(trial=number, attempt=attempt, budget=budget, checkpoint=url, discard=discard):
+            case Assign(trial=number, attempt=attempt, budget=budget, checkpoint=name, discard=discard):
                 trial = self.ledger.trials[number]
                 assert (trial.state, trial.worker) == (TrialState.RUNNING, worker.index)
                 assert (trial.attempt, trial.budget) == (attempt, budget)
-                assert url == (trial.checkpoint and trial.checkpoint.url)
+                assert name == (trial.checkpoint and trial.checkpoint.name)
                 self.remove(discard)
                 assert self.is_live(worker)
                 assert worker not in self.holding | dict.fromkeys(self.unready | self.leaving)
@@ -250,11 +251,11 @@ class Witness:
             case Refused():
                 assert self.stale or not self.is_live(worker)
 
-    def remove(self, urls: Iterable[str]) -> None:
+    def remove(self, names: Iterable[str]) -> None:
         """A worker removes states; nobody may need them any more."""
-        self.removed.update(urls)
+        self.removed.update(names)
         for trial in self.ledger.trials:
-            assert not self.removed & {state.url for state in (trial.checkpoint, trial.rest) if state is not None}
+            assert not self.removed & {state.name for state in (trial.checkpoint, trial.rest) if state is not None}
 
     def is_live(self, worker: WorkerId) -> bool:
         known = self.experiment.workers.get(worker.index)
@@ -316,7 +317,7 @@ class Witness:
         """Save a state, and remove all but the newest two of the attempt that the driver was told of."""
         held = self.holding[worker]
         states = self.saved.setdefault((held.trial, held.attempt), [])
-        states.append(f"file:///{held.trial}/{held.attempt}-{len(states)}-{len(self.journal)}")
+        states.append(str(StateName(held.trial, held.attempt, len(states) + 1)))
         self.tell(TrialCheckpointed(worker, Checkpointed(held.trial, held.attempt, self.step[worker], states[-1])))
         self.remove(states[:-2])
 

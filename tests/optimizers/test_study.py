@@ -462,6 +462,6 @@ def wander(study: Study, draw: random.Random) -> None:
                 study.apply(AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, 2.0, failure=failure))
                 study.apply(AttemptStarted(trial.id, trial.attempt + 1, 1, study.grant(trial).budget, 1.0))
             case "save":
-                study.apply(CheckpointSaved(trial.id, trial.attempt, trial.step, f"file:///{trial.id}"))
-                assert trial.checkpoint == Checkpoint(trial.step, f"file:///{trial.id}")
+                study.apply(CheckpointSaved(trial.id, trial.attempt, trial.step, f"{trial.id:05d}/1-1.pkl"))
+                assert trial.checkpoint == Checkpoint(trial.step, f"{trial.id:05d}/1-1.pkl")
         running = [trial for trial in running if trial.state is TrialState.RUNNING]

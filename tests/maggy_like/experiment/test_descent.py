@@ -16,6 +16,7 @@ from maggy_like.messages import (
     Checkpointed,
     Shutdown,
 )
+from maggy_like.state_names import StateName
 from optimizers.base import WAIT, Answer, History, Optimizer, Proposal
 from optimizers.population import PBT
 from optimizers.random_search import RandomSearch
@@ -72,11 +73,11 @@ def test_a_child_starts_from_its_parent_s_state_and_steps() -> None:
     hand = Hand(Waiting(), n_trials=9).start()
     first, second = hand.join(0), hand.join(1)
     hand.report(first, 9, 0.5)
-    hand.tell(TrialCheckpointed(first, Checkpointed(0, 1, 9, "file:///0")))
+    hand.tell(TrialCheckpointed(first, Checkpointed(0, 1, 9, "00000/1-1.pkl")))
     hand.finish(first, 0.5)
     child, _ = hand.finish(second, 0.6)
     assert isinstance(child, Assign)
-    assert (child.attempt, child.checkpoint) == (1, "file:///0")
+    assert (child.attempt, child.checkpoint) == (1, "00000/1-1.pkl")
     assert (hand.study.trials[2].start, hand.study.trials[2].step) == (9, 9)
     again = Hand(Waiting(), n_trials=9)
     again.experiment.replay(hand.events)
@@ -98,22 +99,26 @@ def save(hand: Hand, worker: WorkerId, *states: str) -> None:
         hand.tell(TrialCheckpointed(worker, Checkpointed(assign.trial, assign.attempt, 1, state)))
 
 
+def state(trial: int, attempt: int, number: int) -> str:
+    return str(StateName(trial, attempt, number))
+
+
 def test_states_are_discarded_with_the_attempt_after_the_next() -> None:
     """The newest one is what the next attempt begins with, and stays as long as that runs."""
     hand = Hand(PBT(population=2, interval=3, quantile=0.5), n_trials=3).start()
     first, second = hand.join(0), hand.join(1)
-    save(hand, first, "1-1", "1-2", "1-3")  # the worker keeps two of them
+    save(hand, first, *(state(0, 1, count) for count in (1, 2, 3)))  # the worker keeps two of them
     hand.report(first, 3, 0.9)
     hand.finish(first)
-    assert (hand.assigned(first).checkpoint, hand.assigned(first).discard) == ("1-3", ("1-2",))
-    save(hand, first, "2-1")
+    assert (hand.assigned(first).checkpoint, hand.assigned(first).discard) == (state(0, 1, 3), (state(0, 1, 2),))
+    save(hand, first, state(0, 2, 1))
     hand.finish(second, 0.1)  # given up, for a child of the first
-    assert hand.assigned(second).checkpoint == "1-3"
+    assert hand.assigned(second).checkpoint == state(0, 1, 3)
     hand.report(first, 6, 0.9)
     hand.finish(first)
-    assert (hand.assigned(first).checkpoint, hand.assigned(first).discard) == ("2-1", ())  # the child may need 1-3
-    save(hand, second, "c-1")
-    save(hand, first, "3-1")
+    assert (hand.assigned(first).checkpoint, hand.assigned(first).discard) == (state(0, 2, 1), ())  # its child may read
+    save(hand, second, state(2, 1, 1))
+    save(hand, first, state(0, 3, 1))
     hand.tell(WorkerLost(first, "kill -9"))
     again = hand.join(0, epoch=1)
-    assert (hand.assigned(again).checkpoint, hand.assigned(again).discard) == ("3-1", ("1-3",))
+    assert (hand.assigned(again).checkpoint, hand.assigned(again).discard) == (state(0, 3, 1), (state(0, 1, 3),))

@@ -95,13 +95,13 @@ def test_a_lost_worker_s_trial_runs_again_on_another_from_its_checkpoint() -> No
     hand = Hand(n_trials=1).start()
     worker = hand.join(0)
     hand.report(worker, 3, 0.5)
-    hand.tell(TrialCheckpointed(worker, Checkpointed(0, 1, 3, "file:///3")))
+    hand.tell(TrialCheckpointed(worker, Checkpointed(0, 1, 3, "00000/1-1.pkl")))
     hand.tell(WorkerLost(worker, "kill -9"))
     assert hand.states() == ["pending"]
     assert hand.replaced == [worker]
     other = hand.join(0, epoch=1)
     assign = hand.assigned(other)
-    assert (assign.trial, assign.attempt, assign.checkpoint) == (0, 2, "file:///3")
+    assert (assign.trial, assign.attempt, assign.checkpoint) == (0, 2, "00000/1-1.pkl")
 
 
 def test_stale_words_change_nothing() -> None:
@@ -172,7 +172,7 @@ def test_an_attempt_that_failed_in_another_way_or_later_is_followed_by_another(f
             hand.report(worker, 4, 0.5)
             hand.finish(worker, **RAISED)
         case "checkpoint":
-            hand.tell(TrialCheckpointed(worker, Checkpointed(0, 2, 3, "file:///3")))
+            hand.tell(TrialCheckpointed(worker, Checkpointed(0, 2, 3, "00000/2-1.pkl")))
             hand.finish(worker, **RAISED)
         case "worker":
             hand.tell(WorkerLost(worker, "kill -9"))

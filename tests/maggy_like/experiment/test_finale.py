@@ -257,7 +257,7 @@ def whole_run(plan: TrainingPlan | None = None) -> Trained:
     run = trained(plan)
     first, second = run.crew
     run.report(first, 2, 0.5)
-    run.tell(TrialCheckpointed(first, Checkpointed(2, 1, 2, "file:///2")))
+    run.tell(TrialCheckpointed(first, Checkpointed(2, 1, 2, "00002/1-1.pkl")))
     run.tell(WorkerLost(second, "kill -9"))
     run.finish(first, outcome="stopped")
     (newcomer,) = run.come(1, epoch=1)
@@ -286,7 +286,7 @@ def test_a_run_goes_on_wherever_its_journal_ends(kept: int) -> None:
         assert team is not None
         for worker in team.members:
             trial = run.study.trials[team.trial]
-            saved = trial.checkpoint and trial.checkpoint.url
+            saved = trial.checkpoint and trial.checkpoint.name
             assert run.assigned(worker.id).checkpoint == saved
             run.finish(worker.id, 0.7 if trial.id == 1 else 0.3)
     assert run.experiment.ending == "completed"
@@ -308,7 +308,7 @@ def test_a_training_taken_up_goes_on_from_its_checkpoint() -> None:
     run.experiment.replay(EVENTS[: started[-1] + 1])
     run.start()
     for worker in run.come(0, 1):
-        assert (run.assigned(worker).attempt, run.assigned(worker).checkpoint) == (3, "file:///2")
+        assert (run.assigned(worker).attempt, run.assigned(worker).checkpoint) == (3, "00002/1-1.pkl")
 
 
 def test_a_search_that_is_resumed_without_a_plan_leaves_the_training_alone() -> None:

@@ -44,6 +44,7 @@ from maggy_like.messages import (
     Stop,
     ToWorker,
 )
+from maggy_like.state_names import StateName
 from optimizers.asha import ASHA
 from optimizers.domains import Float
 from optimizers.events import AttemptEnded, AttemptStarted, from_json, to_json
@@ -112,6 +113,7 @@ class Ranks(RuleBasedStateMachine):
     def begin(self, width: int, n_trials: int, least: int, train: bool) -> None:
         self.n_trials = n_trials
         self.journal: list[bytes] = []
+        self.n_saved = 0
         self.ledger = study(n_trials)
         self.running: set[int] = set()  # trials
         self.stops: dict[tuple[int, int], set[int]] = {}  # in which reports ranks stopped, by attempt
@@ -312,8 +314,9 @@ class Ranks(RuleBasedStateMachine):
         order = worker.order
         assert order is not None
         if order.place is None or order.place.rank == 0:
-            url = f"file:///{order.trial}/{order.attempt}-{len(self.journal)}-{len(worker.outbox)}"
-            saved = Checkpointed(order.trial, order.attempt, worker.passed, url)
+            self.n_saved += 1
+            name = str(StateName(order.trial, order.attempt, self.n_saved))
+            saved = Checkpointed(order.trial, order.attempt, worker.passed, name)
             worker.outbox.append(TrialCheckpointed(worker.id, saved))
 
     @precondition(lambda self: self.workers and self.experiment.ending is None)

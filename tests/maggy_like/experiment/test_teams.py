@@ -36,6 +36,7 @@ from maggy_like.messages import (
     Stop,
     ToWorker,
 )
+from maggy_like.state_names import StateName
 from optimizers.asha import ASHA
 from optimizers.base import Optimizer
 from optimizers.events import AttemptEnded, AttemptStarted
@@ -73,9 +74,10 @@ class Wide(Hand):
         order = self.assigned(worker)
         return self.to(TrialHeld(worker, Held(order.trial, order.attempt, reports)))
 
-    def save(self, worker: WorkerId, step: int, url: str) -> list[tuple[WorkerId, ToWorker]]:
+    def save(self, worker: WorkerId, step: int) -> list[tuple[WorkerId, ToWorker]]:
         order = self.assigned(worker)
-        return self.to(TrialCheckpointed(worker, Checkpointed(order.trial, order.attempt, step, url)))
+        name = str(StateName(order.trial, order.attempt, step))
+        return self.to(TrialCheckpointed(worker, Checkpointed(order.trial, order.attempt, step, name)))
 
     def fail(self, worker: WorkerId, message: str, at: float, kind: str = "exception") -> list[ToWorker]:
         return self.finish(worker, outcome="raised", kind=kind, message=message, traceback=f"of {message}", at=at)
@@ -323,12 +325,12 @@ def test_all_ranks_may_be_lost_with_their_gang_and_the_attempt_is_lost_once() ->
 def test_the_next_attempt_goes_on_from_the_checkpoint_on_the_whole_team() -> None:
     run, (first, second) = wide()
     run.report(first, 3, 0.5)
-    assert run.save(first, 3, "file:///s3") == [(first, Kept(0, 1))]
+    assert run.save(first, 3) == [(first, Kept(0, 1))]
     run.tell(WorkerLost(first, "kill -9"))
     run.finish(second, outcome="stopped")
     newcomer = run.come(0, epoch=1)
     orders = [run.assigned(worker) for worker in (newcomer, second)]
-    assert [(order.attempt, order.checkpoint) for order in orders] == [(2, "file:///s3")] * 2
+    assert [(order.attempt, order.checkpoint) for order in orders] == [(2, "00000/1-3.pkl")] * 2
 
 
 @pytest.mark.parametrize(("rank", "kind"), [(1, "collective"), (0, "collective")])
@@ -361,18 +363,18 @@ def test_the_newest_states_and_the_best_stay() -> None:
     gone: list[str] = []
     for step, value in enumerate([0.1, 0.9, 0.3, 0.2, 0.4, 0.95, 0.5], start=1):
         run.report(worker, step, value)
-        ((_, kept),) = run.save(worker, step, f"file:///{step}")
+        ((_, kept),) = run.save(worker, step)
         assert isinstance(kept, Kept)
         gone += kept.discard
-        left = {f"file:///{saved}" for saved in range(1, step + 1)} - set(gone)
+        left = {f"00000/1-{saved}.pkl" for saved in range(1, step + 1)} - set(gone)
         best = 6 if step >= 6 else min(step, 2)
-        assert left == {f"file:///{saved}" for saved in (best, step, max(1, step - 1))}
+        assert left == {f"00000/1-{saved}.pkl" for saved in (best, step, max(1, step - 1))}
     assert len(gone) == len(set(gone))
 
 
 def test_a_state_told_of_twice_is_taken_once() -> None:
     run, (worker,) = wide(1)
     run.report(worker, 1, 0.5)
-    run.save(worker, 1, "file:///1")
-    assert run.save(worker, 1, "file:///1") == []
+    run.save(worker, 1)
+    assert run.save(worker, 1) == []
     assert run.experiment.stale == 1

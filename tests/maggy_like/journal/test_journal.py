@@ -22,7 +22,7 @@ EVENTS: list[Event] = [
     TrialCreated(0, {"x": 0.5, "act": "relu", "flag": True, "none": None}, 0),
     AttemptStarted(0, 1, 3, 27, 12.25, {"x": 0.5, "act": "relu", "flag": True, "none": None}, 0),
     Measured(0, 1, "loss", {"loss": ([1, 2, 3], [0.1, math.inf, -math.inf]), "lr": ([2], [0.1])}),
-    CheckpointSaved(0, 1, 3, "file:///somewhere/1-3.pkl"),
+    CheckpointSaved(0, 1, 3, "00000/1-3.pkl"),
     AttemptEnded(0, 1, TrialState.FAILED, 13.0, failure=Failure("exception", "boom", "Traceback")),
     AttemptEnded(0, 2, TrialState.COMPLETED, 14.0, 0.25, {"time": math.inf, "crc": 1.0, "n": 2.0}),
 ]
@@ -54,6 +54,15 @@ def test_a_flipped_bit_is_seen_anywhere_and_costs_that_line(number: int) -> None
             events, damage = read(*LINES[: number - 1], damaged, *LINES[number:])
             assert events == EVENTS[: number - 2] + EVENTS[number - 1 :]
             assert damage[0].startswith(f"journal.jsonl, line {number} is damaged")
+
+
+@pytest.mark.parametrize("name", ["file:///etc/x.pkl", "../0/1-1.pkl", "00001/1-3.pkl", "00000/2-3.pkl"])
+def test_a_state_that_its_attempt_cannot_have_saved_is_damage(name: str) -> None:
+    """A journal that somebody has edited, checksums and all, makes no worker read or remove what is no state of it."""
+    edited = msgspec.structs.replace(EVENTS[3], name=name)
+    contents = decode([Part("j", encode([HEADER, *EVENTS[:3], edited, *EVENTS[4:]], 1))])
+    assert contents.events == [*EVENTS[:3], *EVENTS[4:]]
+    assert contents.damage == ["j, line 5 is damaged"]
 
 
 def test_a_damaged_newline_costs_nothing() -> None:

@@ -148,7 +148,7 @@ FIRST: list[Event] = [
     TrialCreated(1, CONFIG, 0),
     AttemptStarted(1, 1, 2, 1, 2.0, CONFIG, 0),
     Measured(1, 1, "loss", {"loss": ([1], [0.75])}),
-    CheckpointSaved(1, 1, 1, "file:///1"),
+    CheckpointSaved(1, 1, 1, "00001/1-1.pkl"),
     AttemptEnded(1, 1, TrialState.PAUSED, 4.0, 0.75),
     Measured(0, 1, "loss", {"loss": ([1], [0.5])}),
     AttemptEnded(0, 1, TrialState.PAUSED, 5.0, 0.5),

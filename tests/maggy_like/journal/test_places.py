@@ -52,10 +52,10 @@ def test_nothing_is_there_before_the_header(url: str) -> None:
 
 
 def test_what_was_appended_is_read_in_order(url: str) -> None:
-    written(url, [CREATED], [], [STARTED, CheckpointSaved(0, 1, 3, "file:///state.pkl")])
+    written(url, [CREATED], [], [STARTED, CheckpointSaved(0, 1, 3, "00000/1-1.pkl")])
     contents = read_journal(place_of(url))
     assert contents.header == HEADER
-    assert contents.events == [CREATED, STARTED, CheckpointSaved(0, 1, 3, "file:///state.pkl")]
+    assert contents.events == [CREATED, STARTED, CheckpointSaved(0, 1, 3, "00000/1-1.pkl")]
     assert not contents.damage
     assert contents.last == 4
 

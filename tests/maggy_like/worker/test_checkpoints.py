@@ -23,9 +23,9 @@ from maggy_like.worker.metrics import ReportError
 
 def save(folder: Path, state: Any) -> Path:
     store = CheckpointStore(folder.as_uri())
-    url = store.next_url(0, 1)
-    store.save(url, state)
-    return Path(url.removeprefix("file://"))
+    name = store.next_name(1)
+    store.save(name, state)
+    return folder / name
 
 
 def test_a_class_of_a_script_is_read_by_another_process(tmp_path: Path) -> None:
@@ -91,3 +91,26 @@ def test_a_write_that_fails_leaves_no_part(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="no space left"):
         save_state((tmp_path / "returned.pkl").as_uri(), "x")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["../secret.pkl", "file:///secret.pkl", "00000/../secret.pkl", "secret.pkl"])
+def test_what_names_no_state_is_neither_read_nor_removed(tmp_path: Path, name: str) -> None:
+    """Not even on the word of a driver, whose journal somebody may have edited."""
+    secret = tmp_path / "secret.pkl"
+    save_state(secret.as_uri(), "unpickled")
+    store = CheckpointStore((tmp_path / "store").as_uri(), 0, (name, name.replace("/secret.pkl", str(secret))))
+    with pytest.raises(ValueError, match="names no saved state"):
+        store.load(name)
+    with pytest.raises(ValueError, match="names no saved state"):
+        store.save(name, "overwritten")
+    store.tidy()
+    assert load_state(secret.as_uri()) == "unpickled"
+
+
+def test_a_trial_removes_its_own_states_alone(tmp_path: Path) -> None:
+    stores = [CheckpointStore(tmp_path.as_uri(), trial, ("00000/1-1.pkl", "00001/1-1.pkl")) for trial in range(2)]
+    for store in stores:
+        store.save(store.next_name(1), "state")
+    stores[1].tidy()
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")] == ["00000/1-1.pkl"]
+    assert stores[1].load("00000/1-1.pkl") == "state"  # a trial may start from another's

@@ -17,7 +17,7 @@ import pytest
 from maggy_like.messages import Assign, Broken, Finished, Ready, Reported, Stop, ToWorker, decode_to_driver, encode
 from maggy_like.worker import child
 from maggy_like.worker.channel import Channel
-from maggy_like.worker.checkpoints import load_state
+from maggy_like.worker.checkpoints import load_state, returned_url
 from maggy_like.worker.failures import MAX_TEXT
 from maggy_like.worker.reporter import Reporter
 from maggy_like.worker.sender import Sender
@@ -213,7 +213,8 @@ def test_a_function_that_cannot_be_loaded_is_told_whatever_the_reason(monkeypatc
 @pytest.mark.parametrize("returned", [SURROGATE, [SURROGATE], {SURROGATE: 1}])
 def test_text_that_is_no_unicode_is_returned_by_way_of_the_store(tmp_path: Path, returned: Any) -> None:
     finished = end_of(lambda: returned, returns_anything=True, store=tmp_path.as_uri())
-    assert load_state(finished.stored) == returned
+    assert finished.stored
+    assert load_state(returned_url(tmp_path.as_uri())) == returned
 
 
 def test_a_returned_metric_s_name_must_be_text() -> None:

@@ -149,8 +149,8 @@ def test_states_go_when_the_driver_says_so_and_a_newer_one_is_there(tmp_path: Pa
     for step in (1, 2, 3):
         line.reporter.checkpoint({"weights": torch.full((2,), float(step))})
         line.reporter.report(1.0, step=step)
-    urls = [message.url for message in line.messages if isinstance(message, Checkpointed)]
-    line.sender.kept.put((urls[0],))
+    urls = [f"{url}/{message.name}" for message in line.messages if isinstance(message, Checkpointed)]
+    line.sender.kept.put(("00000/1-1.pkl",))
     assert torch.equal(load_state(urls[0])["weights"], torch.ones(2))
     line.reporter.checkpoint("newer")
     with pytest.raises(FileNotFoundError):
@@ -165,8 +165,8 @@ def test_a_state_that_was_never_measured_is_replaced_by_the_next(tmp_path: Path)
         line.reporter.checkpoint(state)
     line.reporter.report(1.0)
     (told,) = [message for message in line.messages if isinstance(message, Checkpointed)]
-    assert [path.name for path in (tmp_path / "00000").iterdir()] == [Path(told.url).name]
-    assert load_state(told.url) == "c"
+    assert [path.name for path in (tmp_path / "00000").iterdir()] == [Path(told.name).name]
+    assert load_state(str(tmp_path / told.name)) == "c"
 
 
 def test_a_checkpoint_is_told_with_the_report_that_follows() -> None:
@@ -174,14 +174,14 @@ def test_a_checkpoint_is_told_with_the_report_that_follows() -> None:
     line.reporter.checkpoint("before step 1")
     assert line.messages == [Beat()]  # a sign of life
     line.reporter.report(1.0)
-    told = Checkpointed(0, 1, 1, "memory:1")
+    told = Checkpointed(0, 1, 1, "00000/1-1.pkl")
     assert line.messages[1:] == [Reported(0, 1, "value", {"value": ([1], [1.0])}), told]
 
 
 def test_after_restore_the_step_must_be_named() -> None:
     store = CheckpointStore(None)
-    store.save("memory:1", 3)
-    line = Line(store, checkpoint="memory:1")
+    store.save("00000/1-1.pkl", 3)
+    line = Line(store, checkpoint="00000/1-1.pkl")
     assert line.reporter.restore() == 3
     with pytest.raises(ReportError, match=r"after restore.*step=step"):
         line.reporter.report(1.0)

@@ -27,7 +27,7 @@ class Rank:
         place = Place(rank, world_size, rank, world_size, 0, 1) if world_size > 1 else None
         self.frames: list[bytes] = []
         self.sender = Sender(Assign(3, 2, {}, 9, place=place), self.frames.append)
-        self.saves = Saves(CheckpointStore(folder.as_uri()), checkpoint, self.sender, 3, 2)
+        self.saves = Saves(CheckpointStore(folder.as_uri(), 3), checkpoint, self.sender, 3, 2)
 
     @property
     def told(self) -> list[Checkpointed]:
@@ -48,7 +48,7 @@ def test_a_state_is_told_of_once_its_step_was_reported(tmp_path: Path) -> None:
     assert rank.told == []
     rank.saves.reported(4)
     rank.saves.reported(5)
-    assert rank.told == [Checkpointed(3, 2, 4, f"{tmp_path.as_uri()}/00003/2-1.pkl")]
+    assert rank.told == [Checkpointed(3, 2, 4, "00003/2-1.pkl")]
 
 
 def test_saving_shows_that_the_trial_goes_on(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_state_that_was_never_measured_is_removed_after_the_next(tmp_path: Pat
     rank.saves.save(2)
     rank.saves.reported(1)
     assert rank.saves.restore(None) == 2
-    assert [told.url.rpartition("/")[2] for told in rank.told] == ["2-2.pkl"]
+    assert [told.name.rpartition("/")[2] for told in rank.told] == ["2-2.pkl"]
     assert files(tmp_path) == ["2-2.pkl"]
 
 
@@ -80,7 +80,7 @@ def test_states_go_only_when_the_driver_says_so(tmp_path: Path) -> None:
     for step in range(1, 4):
         rank.step(step)
     assert files(tmp_path) == ["2-1.pkl", "2-2.pkl", "2-3.pkl"]
-    rank.sender.kept.put((rank.told[0].url,))
+    rank.sender.kept.put((rank.told[0].name,))
     rank.step(4)
     assert files(tmp_path) == ["2-2.pkl", "2-3.pkl", "2-4.pkl"]
 
@@ -89,7 +89,7 @@ def test_what_may_go_is_gone_when_the_function_has_ended(tmp_path: Path) -> None
     rank = Rank(tmp_path)
     for step in range(1, 4):
         rank.step(step)
-    answers: list[tuple[str, ...]] = [(), (rank.told[0].url,), (rank.told[1].url,)]
+    answers: list[tuple[str, ...]] = [(), (rank.told[0].name,), (rank.told[1].name,)]
     answering = threading.Timer(0.05, lambda: [rank.sender.kept.put(answer) for answer in answers])
     answering.start()
     rank.saves.finish(3)
@@ -123,15 +123,14 @@ def test_a_rank_removes_nothing_that_rank_0_has_written(tmp_path: Path) -> None:
     ranks = [Rank(tmp_path, rank, 2) for rank in range(2)]
     for rank in ranks:
         rank.step(1)
-    ranks[1].sender.kept.put((ranks[0].told[0].url,))
+    ranks[1].sender.kept.put((ranks[0].told[0].name,))
     ranks[1].step(2)
     assert files(tmp_path) == ["2-1.pkl"]
 
 
 def test_what_was_left_by_an_earlier_attempt_is_restored(tmp_path: Path) -> None:
-    url = (tmp_path / "earlier.pkl").as_uri()
-    CheckpointStore(tmp_path.as_uri()).save(url, "earlier")
-    rank = Rank(tmp_path, checkpoint=url)
+    CheckpointStore(tmp_path.as_uri()).save("00003/1-1.pkl", "earlier")
+    rank = Rank(tmp_path, checkpoint="00003/1-1.pkl")
     assert rank.saves.restore(None) == "earlier"
     assert Rank(tmp_path).saves.restore(None) is None
 
@@ -162,7 +161,7 @@ def test_a_rank_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_no_rank_waits_for_what_an_earlier_attempt_left(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        Rank(tmp_path, 1, 2, (tmp_path / "gone.pkl").as_uri()).saves.restore(None)
+        Rank(tmp_path, 1, 2, "00003/1-1.pkl").saves.restore(None)
 
 
 @pytest.fixture
@@ -186,12 +185,12 @@ def test_a_save_that_fails_changes_nothing(tmp_path: Path, request: pytest.Fixtu
         rank.saves.save("end of step 2")
     full_disk.undo()
     rank.saves.reported(2)
-    rank.sender.kept.put((rank.told[0].url,))
+    rank.sender.kept.put((rank.told[0].name,))
     assert [path.name for path in sorted((tmp_path / "00003").iterdir())] == ["2-1.pkl", "2-2.pkl"]
-    assert [told.url.rpartition("/")[2] for told in rank.told] == ["2-1.pkl", "2-2.pkl"]
+    assert [told.name.rpartition("/")[2] for told in rank.told] == ["2-1.pkl", "2-2.pkl"]
     assert rank.saves.restore(None) == "middle of step 2"
     rank.step(3)
-    assert [told.url.rpartition("/")[2] for told in rank.told[2:]] == ["2-4.pkl"]
+    assert [told.name.rpartition("/")[2] for told in rank.told[2:]] == ["2-4.pkl"]
     assert files(tmp_path) == ["2-2.pkl", "2-4.pkl"]
 
 
@@ -269,7 +268,7 @@ def test_a_failed_save_in_the_background_is_raised_and_never_told_of(
     assert it.saves.restore("into") == "first"
     it.saves.save("third")
     it.saves.reported(4)
-    assert [told.url.rpartition("/")[2] for told in it.told[1:]] == ([] if rank else ["2-3.dcp"])
+    assert [told.name.rpartition("/")[2] for told in it.told[1:]] == ([] if rank else ["2-3.dcp"])
     assert folders(tmp_path) == (["2-1.dcp", "2-2.dcp", "2-3.dcp"] if rank else ["2-1.dcp", "2-3.dcp"])
 
 
@@ -283,7 +282,7 @@ def test_where_a_save_in_the_background_fails_the_state_before_it_counts(
     with pytest.raises(ShardedStateError):
         rank.saves.settle()
     rank.saves.reported(2)
-    assert [(told.step, told.url.rpartition("/")[2]) for told in rank.told] == [(1, "2-1.dcp")]
+    assert [(told.step, told.name.rpartition("/")[2]) for told in rank.told] == [(1, "2-1.dcp")]
     assert folders(tmp_path) == ["2-1.dcp"]
 
 
@@ -297,7 +296,7 @@ def test_the_state_before_goes_only_when_the_one_in_the_background_is_written(
     assert (rank.told, folders(tmp_path)) == ([], ["2-1.dcp", "2-2.dcp"])
     rank.saves.settle()
     rank.saves.reported(2)
-    assert [(told.step, told.url.rpartition("/")[2]) for told in rank.told] == [(1, "2-2.dcp")]
+    assert [(told.step, told.name.rpartition("/")[2]) for told in rank.told] == [(1, "2-2.dcp")]
     assert folders(tmp_path) == ["2-2.dcp"]
 
 
@@ -329,13 +328,13 @@ def test_what_was_told_of_is_there_until_it_may_go(tmp_path_factory: pytest.Temp
                 step += 1
                 rank.saves.reported(step)
             case "discard" if len(rank.told) > 1:
-                may_go.add(rank.told[-2].url)
-                rank.sender.kept.put((rank.told[-2].url,))
+                may_go.add(rank.told[-2].name)
+                rank.sender.kept.put((rank.told[-2].name,))
         for told in rank.told:
-            path = Path(told.url.removeprefix("file://"))
-            assert path.exists() or told.url in may_go
+            path = folder / told.name
+            assert path.exists() or told.name in may_go
             if path.exists():
-                assert rank.saves._store.load(told.url) <= told.step
+                assert rank.saves._store.load(told.name) <= told.step
     steps = [told.step for told in rank.told]
     assert steps == sorted(set(steps))
-    assert len(rank.told) == len({told.url for told in rank.told})
+    assert len(rank.told) == len({told.name for told in rank.told})
