@@ -104,7 +104,14 @@ def test_what_was_left_over_as_a_mended_journal_took_its_place_is_passed_over() 
     assert contents.damage == ["b has 4 records from before a mend"]
 
 
-@pytest.mark.parametrize("damage", [lambda line: line[:-9] + b"0" + line[-8:], lambda line: b"", lambda line: b"{}\n"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda line: line[:-9] + (b"1" if line[-9:-8] == b"0" else b"0") + line[-8:],
+        lambda line: b"",
+        lambda line: b"{}\n",
+    ],
+)
 def test_without_its_header_a_journal_is_refused(damage: object) -> None:
     with pytest.raises(JournalError, match="line 1 is no header of a run, or a damaged one"):
         read(damage(LINES[0]), *LINES[1:])  # type: ignore[operator]
