@@ -31,9 +31,9 @@ from maggy_like.experiment.inputs import (
     WorkerReady,
     WorkerSeen,
 )
+from maggy_like.fields import UNBOUNDED
 from maggy_like.journal import Journal
 from maggy_like.messages import (
-    UNBOUNDED,
     Beat,
     Broken,
     Checkpointed,

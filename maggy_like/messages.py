@@ -7,19 +7,21 @@ little beside msgspec, since every worker loads it.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
+from maggy_like.fields import MAX_NESTED, Count, Host, Line, Name, Number, Port, Step, Text, is_flat
 from maggy_like.state_names import check_owner
 
 PROTOCOL_VERSION = 4
 
-UNBOUNDED = 2**31 - 1
-"""The budget of a function that nobody gave a number of steps."""
-
-Columns = tuple[list[int], list[float]]
+Columns = tuple[list[Step], list[float]]
 """Steps and values of one metric."""
+
+DRIVERS_KINDS = ("worker_lost", "gang_lost", "driver_lost")
+"""Kinds of failure that no worker may tell of: they are held against nobody."""
 
 OutcomeKind = Literal["returned", "stopped", "raised", "died"]
 
@@ -54,14 +56,14 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
         connection: How often this incarnation has said hello, so that an old hello counts for nothing.
     """
 
-    version: int
-    worker: int
-    epoch: int
-    host: str
-    pid: int
-    accelerators: list[str]
+    version: Number
+    worker: Number
+    epoch: Number
+    host: Host
+    pid: Count
+    accelerators: Annotated[list[Host], Meta(max_length=1000)]
     store_visible: bool
-    connection: int = 1
+    connection: Count = 1
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -80,11 +82,18 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
         awaiting: Whether the trial waits for a :class:`Decided` before it goes on.
     """
 
-    trial: int
-    attempt: int
-    objective: str
-    columns: dict[str, Columns]
+    trial: Number
+    attempt: Number
+    objective: Name
+    columns: dict[Name, Columns]
     awaiting: bool = False
+
+    def __post_init__(self) -> None:
+        for steps, values in self.columns.values():
+            if len(steps) != len(values):
+                raise ValueError("a column has other than one value a step")
+        if self.columns and self.objective not in self.columns:
+            raise ValueError("the objective is not among the columns")
 
 
 class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
@@ -95,10 +104,10 @@ class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
             may be removed.
     """
 
-    trial: int
-    attempt: int
-    step: int
-    name: str
+    trial: Number
+    attempt: Number
+    step: Step
+    name: Name
 
     def __post_init__(self) -> None:
         check_owner(self.name, self.trial, self.attempt)
@@ -111,28 +120,28 @@ class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):
         rank: Whose lines, where several workers run the trial together.
     """
 
-    trial: int
-    attempt: int
-    lines: list[str]
-    dropped: int = 0
-    rank: int | None = None
+    trial: Number
+    attempt: Number
+    lines: Annotated[list[Line], Meta(max_length=1000)]
+    dropped: Count = 0
+    rank: Number | None = None
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
     """Rank 0 has opened the store at which the ranks meet."""
 
-    trial: int
-    attempt: int
-    host: str
-    port: int
+    trial: Number
+    attempt: Number
+    host: Host
+    port: Port
 
 
 class Held(msgspec.Struct, frozen=True, tag="held"):
     """The answer to a :class:`Halt`: the rank has made ``reports`` reports, and waits in the next."""
 
-    trial: int
-    attempt: int
-    reports: int
+    trial: Number
+    attempt: Number
+    reports: Count
 
 
 class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
@@ -147,24 +156,30 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
         stored: Whether it is in the store, since it is not.
     """
 
-    trial: int
-    attempt: int
+    trial: Number
+    attempt: Number
     outcome: OutcomeKind
     value: float | None = None
-    metrics: dict[str, float] = {}
-    kind: str = ""
-    message: str = ""
-    traceback: str = ""
+    metrics: dict[Name, float] = {}
+    kind: Annotated[str, Meta(max_length=50)] = ""
+    message: Text = ""
+    traceback: Text = ""
     at: float = 0.0
     returned: Any = None
     stored: bool = False
     attributes: dict[str, Any] = {}
 
+    def __post_init__(self) -> None:
+        if self.kind in DRIVERS_KINDS:
+            raise ValueError(f"the driver alone tells of {self.kind}")
+        if not (is_flat(self.returned, MAX_NESTED) and is_flat(self.attributes, MAX_NESTED)):
+            raise ValueError(f"nested more than {MAX_NESTED} times, or keys that are no text")
+
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):
     """The worker can run no trial at all, and why."""
 
-    message: str
+    message: Text
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
@@ -257,6 +272,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 ToDriver = Hello | Ready | Beat | Reported | Checkpointed | Logged | Opened | Held | Finished | Broken | Goodbye
 ToWorker = Welcome | Assign | Meet | Decided | Kept | Halt | Stop | Abort | Shutdown | Refused | Beat
+
 
 _ENCODER = msgspec.msgpack.Encoder()
 _TO_DRIVER: msgspec.msgpack.Decoder[ToDriver] = msgspec.msgpack.Decoder(ToDriver)

@@ -18,6 +18,7 @@ from maggy_like.engines.base import Engine
 from maggy_like.engines.choice import choose_engine
 from maggy_like.errors import ConfigError, MaggyError, TrainingError
 from maggy_like.experiment import StateMachine
+from maggy_like.fields import UNBOUNDED
 from maggy_like.handle import Experiment
 from maggy_like.inspection import (
     RENDEZVOUS,
@@ -30,7 +31,6 @@ from maggy_like.inspection import (
     uses_budget,
 )
 from maggy_like.job import Job, Outcome, carry_out, check_watchers
-from maggy_like.messages import UNBOUNDED
 from maggy_like.places import check_name
 from maggy_like.result import Result, Training
 from maggy_like.state_names import state_url

@@ -7,8 +7,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import SupportsFloat
 
-MAX_STEP = (1 << 63) - 1
-"""The largest step that can be sent, and the most negative one without its sign."""
+from maggy_like.fields import MAX_NAME, MAX_STEP
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
@@ -71,6 +70,8 @@ def check_name(name: str) -> None:
     Raises:
         ReportError: It cannot.
     """
+    if len(name) > MAX_NAME:
+        raise ReportError(f"the metric's name {shortened(name)} has {len(name)} characters; use at most {MAX_NAME}")
     if not is_encodable(name):
         raise ReportError(f"the metric's name {shortened(name)} is no valid Unicode text; rename it")
 

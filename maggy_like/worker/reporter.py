@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.fields import MAX_STEP
 from maggy_like.messages import Assign
 from maggy_like.worker.checkpoints import CheckpointStore
-from maggy_like.worker.metrics import MAX_STEP, ReportError, as_number, as_step, check_name, pick_objective
+from maggy_like.worker.metrics import ReportError, as_number, as_step, check_name, pick_objective
 from maggy_like.worker.saves import Saves
 from maggy_like.worker.sender import Sender
 

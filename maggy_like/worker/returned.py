@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, SupportsFloat
 
 from maggy_like.attributes import as_attributes
+from maggy_like.fields import MAX_NESTED, is_flat
 from maggy_like.messages import Assign, Finished
 from maggy_like.worker.checkpoints import returned_url, save_state
 from maggy_like.worker.metrics import ReportError, as_number, check_name, is_encodable, pick_objective, shortened
@@ -39,7 +40,7 @@ def read_returned(returned: object, reporter: Reporter, assign: Assign, task: Wo
     if not task.returns_anything:
         found = read_value(returned, reporter.objective)
         return Finished(trial, attempt, "returned", found.value, found.metrics, attributes=found.attributes)
-    if is_plain(returned):
+    if is_flat(returned, MAX_NESTED) and is_plain(returned):
         return Finished(trial, attempt, "returned", returned=returned)
     save_state(returned_url(task.store), returned)
     return Finished(trial, attempt, "returned", stored=True)

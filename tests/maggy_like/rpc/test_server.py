@@ -156,7 +156,8 @@ def test_a_newer_incarnation_takes_the_place_and_the_older_is_refused(server: Se
 
 def test_much_that_comes_in_is_acknowledged_at_once(server: Server, client: Client) -> None:
     arrived(server, client)
-    client.forward(encode(Logged(0, 1, ["x" * 1000] * 16_000)))
+    for _ in range(16):
+        client.forward(encode(Logged(0, 1, ["x" * 1000] * 1000)))
     assert client.is_crowded
     assert not client.is_full
     arrived(server, client)
