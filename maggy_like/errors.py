@@ -11,6 +11,7 @@
     ├── PlatformError                    what we wrote or read is not as it must be
     │   ├── ProtocolError                a message that no version of ours sends
     │   └── JournalError                 a run's journal is damaged, foreign or in use
+    │       └── JournalLostError         a run's journal was removed while the run went on
     ├── TrainingError                    a training failed for good; what it failed of
     └── InfraError                       machines and processes
         ├── EngineError                  the engine cannot provide the gang
@@ -26,6 +27,7 @@ __all__ = [
     "EngineError",
     "InfraError",
     "JournalError",
+    "JournalLostError",
     "MaggyError",
     "OptimizerError",
     "PlatformError",
@@ -56,6 +58,10 @@ class ProtocolError(PlatformError):
 
 class JournalError(PlatformError):
     """The journal of a run is damaged, foreign or in use by another process."""
+
+
+class JournalLostError(JournalError):
+    """The journal of a run was removed or moved while the run went on; there is nothing to go on with."""
 
 
 class TrainingError(MaggyError):

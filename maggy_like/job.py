@@ -15,7 +15,7 @@ from maggy_like.display import Display
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine
-from maggy_like.errors import ConfigError, EngineError
+from maggy_like.errors import ConfigError, EngineError, JournalLostError
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.finale import TrainingPlan
 from maggy_like.experiment.inputs import StopRequested
@@ -157,7 +157,8 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
             if (error := machine.error or driver.error) is not None:
                 raise error
         except Exception as error:
-            error.add_note(f"the run's files are in {settings.directory}; resume=True goes on with it")
+            if not isinstance(error, JournalLostError):
+                error.add_note(f"the run's files are in {settings.directory}; resume=True goes on with it")
             failure = error
         finally:
             server.close()

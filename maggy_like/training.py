@@ -308,7 +308,7 @@ class _Again:
         name = check_name(name) if name is not None else f"{before.name}-train-{secrets.token_hex(2)}"
         directory = before.directory.parent / name
         own_store = (before.directory / "checkpoints").as_uri()
-        stores = before.store.removesuffix(f"/{before.name}")
+        stores, journals = (place.removesuffix(f"/{before.name}") for place in (before.store, before.journal))
         settings = replace(
             before,
             optimizer=Enumeration(),
@@ -319,7 +319,7 @@ class _Again:
             workers=before.workers if workers is None else whole("workers", workers, least=1),
             name=name,
             directory=directory,
-            journal=str(directory),
+            journal=f"{journals}/{name}",
             store=(directory / "checkpoints").as_uri() if before.store == own_store else f"{stores}/{name}",
             resume=resume,
             points=(),

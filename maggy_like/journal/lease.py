@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from maggy_like.errors import JournalError
+from maggy_like.errors import JournalError, JournalLostError
 from maggy_like.journal.claims import ClaimLostError, claim_of
 
 RENEWAL = 10.0
@@ -113,10 +113,14 @@ class Lease:
         return None, tag
 
     def _taken_over(self, holder: _Holder | None) -> JournalError:
-        who = "nobody" if holder is None else f"process {holder.pid} on {holder.host}"
+        if holder is None:
+            return JournalLostError(
+                f"the lease of the run in {self._name} was deleted while the run went on, most likely with all of "
+                "the run, so the search was ended; what it found stands in this error's result"
+            )
         return JournalError(
-            f"the run in {self._name} was taken over: its lease, once this process's, is {who}'s now "
-            f"(it lapses when it is not renewed for {LAPSE:g} s); let that one go on"
+            f"the run in {self._name} was taken over: its lease, once this process's, is that of process {holder.pid} "
+            f"on {holder.host} now (it lapses when it is not renewed for {LAPSE:g} s); let that one go on"
         )
 
     def _refusal(self, holder: _Holder | None) -> JournalError:

@@ -10,7 +10,7 @@ import socket
 import time
 from pathlib import Path
 
-from maggy_like.errors import JournalError
+from maggy_like.errors import JournalError, JournalLostError
 from maggy_like.journal.records import Part
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -66,7 +66,20 @@ class LocalPlace:
             raise
 
     def renew(self) -> None:
-        """Nothing: the kernel's lock does not lapse."""
+        """See that the journal is still there: the kernel's lock does not lapse, but a file can be removed.
+
+        Raises:
+            JournalLostError: It is not.
+        """
+        file = os.fstat(self._file)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(self._path.stat(), file):
+                return
+        where, how = self._folder, "moved" if file.st_nlink else "deleted"
+        raise JournalLostError(
+            f"{where} was {how} while the run went on, and its journal with it, so the search was ended; "
+            + ("go on with it from its new place" if file.st_nlink else "what it found stands in this error's result")
+        )
 
     def append(self, data: bytes) -> None:
         if self._is_torn:

@@ -113,6 +113,15 @@ def test_runs_that_share_a_store_do_not_meet_in_it(
     assert sorted(folder.name for folder in (tmp_path / "states").iterdir()) == ["first", "later", "second"]
 
 
+def test_the_journal_of_a_training_goes_beside_that_of_its_search(search: Any, tmp_path: Path) -> None:
+    result = search(train_best=False, name="search", journal=tmp_path / "journals")
+    training = result.train(workers=2, budget=2, name="later", progress=False)
+    assert sorted(place.parent.name for place in (tmp_path / "journals").glob("*/journal.jsonl")) == ["later", "search"]
+    assert not (training.directory / "journal.jsonl").exists()
+    again = result.train(workers=2, budget=2, name="later", resume=True, progress=False)
+    assert again.trial == training.trial
+
+
 def test_runs_of_one_name_do_not_meet_in_a_store_they_share(search: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(JournalError, match="file/below/same cannot be written"):  # it never began: the name stays free
