@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -120,6 +121,7 @@ class Observation:
         ended: Whether the attempt has ended; if not, the trial runs on and stays pending.
         paused: Whether the trial rests now and may run on later.
         losses: All objectives as losses, the first of them ``loss``; empty in a search of one.
+        metrics: The newest value of every metric as the attempt ended: as returned, else as last reported.
     """
 
     trial: int
@@ -129,6 +131,7 @@ class Observation:
     ended: bool = True
     paused: bool = False
     losses: tuple[float, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(slots=True)
@@ -277,7 +280,7 @@ class Optimizer(ABC):
         if problem.n_objectives > 1 and not self.multi_objective:
             raise OptimizerError(
                 f"{type(self).__name__} serves one objective, and there are {problem.n_objectives}; use "
-                "optimizer='bayesian', 'random' or 'grid', or optimise one number that weighs them"
+                "optimizer='bayesian', 'tpe', 'random' or 'grid', or optimise one number that weighs them"
             )
         self.validate(problem)
 

@@ -316,7 +316,10 @@ class Study:
         losses = self.objectives.losses(trial)
         if losses:
             self._front.enter(trial.id, losses)
-        self._observe(Observation(trial.id, trial.config, trial.step, loss, paused=paused, losses=losses))
+        metrics = trial.newest | ({} if event.value is None else {trial.objective or "value": event.value})
+        self._observe(
+            Observation(trial.id, trial.config, trial.step, loss, paused=paused, losses=losses, metrics=metrics)
+        )
 
     def _observe(self, observation: Observation) -> None:
         self._updates.append(observation)

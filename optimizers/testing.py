@@ -10,30 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from optimizers.base import (
-    WAIT,
-    Answer,
     Decision,
     Grant,
-    History,
     Observation,
     Optimizer,
-    Pending,
     Problem,
-    Proposal,
     Scheduler,
-    Update,
 )
 from optimizers.domains import Choice, Constant, Float, Integer, Ordinal
 from optimizers.errors import OptimizerError
-from optimizers.grid import Grid
 from optimizers.space import SearchSpace
+from optimizers.testing_proposals import Loss, check_proposals, check_seeds, earlier_search
 from optimizers.testing_search import check_search, require, survives
 from optimizers.trial import Config
 
@@ -61,18 +54,19 @@ SPACES: Mapping[str, SearchSpace] = {
     "single": SearchSpace(act=Choice(["relu"])),
     "tiny": SearchSpace(layers=Integer(1, 6), norm=Choice([True, False])),
     "constrained": SearchSpace(low=Integer(1, 6, prior=2), high=Integer(1, 6)).where(_ordered),
+    "signed": SearchSpace(
+        shift=Float(-10.2, 10.2, step=0.1),
+        lambd=Float(-1.0, 1.0),
+        offset=Integer(-10, -1, step=2),
+        only=Ordinal(["one"]),
+    ),
 }
-"""Spaces that find what optimizers get wrong: log scales, conditions, constraints, fewer points than trials."""
+"""Spaces that find what optimizers get wrong: log scales, conditions, constraints, fewer points than trials, values
+below zero, grids that their bounds are not on, values that are lists, names that are no identifiers."""
 
-_ASKS = 16
-_PENDING = 8  # the most that wait or run at a time
 _TRIALS = 27  # of a scheduler
 _STEPS = 27  # of a full training
 _SEARCH = 8  # trials of a whole search
-_FAR = 10**9  # an index past the end of any list of proposals
-
-Loss = Callable[[int, float], float]
-"""The loss of the ``n``-th trial to end, given the distance of its point from the best one."""
 
 _LOSSES: Mapping[str, Loss] = {
     "smooth losses": lambda n, distance: distance,
@@ -88,7 +82,8 @@ def check_optimizer(
 ) -> None:
     """Check that an optimizer, and the scheduler it brings, keep the contract of :mod:`optimizers.base`.
 
-    All kinds of losses are tried in the first space, smooth ones in the others.
+    All kinds of losses, knowledge of an earlier search and two objectives are tried in the first space, smooth losses
+    in the others.
 
     Args:
         factory: Makes a fresh optimizer; its class, if that needs no arguments.
@@ -104,14 +99,15 @@ def check_optimizer(
         factory().validate(problem)
         for kind, loss in _LOSSES.items():
             if position == 0 or kind == "smooth losses":
-                where = f"space {name!r}, {kind}"
-                _check_replay(factory, problem, _play(factory(), problem, loss, where), where)
-        if position == 0 and factory().multi_objective:
-            several, where = replace(problem, n_objectives=2), f"space {name!r}, two objectives"
-            factory().check(several)
-            _check_replay(factory, several, _play(factory(), several, _LOSSES["smooth losses"], where), where)
+                check_proposals(factory, problem, loss, f"space {name!r}, {kind}")
+        if position == 0:
+            knowing = replace(problem, earlier=(earlier_search(problem),))
+            check_proposals(
+                factory, knowing, _LOSSES["smooth losses"], f"space {name!r}, knowledge of an earlier search"
+            )
+            _check_several(factory, replace(problem, n_objectives=2), f"space {name!r}, two objectives")
         if space.size is None:
-            _check_seeds(factory, problem, f"space {name!r}")
+            check_seeds(factory, problem, f"space {name!r}")
     for max_budget in (1, _STEPS):
         problem = Problem(next(iter(spaces.values())), seed, max_budget)
         try:
@@ -122,110 +118,16 @@ def check_optimizer(
     check_search(factory, replace(problem, n_trials=_SEARCH))
 
 
-# -- proposals --------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Play:
-    """A search as it went: all updates, and for each ask how many of them came before, its index and its answer."""
-
-    updates: list[Update] = field(default_factory=list)
-    asks: list[tuple[int, int, Answer]] = field(default_factory=list)
-
-
-def _play(optimizer: Optimizer, problem: Problem, loss: Loss, where: str) -> _Play:
-    """Run a search in which trials end in another order than they began, checking each proposal."""
-    rng = np.random.default_rng(problem.seed)
-    play, history, n_ended = _Play(), History(problem), 0
-
-    def tell(update: Update) -> None:
-        play.updates.append(update)
-        history.apply(update)
-
-    index = 0
-    while index < _ASKS:
-        before = repr(history)
-        with survives(where, f"ask({index})"):
-            answer = optimizer.ask(index, history)
-            again = optimizer.ask(index, history) if index % 5 == 0 else answer
-        require(repr(history) == before, where, "ask changes nothing in the history", f"ask({index})")
-        require(repr(again) == repr(answer), where, "the same ask gives the same answer", (answer, again))
-        exhausted = bool(play.asks) and play.asks[-1][2] is None
-        play.asks.append((len(play.updates), index, answer))
-        if answer is None or answer is WAIT:
-            require(bool(index), where, "there is at least one configuration")
-        else:
-            require(not exhausted, where, "None means that there is none left", f"ask({index}) gave {answer!r}")
-            config = answer.config if isinstance(answer, Proposal) else answer
-            _check_config(problem.space, config, where)
-            if optimizer.adaptive:
-                _check_fresh(history, config, where)
-            tell(Pending(index, config))
-        if answer is WAIT and not history.pending:
-            break  # nothing will change any more
-        index += answer is not WAIT
-        # Fill up, let most end at once, fill up again: models see many pending and few results, and more.
-        for _ in range(_PENDING - 2 if len(history.pending) == _PENDING else int(answer is WAIT)):
-            trial = int(rng.choice(sorted(history.pending)))
-            point = problem.space.to_unit(history.pending[trial])
-            distance = float(np.sum((point - 0.3) ** 2))
-            made = loss(n_ended, distance)
-            losses = (made, -made) if problem.n_objectives == 2 else ()
-            tell(Observation(trial, history.pending[trial], problem.max_budget, made, losses=losses))
-            n_ended += 1
-    return play
-
-
-def _check_config(space: SearchSpace, config: Any, where: str) -> None:
-    with survives(where, "validating a proposal"):
-        space.validate(config)
-    for name, value in config.items():
-        require(
-            value is None or type(value) in (bool, int, float, str),
-            where,
-            "values are plain Python scalars",
-            f"{name}={value!r} is a {type(value).__name__}",
-        )
-
-
-def _check_fresh(history: History, config: Config, where: str) -> None:
-    space = history.problem.space
-    running = {space.to_unit(other).tobytes() for other in history.pending.values()}
-    if Grid(_PENDING + 1).size(space) > len(running):
-        require(
-            space.to_unit(config).tobytes() not in running,
-            where,
-            "an adaptive optimizer repeats no pending configuration while the space has others",
-            config,
-        )
-
-
-def _check_replay(factory: Callable[[], Optimizer], problem: Problem, play: _Play, where: str) -> None:
-    """A fresh optimizer that never saw the earlier asks answers the same: as after a resumed search."""
-    for place in (len(play.asks) // 2, -1):
-        n_updates, index, expected = play.asks[place]
-        history = History(problem)
-        for update in play.updates[:n_updates]:
-            history.apply(update)
-        with survives(where, f"ask({index}) of a fresh optimizer"):
-            got = factory().ask(index, history)
-        require(
-            repr(got) == repr(expected),
-            where,
-            "an answer depends on the seed, the index and the history alone",
-            f"ask({index}) gave {expected!r}, of a fresh optimizer {got!r}",
-        )
-
-
-def _check_seeds(factory: Callable[[], Optimizer], problem: Problem, where: str) -> None:
-    first, other = (
-        [factory().ask(index, History(replace(problem, seed=seed))) for index in range(4)]
-        for seed in (problem.seed, problem.seed + 1)
-    )
-    if repr(first) == repr(other):
-        # A fixed list, such as a grid, needs no randomness; but it has an end.
-        listed = factory().ask(_FAR, History(problem)) is None
-        require(listed, where, "another seed gives other proposals", first)
+def _check_several(factory: Callable[[], Optimizer], problem: Problem, where: str) -> None:
+    """Who serves one objective says so before anything starts; who serves several keeps the contract with them."""
+    try:
+        factory().check(problem)
+    except OptimizerError:
+        return
+    except Exception as error:
+        require(False, where, "an optimizer that does not serve a problem raises OptimizerError", repr(error))
+    for kind in ("smooth losses", "losses that are not finite"):
+        check_proposals(factory, problem, _LOSSES[kind], f"{where}, {kind}")
 
 
 # -- schedulers -------------------------------------------------------------------------------------

@@ -175,6 +175,11 @@ class Trial:
         return self.losses + 1 if self.attempt else 0
 
     @property
+    def newest(self) -> dict[str, float]:
+        """The newest value of every metric: as returned, else as last reported."""
+        return {name: curve.values[-1] for name, curve in self.curves.items() if len(curve)} | dict(self.metrics)
+
+    @property
     def is_over(self) -> bool:
         """Whether the trial will never run again by itself (a paused one may)."""
         return self.state in (TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from optimizers.base import History, Optimizer, Problem
 from optimizers.errors import OptimizerError
-from optimizers.novelty import key, untried
+from optimizers.novelty import key
+from optimizers.space import SearchSpace
 from optimizers.trial import Config
 
 if TYPE_CHECKING:
@@ -19,7 +23,10 @@ if TYPE_CHECKING:
 _INDEXED = {"QMCSampler": "sobol", "GridSampler": "grid"}
 """Samplers that count how often they were asked, which Optuna writes into its own study; use ours by name."""
 
-_TRIES = 3  # of a sampler that repeats itself, as genetic ones do, or knows no constraint, before chance takes over
+_TRIES = 3  # of a sampler that repeats itself, as genetic ones do, or knows no constraint of the space
+_APART = 20  # then, of each parameter apart from the others
+_BY_CHANCE = 200  # then by chance, where all that came of it runs just now
+_LAST = 10_000  # by chance, where the space's constraints allowed nothing of it
 
 
 class OptunaSampler(Optimizer):
@@ -30,6 +37,15 @@ class OptunaSampler(Optimizer):
     at the highest step; then those that run, so that ``constant_liar`` and Gaussian processes keep
     away from them. A failed trial has the worst loss seen. So a resumed search goes on as if it had
     never stopped, which a sampler with a state of its own could not.
+
+    Several objectives are served where the sampler serves them (``NSGAIISampler``, ``NSGAIIISampler``,
+    ``TPESampler``, ``GPSampler``, ``RandomSampler``): it sees all of them as losses, to be minimised. A
+    ``constraints_func`` is called for each trial that ended with a value. It finds the configuration in
+    ``trial.params`` and the metrics that ``train_fn`` returned or last reported in ``trial.user_attrs``; a
+    failed trial counts as failed then, since it has none.
+
+    ``PartialFixedSampler`` takes its values as they stand in the search space. ``BruteForceSampler`` ends the
+    search when all configurations are tried.
 
     Samplers that keep a state in marks on the trials, CMA-ES and the genetic ones, find each trial
     marked as if it had been asked for when the one before it ended: a generation is full when as many
@@ -50,6 +66,8 @@ class OptunaSampler(Optimizer):
         >>> from optuna.samplers import CmaEsSampler
         >>> lagom(train_fn, space, optimizer=OptunaSampler(lambda seed: CmaEsSampler(seed=seed, popsize=16)))
     """
+
+    multi_objective = True  # of most samplers; validate() tells where one is not
 
     def __init__(self, sampler: Callable[[int], BaseSampler]) -> None:
         if isinstance(sampler, type) or not callable(sampler):
@@ -79,29 +97,92 @@ class OptunaSampler(Optimizer):
             raise OptimizerError(f"sampler(seed) must make a sampler of Optuna, got {first!r}")
         if first is second:
             raise OptimizerError(f"sampler(seed) gives the same {first!r} twice; make a new one at each call")
-        if (name := type(_inner(first)).__name__) in _INDEXED:
+        from optimizers.adapters.optuna_samplers import check_fixed, innermost, is_exhaustive
+
+        inner = innermost(first)
+        if (name := type(inner).__name__) in _INDEXED:
             raise OptimizerError(f"{name} goes by how often it was asked; use optimizer={_INDEXED[name]!r}")
-        if getattr(_inner(first), "_with_margin", False):
+        if getattr(inner, "_with_margin", False):
             # It takes note of the point that was asked for, which is not the one whose result is entered.
             raise OptimizerError(f"{name} with with_margin=True pairs results with other points; leave with_margin out")
+        check_fixed(first, problem.space)
+        if is_exhaustive(first) and problem.space.size is None:
+            raise OptimizerError(
+                f"{name} goes through all configurations, and there is no end of them; give each "
+                "Float a step, or use optimizer='random'"
+            )
+        if problem.n_objectives > 1:
+            self._check_several(problem)
 
-    def ask(self, index: int, history: History) -> Config:
-        from optimizers.adapters.optuna_space import quiet  # with Optuna, a second that only this should cost
+    def _check_several(self, problem: Problem) -> None:
+        """Ask once, since samplers of one objective tell only then."""
+        try:
+            self.ask(0, History(problem))
+        except ValueError as error:
+            name = type(self._make(0)).__name__
+            raise OptimizerError(
+                f"{name} serves one objective, and there are {problem.n_objectives}; use NSGAIISampler or TPESampler, "
+                f"or optimise one number that weighs them ({error})"
+            ) from error
+
+    def ask(self, index: int, history: History) -> Config | None:
+        from optimizers.adapters.optuna_samplers import is_exhaustive  # with Optuna, a second that only this costs
+        from optimizers.adapters.optuna_space import quiet
         from optimizers.adapters.optuna_trials import StudyMirror
 
         space, rng = history.problem.space, history.rng(index)
         if self._mirror is None or not self._mirror.serves(history):
-            marker = self._make(int(history.rng(0).integers(2**31)))
-            self._mirror = StudyMirror(history, marker if _leaves_marks(marker) else None)
+            self._mirror = StudyMirror(history, self._sampler_for(space, history.rng(0)))
         running = {key(space, config) for config in history.pending.values()}
-        ended = self._mirror.keys
-        for _ in range(_TRIES):
-            with quiet():
-                proposal = self._mirror.ask(self._make(int(rng.integers(2**31))), history)
-            new = (found := key(space, proposal)) not in running and found not in ended
-            if new and space.allows(proposal):
-                return proposal
-        return untried(space, proposal, running, ended, rng)
+        second_best: Config | None = None  # none that runs, if there is one
+        with quiet(), self._mirror.asked(history) as draw:
+            tried = running | self._mirror.keys
+            size = math.inf if space.size is None else space.size
+            for n, sampler in enumerate(self._samplers(space, rng)):
+                if second_best is not None and n >= _TRIES + _APART:
+                    others = len(running) < size and n < _TRIES + _APART + _BY_CHANCE  # that do not run
+                    if not others or key(space, second_best) not in running:
+                        break
+                proposal = draw(sampler)
+                found = key(space, proposal)
+                if is_exhaustive(sampler) and found in tried:
+                    return None
+                if not space.allows(proposal):
+                    self._mirror.refuse(proposal)
+                    tried.add(found)  # a sampler that goes through all does not come back to it
+                elif found not in tried or (len(tried) >= size and found not in running):
+                    return proposal
+                elif second_best is None or key(space, second_best) in running:
+                    second_best = proposal
+        if second_best is None:
+            raise OptimizerError(
+                f"nothing that {type(self._make(0)).__name__} proposed in {n:,} tries is allowed by the constraints of "
+                "the search space; loosen them, or fix other values"
+            )
+        return second_best
+
+    def _samplers(self, space: SearchSpace, rng: np.random.Generator) -> Iterator[BaseSampler]:
+        """Samplers to draw from, one after another, until a proposal will do: what one fixes, all of them fix."""
+        from optuna.samplers import PartialFixedSampler, RandomSampler
+
+        from optimizers.adapters.optuna_samplers import Independent, fixed_values, is_exhaustive
+
+        yield (first := self._sampler_for(space, rng))
+        while is_exhaustive(first):
+            yield self._sampler_for(space, rng)
+        for _ in range(_TRIES - 1):
+            yield self._sampler_for(space, rng)
+        for _ in range(_APART):
+            yield Independent(self._sampler_for(space, rng))
+        for _ in range(_LAST):
+            yield PartialFixedSampler(fixed_values(first), RandomSampler(seed=int(rng.integers(2**31))))
+
+    def _sampler_for(self, space: SearchSpace, rng: np.random.Generator) -> BaseSampler:
+        from optimizers.adapters.optuna_samplers import translate_fixed
+
+        sampler = self._make(int(rng.integers(2**31)))
+        translate_fixed(sampler, space)
+        return sampler
 
     def _make(self, seed: int) -> BaseSampler:
         from optimizers.adapters.optuna_space import quiet
@@ -153,16 +234,3 @@ class TPE(OptunaSampler):
             constant_liar=True,
             seed=seed,
         )
-
-
-def _inner(sampler: BaseSampler) -> BaseSampler:
-    """The sampler itself, or the one that a ``PartialFixedSampler`` wraps."""
-    inner: BaseSampler = getattr(sampler, "_base_sampler", sampler)
-    return inner
-
-
-def _leaves_marks(sampler: BaseSampler) -> bool:
-    """Whether the sampler's state lies in marks on the trials."""
-    from optuna.samplers import BaseGASampler, CmaEsSampler
-
-    return isinstance(_inner(sampler), (CmaEsSampler, BaseGASampler))

@@ -44,8 +44,12 @@ def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
 
 
 def to_params(space: SearchSpace, config: Mapping[str, Any]) -> dict[str, float]:
-    """The active parameters of a configuration, constants left out, as Optuna's samplers see them."""
-    return {name: _to_param(space.domains[name], config[name]) for name in space.dimensions if name in config}
+    """The active parameters of a configuration, constants left out, as Optuna's samplers see them.
+
+    They stand in the order in which :func:`suggest` asks for them: ``BruteForceSampler`` goes by it.
+    """
+    asked = (name for name in space.parents_first if name in config)
+    return {name: to_param(space.domains[name], config[name]) for name in asked if name in space.dimensions}
 
 
 def suggest(space: SearchSpace, dims: Mapping[str, BaseDistribution], trial: BaseTrial) -> Config:
@@ -84,7 +88,8 @@ def _distribution(domain: Domain) -> BaseDistribution:
     return CategoricalDistribution(range(n)) if isinstance(domain, Choice) else IntDistribution(0, n - 1)
 
 
-def _to_param(domain: Domain, value: Any) -> float:
+def to_param(domain: Domain, value: Any) -> float:
+    """A value of a domain as Optuna's samplers see it."""
     return cell(domain.to_unit(value), cast(int, domain.size)) if _by_index(domain) else value
 
 

@@ -109,7 +109,7 @@ class Stray(RandomSearch):
 
 class Meddling(RandomSearch):
     def ask(self, index: int, history: History) -> Config:
-        history.pending.pop(0, None)
+        history.pending.clear()
         return super().ask(index, history)
 
 
@@ -133,9 +133,48 @@ class Fragile(RandomSearch):
         return super().ask(index + total % 2, history)
 
 
+class OwnPoints(RandomSearch):
+    """Takes it that all that is observed was proposed by itself."""
+
+    def ask(self, index: int, history: History) -> Config:
+        if len({seen.trial for seen in history.observations} | history.pending.keys()) > index:
+            raise IndexError(index)
+        return super().ask(index, history)
+
+
+class Unaware(RandomSearch):
+    """Cannot start from what earlier searches know."""
+
+    def ask(self, index: int, history: History) -> Config:
+        if history.problem.earlier:
+            raise NotImplementedError
+        return super().ask(index, history)
+
+
+class Single(RandomSearch):
+    """Says that it serves several objectives, and fails."""
+
+    def ask(self, index: int, history: History) -> Config:
+        if any(seen.losses for seen in history.observations):
+            raise NotImplementedError
+        return super().ask(index, history)
+
+
+class Rude(RandomSearch):
+    """Refuses several objectives by an error that is none of ours."""
+
+    def check(self, problem: Problem) -> None:
+        if problem.n_objectives > 1:
+            raise KeyError("losses")
+
+
 @pytest.mark.parametrize(
     ("factory", "clause"),
     [
+        (OwnPoints, r"ask\(0\) raises nothing"),
+        (Unaware, r"ask\(0\) raises nothing .*knowledge of an earlier search"),
+        (Single, r"ask\(\d+\) raises nothing .*two objectives"),
+        (Rude, "an optimizer that does not serve a problem raises OptimizerError .*KeyError"),
         (Forgetful, "the same ask gives the same answer"),
         (Counting, "an answer depends on the seed, the index and the history alone"),
         (Seedless, "another seed gives other proposals"),
@@ -144,7 +183,7 @@ class Fragile(RandomSearch):
         (Meddling, "ask changes nothing in the history"),
         (Repeating, "repeats no pending configuration"),
         (Reviving, "None means that there is none left"),
-        (Fragile, r"ask\(\d+\) raises nothing .*losses that are not finite"),
+        (Fragile, r"ask\(\d+\) raises nothing .*cannot convert float infinity"),
     ],
 )
 def test_broken_optimizers_are_caught(factory: Callable[[], Optimizer], clause: str) -> None:

@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.samplers import (
     BaseSampler,
+    BruteForceSampler,
     CmaEsSampler,
     GPSampler,
     GridSampler,
+    NSGAIIISampler,
     NSGAIISampler,
     PartialFixedSampler,
     QMCSampler,
@@ -30,10 +32,12 @@ from optimizers.asha import ASHA
 from optimizers.base import History, Observation, Optimizer, Pending, Problem
 from optimizers.domains import Choice, Float, Integer, Ordinal
 from optimizers.errors import OptimizerError
+from optimizers.events import Measured
 from optimizers.space import SearchSpace
 from optimizers.study import Study
 from optimizers.testing import SPACES, check_optimizer
 from optimizers.trial import Config, Trial
+from optimizers.trial import TrialState as OurState
 
 PLANE = SearchSpace(x=Float(0, 1), y=Float(0, 1))
 TWISTED = SearchSpace(
@@ -74,6 +78,10 @@ def shown(history: History) -> list[FrozenTrial]:
     seen: list[FrozenTrial] = []
     OptunaSampler(lambda seed: Witness(seed, seen)).ask(len(history.observations), history)
     return seen
+
+
+def fixing(values: dict[str, Any]) -> OptunaSampler:
+    return OptunaSampler(lambda seed: PartialFixedSampler(values, cma(seed)))
 
 
 def bowl(config: Config) -> float:
@@ -244,6 +252,167 @@ def test_fixed_parameters_stay_and_the_rest_is_searched() -> None:
     assert np.median([abs(trial.config["x"] - 0.7) for trial in study.trials[30:]]) < 0.1
 
 
+@pytest.mark.parametrize("base", [cma, nsga, lambda seed: TPESampler(seed=seed, n_startup_trials=4)])
+def test_fixed_values_stay_where_the_sampler_repeats_itself(base: Callable[[int], BaseSampler]) -> None:
+    """With few other values, most proposals are tried already; and fixed values are given as they are written."""
+    space = SearchSpace(act=["relu", "gelu"], drop=Float(0.0, 0.5, step=0.1), units=Integer(1, 3), size=[8, 16])
+    fixed = {"act": "gelu", "drop": 0.3}
+    optimizer = OptunaSampler(lambda seed: PartialFixedSampler(fixed, base(seed)))
+    study = Study(space, optimizer, direction="min", n_trials=20)
+    while trial := study.ask():
+        study.tell(trial, float(trial.config["units"]))
+    assert len(study.trials) == 20
+    assert {(trial.config["act"], trial.config["drop"]) for trial in study.trials} == {
+        ("gelu", space.domains["drop"].normalize(0.3))
+    }
+    assert len({(trial.config["units"], trial.config["size"]) for trial in study.trials}) == 6
+
+
+def test_fixed_values_stay_where_the_space_allows_little() -> None:
+    def little(config: Config) -> bool:
+        return bool(config["x"] < 0.01)
+
+    optimizer = OptunaSampler(lambda seed: PartialFixedSampler({"y": 0.25}, cma(seed)))
+    study = search(optimizer, 10, workers=2, space=PLANE.where(little))
+    assert {trial.config["y"] for trial in study.trials} == {0.25}
+
+    def never(config: Config) -> bool:
+        return bool(config["y"] > 0.5)
+
+    with pytest.raises(OptimizerError, match=r"nothing that PartialFixedSampler proposed in .* fix other values"):
+        search(optimizer, 1, workers=1, space=PLANE.where(never))
+
+
+@pytest.mark.parametrize("hasty", [False, True])
+def test_brute_force_ends_when_all_configurations_are_tried(hasty: bool) -> None:
+    """Each once, with children before their parents in the space, a constraint, and several at a time."""
+    space = SearchSpace(
+        rate=Float(0.0, 0.4, step=0.1, when={"act": "relu"}), act=["relu", "gelu"], units=Integer(1, 5), fixed=3
+    ).where(lambda config: config["units"] != 4)
+    optimizer = OptunaSampler(lambda seed: BruteForceSampler(seed, avoid_premature_stop=hasty))
+    study = Study(space, optimizer, direction="min", n_trials=80)
+    running: list[Trial] = []
+    while (trial := study.ask()) or running:
+        running += [trial] if trial else []
+        if trial is None or len(running) == 4:
+            done = running.pop(0)
+            study.fail(done) if done.id % 7 == 3 else study.tell(done, 1.0)
+    assert len(study.trials) == 24
+    assert len({repr(trial.config) for trial in study.trials}) == 24
+
+
+# -- constraints and several objectives -------------------------------------------------------------
+
+
+def constrained(seed: int, seen: list[FrozenTrial] | None = None) -> BaseSampler:
+    def constraints(trial: FrozenTrial) -> tuple[float, ...]:
+        if seen is not None:
+            seen.append(trial)
+        assert trial.params["act"] in ("relu", "gelu")
+        return (trial.user_attrs["megabytes"] - 30.0,)
+
+    return NSGAIISampler(seed=seed, population_size=8, constraints_func=constraints)
+
+
+def search_under_constraint(optimizer: Optimizer, n: int) -> Study:
+    """The better, the more memory; above 30 it counts for nothing."""
+    study = Study({"x": Float(0, 100), "act": ["relu", "gelu"]}, optimizer, seed=3, direction="max", n_trials=n)
+    while trial := study.ask():
+        x = trial.config["x"]
+        study.apply(Measured(trial.id, trial.attempt, "accuracy", {"accuracy": ([1], [x]), "megabytes": ([1], [x])}))
+        study.fail(trial) if trial.id % 9 == 5 else study.tell(trial)
+    return study
+
+
+def within_memory(trial: FrozenTrial) -> tuple[float, ...]:
+    return (trial.user_attrs["megabytes"] - 30.0,)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "n"),
+    [
+        (constrained, 90),
+        (lambda seed: TPESampler(seed=seed, constraints_func=within_memory), 60),
+        (lambda seed: GPSampler(seed=seed, n_startup_trials=8, constraints_func=within_memory), 12),
+    ],
+    ids=["nsga2", "tpe", "gp"],
+)
+def test_constraints_of_the_sampler_are_kept_to(sampler: Callable[[int], BaseSampler], n: int) -> None:
+    late = search_under_constraint(OptunaSampler(sampler), n).trials[-n // 3 :]
+    assert 20.0 < np.median([trial.config["x"] for trial in late]) < 40.0  # the best lies at 30, without it at 100
+
+
+def test_the_function_of_constraints_sees_each_ended_trial_once_as_people_know_it() -> None:
+    seen: list[FrozenTrial] = []
+    study = search_under_constraint(OptunaSampler(lambda seed: constrained(seed, seen)), 30)
+    ended = [trial for trial in study.trials if trial.state is OurState.COMPLETED][: len(seen)]
+    assert [trial.params for trial in seen] == [trial.config for trial in ended]
+    assert [trial.user_attrs for trial in seen] == [
+        {"accuracy": trial.config["x"], "megabytes": trial.config["x"]} for trial in ended
+    ]
+    assert len(seen) == 26  # all but the failed ones, and the last, after which nothing is asked
+
+
+def test_a_function_of_constraints_that_fails_is_told_with_the_metrics_there_are() -> None:
+    def sampler(seed: int) -> BaseSampler:
+        return TPESampler(seed=seed, constraints_func=lambda trial: [trial.user_attrs["memory"]])
+
+    with pytest.raises(OptimizerError, match=r"TPESampler cannot take in trial 0.*'megabytes'.*KeyError: 'memory'"):
+        search_under_constraint(OptunaSampler(sampler), 3)
+
+
+SEVERAL = {
+    "nsga2": lambda seed: NSGAIISampler(seed=seed, population_size=8),
+    "nsga3": lambda seed: NSGAIIISampler(seed=seed, population_size=8),
+    "tpe": lambda seed: TPESampler(seed=seed),
+    "random": lambda seed: RandomSampler(seed=seed),
+}
+
+
+def search_for_two(optimizer: Optimizer, n: int) -> Study:
+    """Both are best between x=0 and x=1, with y=0; every ninth trial fails."""
+    study = Study(
+        {"x": Float(-5, 5), "y": Float(0, 5)}, optimizer, seed=1, n_trials=n,
+        direction=["min", "max"], objectives=["cost", "gain"],
+    )  # fmt: skip
+    running: list[Trial] = []
+    while (trial := study.ask()) or running:
+        running += [trial] if trial else []
+        if trial is None or len(running) == 3:
+            done = running.pop(len(study.trials) % len(running))
+            x, y = done.config["x"], done.config["y"]
+            if done.id % 9 == 4:
+                study.fail(done)
+            else:
+                study.tell(done, [x**2 + y, math.nan if done.id == 7 else -((x - 1.0) ** 2) - y])
+    return study
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_objectives_are_served(name: str) -> None:
+    study = search_for_two(OptunaSampler(SEVERAL[name]), 90)
+    off = [max(0.0, abs(t.config["x"] - 0.5) - 0.5) + t.config["y"] for t in study.trials[-30:]]
+    assert len(study.trials) == 90
+    assert len(study.pareto) > 1
+    if name != "random":
+        assert np.median(off) < 2.8  # 4.3 by chance
+
+
+def test_what_serves_one_objective_says_so_before_anything_starts() -> None:
+    with pytest.raises(OptimizerError, match="CmaEsSampler serves one objective, and there are 2; use NSGAIISampler"):
+        search_for_two(OptunaSampler(cma), 3)
+
+
+@pytest.mark.parametrize("name", [*SEVERAL, "constrained"])
+def test_searches_with_constraints_or_several_objectives_are_resumed_the_same(name: str) -> None:
+    make = SEVERAL.get(name, constrained)
+    optimizer = OptunaSampler(make)
+    study = search_for_two(optimizer, 40) if name in SEVERAL else search_under_constraint(optimizer, 40)
+    asked = study.history
+    resumed = History(study.problem, list(asked.observations), dict(asked.pending))
+    assert OptunaSampler(make).ask(41, resumed) == optimizer.ask(41, asked)
+
+
 def test_one_optimizer_serves_two_searches() -> None:
     shared = TPE(n_startup_trials=4)
     first, second = (search(optimizer, 12, 2) for optimizer in (shared, TPE(n_startup_trials=4)))
@@ -275,6 +444,10 @@ def test_optuna_stays_silent_and_its_verbosity_as_it_was(capfd: pytest.CaptureFi
         (lambda: OptunaSampler(lambda seed: QMCSampler(seed=seed)), "QMCSampler .* use optimizer='sobol'"),
         (lambda: OptunaSampler(lambda seed: GridSampler({"x": [1]}, seed)), "GridSampler .* use optimizer='grid'"),
         (lambda: OptunaSampler(lambda seed: CmaEsSampler(seed=seed, with_margin=True)), "leave with_margin out"),
+        (lambda: OptunaSampler(BruteForceSampler), r"use lambda seed: BruteForceSampler\(seed=seed\)"),  # type: ignore[arg-type]
+        (lambda: OptunaSampler(lambda seed: BruteForceSampler(seed)), "give each Float a step, or use optimizer='ran"),
+        (lambda: fixing({"z": 1}), "fixes 'z', and the search space has .'x', 'y'."),
+        (lambda: fixing({"y": 3}), r"cannot fix 'y': 3 is not in Float\(0.0, 1.0\)"),
         (lambda: TPE(n_startup_trials=0), "n_startup_trials must be an integer of at least 1, got 0"),
         (lambda: TPE(n_ei_candidates=True), "n_ei_candidates must be an integer of at least 1, got True"),
         (lambda: TPE(multivariate=1), "multivariate must be True or False, got 1"),  # type: ignore[arg-type]
