@@ -131,7 +131,7 @@ class Observation:
     ended: bool = True
     paused: bool = False
     losses: tuple[float, ...] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
+    metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(slots=True)
