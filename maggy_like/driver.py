@@ -183,11 +183,10 @@ class Driver:
         while not (self._released or self._all_left()):
             commands: list[Command] = []
             asked = time.monotonic()
-            heard = list(self._server.poll(min(TICK, SNAPSHOT_INTERVAL)))
+            for received in self._server.poll(min(TICK, SNAPSHOT_INTERVAL)):
+                commands += self._handle(self._take(received))
             if (waited := time.monotonic() - asked) > STALL:
                 stalled += waited
-            for received in heard:
-                commands += self._handle(self._take(received))
             while self._posted:
                 commands += self._handle(self._posted.popleft())
             now = time.monotonic()
@@ -253,6 +252,7 @@ class Driver:
                 self._keep(command.returned)
         events = [command.event for command in commands if isinstance(command, Append)]
         self._journal.append(events)
+        self._server.acknowledge()
         for event in events:
             self.events.put(event)
         for command in commands:

@@ -10,7 +10,7 @@ import msgspec
 import zmq
 
 from maggy_like.messages import Beat, Hello, Refused, ToDriver, ToWorker, Welcome, decode_to_worker, encode
-from maggy_like.rpc.limits import limit_client
+from maggy_like.rpc.limits import WINDOW, limit_client
 from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, read_header
 from maggy_like.rpc.security import secure_client
 from maggy_like.worker.task import KeyPair
@@ -53,7 +53,7 @@ class Client:
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_WATCHED)
         self.sockets = (self._socket, self._monitor)
         self.heard = self.due = time.monotonic()
-        self._link = Link(new_session())
+        self._link = Link(new_session(), max_bytes=WINDOW)
         self._hello: Hello | None = None
         self._connected = False
         self._welcome = False  # whether the driver knows this connection
@@ -135,6 +135,7 @@ class Client:
             return [message]
         self.heard, self._unanswered = time.monotonic(), 0
         arrival = self._link.take(header, len(frame))
+        self._link.settle()
         if isinstance(message, Welcome):
             self._welcome = True
             self._resend()

@@ -7,6 +7,16 @@ import zmq
 MAX_FRAME = 16 << 20
 """Bytes of the largest message that either end takes."""
 
+WINDOW = 2 << 20
+"""Bytes of a worker that may wait to be acknowledged before it takes nothing more from its trial.
+
+The driver acknowledges what its journal has, so this bounds what a worker that reports more than the driver can take
+costs it in memory.
+"""
+
+MAX_BACKLOG = 128 << 20
+"""Bytes of all workers that wait in the driver itself, past which the rest stays where it is."""
+
 HIGH_WATER = 2000
 """Messages that ZeroMQ itself queues per peer; a link keeps fewer, so that an honest one never fills it."""
 

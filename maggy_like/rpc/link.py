@@ -2,9 +2,9 @@
 
 A link is one end of the talk between one incarnation of a worker and the driver. It does no I/O: it turns bodies
 into frames and says of each frame that came in whether its body is the next. Each frame begins with a header of 25
-bytes: the session, a number, the last number that came in from the other end, and flags. Numbered bodies are kept
-until the other end has acknowledged them; a bare one (a hello, a welcome, a beat) is not, and carries the number of
-the last numbered one instead, by which the other end sees whether it misses any.
+bytes: the session, a number, the last number that came in from the other end and is safe here (settled), and flags.
+Numbered bodies are kept until the other end has acknowledged them; a bare one (a hello, a welcome, a beat) is not, and
+carries the number of the last numbered one instead, by which the other end sees whether it misses any.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 SESSION_SIZE = 8
 """Bytes of a session's name."""
 
-ACK_BYTES = 1 << 20
+ACK_BYTES = 1 << 19
 """Bytes that may come in before they are acknowledged without waiting for a frame that goes out anyway."""
 
 ACK_COUNT = 100
@@ -52,7 +52,7 @@ class Header:
     Attributes:
         session: Which incarnation of which worker; made up at random by the worker.
         number: Of this body; of the last numbered one that was sent where this one is bare.
-        ack: The last number that came in from the other end.
+        ack: The last number that came in from the other end and is safe here.
         is_numbered: Whether the body has a number of its own.
         again: Whether the sender misses bodies after ``ack``.
     """
@@ -117,7 +117,9 @@ class Link:
         self._sent = 0
         self._received = 0
         self._gap_after = -1  # the last number before a gap that was asked for
-        self._unthanked = self._unthanked_bytes = 0
+        self._settled = 0  # the last number that may be acknowledged
+        self._acknowledged = 0  # the last number that was
+        self._unsettled_bytes = self._owed_bytes = 0
 
     @property
     def is_empty(self) -> bool:
@@ -137,7 +139,7 @@ class Link:
     @property
     def owes_ack(self) -> bool:
         """Whether so much came in since the last frame out that the other end's room may run short."""
-        return self._unthanked >= ACK_COUNT or self._unthanked_bytes >= ACK_BYTES
+        return self._settled - self._acknowledged >= ACK_COUNT or self._owed_bytes >= ACK_BYTES
 
     def number(self, body: bytes) -> bytes:
         """Number a body and keep it; gives the frame to send."""
@@ -155,7 +157,7 @@ class Link:
         return [self._frame(number, body, _NUMBERED) for number, body in self._kept]
 
     def take(self, header: Header, size: int) -> Arrival:
-        """Take in a frame of this session.
+        """Take in a frame of this session; it is acknowledged once it is settled.
 
         Args:
             header: Its header.
@@ -175,9 +177,14 @@ class Link:
         if header.number > self._received + 1:
             return Arrival.EARLY
         self._received += 1
-        self._unthanked += 1
-        self._unthanked_bytes += size
+        self._unsettled_bytes += size
         return Arrival.NEXT
+
+    def settle(self) -> None:
+        """Have the frames that go out from now on acknowledge all that was taken: it is safe here."""
+        self._settled = self._received
+        self._owed_bytes += self._unsettled_bytes
+        self._unsettled_bytes = 0
 
     def should_ask(self, header: Header) -> bool:
         """Whether a frame shows a gap that must be asked for: once a gap, and again with each beat while it lasts."""
@@ -189,5 +196,5 @@ class Link:
         return True
 
     def _frame(self, number: int, body: bytes, flags: int) -> bytes:
-        self._unthanked = self._unthanked_bytes = 0
-        return _HEADER.pack(self.session, number, self._received, flags) + body
+        self._acknowledged, self._owed_bytes = self._settled, 0
+        return _HEADER.pack(self.session, number, self._settled, flags) + body

@@ -27,15 +27,25 @@ from maggy_like.messages import (
     encode,
 )
 from maggy_like.rpc.allowed import AllowList
+from maggy_like.rpc.backlog import Backlog
 from maggy_like.rpc.door import Door
-from maggy_like.rpc.limits import MAX_FRAME, limit_server
+from maggy_like.rpc.limits import MAX_BACKLOG, MAX_FRAME, limit_server
 from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, read_header
 from maggy_like.rpc.refusals import Refusals
 from maggy_like.rpc.security import new_key_pair, secure_server
 from maggy_like.worker.task import KeyPair
 
-ROUND = 3000
-"""Frames that one :meth:`Server.poll` reads at most; a message is two."""
+FETCH = 300
+"""Frames that are fetched at once, at most; a message is two."""
+
+FETCH_SECONDS = 0.002
+"""Seconds of work after which :meth:`Server.poll` looks for what has arrived meanwhile: it may be more urgent."""
+
+ROUND_SECONDS = 0.05
+"""Seconds in which one :meth:`Server.poll` gives what waits, what its caller does with it included; the rest waits."""
+
+ROUND_BYTES = 4 << 20
+"""Bytes that it gives at most, past which the last message is given whole."""
 
 MAX_BEATS = 10.0
 """Beats of a worker a second that are passed on; as many may come at once after a pause. More are counted only."""
@@ -67,6 +77,7 @@ class _Peer:
     beat_at: float = 0.0
     beats: float = MAX_BEATS
     resent_at: float = 0.0
+    leaves: bool = False
 
 
 class Server:
@@ -102,6 +113,8 @@ class Server:
         self._places: dict[int, _Peer] = {}  # the newest incarnation of each
         self._parts: list[zmq.Frame] = []
         self._excess = 0
+        self._backlog: Backlog[zmq.Frame] = Backlog()
+        self._heard: dict[bytes, _Peer] = {}  # by session: who has sent something that is not settled
         self._wake_read, self._wake_write = sockets.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -126,27 +139,35 @@ class Server:
             return
 
     def poll(self, timeout: float) -> Iterator[Received]:
-        """Wait up to ``timeout`` seconds, then give what has arrived, a bounded number of messages."""
-        ready = dict(self._poller.poll(int(timeout * 1000)))
+        """Wait up to ``timeout`` seconds, then give what has arrived: for a bounded time, and fair between workers.
+
+        What the call before gave is acknowledged first.
+        """
+        self.acknowledge()
+        ready = dict(self._poller.poll(0 if self._backlog else int(timeout * 1000)))
         if self._wake_read.fileno() in ready:
             self._wake_read.recv(4096)
         self._door.attend()
-        if self._socket not in ready:
-            return
-        for _ in range(ROUND):
-            try:
-                part = self._socket.recv(zmq.NOBLOCK, copy=False)  # a frame, which knows whose key brought it
-            except zmq.Again:
-                return
-            if len(self._parts) < 2:
-                self._parts.append(part)
-            else:
-                self._excess += 1  # a message of a million frames must neither fill the memory nor stop the loop
-            if not part.more:
-                identity, frame = self._parts[0].bytes, None if self._excess else self._parts[-1]
-                self._parts, self._excess = [], 0
-                if (received := self._read(identity, frame)) is not None:
-                    yield received
+        if self._socket in ready:
+            self._fetch()
+        fetched = time.monotonic()
+        until, room = fetched + ROUND_SECONDS, ROUND_BYTES
+        while self._backlog and room > 0 and (now := time.monotonic()) < until:
+            if now - fetched > FETCH_SECONDS:
+                self._fetch()
+                fetched = time.monotonic()
+            identity, frame = self._backlog.take()
+            room -= len(frame) if frame is not None else 0
+            if (received := self._read(identity, frame)) is not None:
+                yield received
+
+    def acknowledge(self) -> None:
+        """Let the workers forget what was given so far: it is safe here."""
+        for peer in self._heard.values():
+            peer.link.settle()
+            if peer.link.owes_ack or peer.leaves:
+                self._put(peer.route, peer.link.bare(_BEAT))
+        self._heard.clear()
 
     def send(self, worker: WorkerId, message: ToWorker) -> None:
         """Send to a worker; one that never introduced itself or was replaced is passed over. Never waits.
@@ -176,12 +197,30 @@ class Server:
         self._wake_read.close()
         self._wake_write.close()
 
+    def _fetch(self) -> None:
+        """Take what has arrived from ZeroMQ, up to a bound; it serves all connections by turns, message by message."""
+        for _ in range(FETCH):
+            if self._backlog.size >= MAX_BACKLOG:
+                return
+            try:
+                part = self._socket.recv(zmq.NOBLOCK, copy=False)  # a frame, which knows whose key brought it
+            except zmq.Again:
+                return
+            if len(self._parts) < 2:
+                self._parts.append(part)
+            else:
+                self._excess += 1  # a message of a million frames must neither fill the memory nor stop the loop
+            if not part.more:
+                identity, frame = self._parts[0].bytes, None if self._excess else self._parts[-1]
+                self._parts, self._excess = [], 0
+                self._backlog.put(identity, None if frame is None or len(frame) > MAX_FRAME else frame)
+
     def _read(self, identity: bytes, part: zmq.Frame | None) -> Received | None:
         if self._refusals.is_muted(identity):
             self._refusals.count("muted")
             return None
         try:
-            if part is None or len(part) > MAX_FRAME:
+            if part is None:
                 raise LinkError("several frames at once, or one that is too large")
             frame, sender = part.bytes, self._allowed.owner(part)
             header = read_header(frame)
@@ -208,6 +247,8 @@ class Server:
             if peer.link.should_ask(header):
                 self._put(peer.route, peer.link.bare(_BEAT, again=True))
             return None
+        if arrival is Arrival.NEXT:
+            self._heard[header.session] = peer
         message = decode_to_driver(body_of(frame))
         if isinstance(message, Hello | Beat) is not (arrival is Arrival.BARE):
             raise LinkError("a number where none belongs, or none")
@@ -215,8 +256,7 @@ class Server:
             return self._meet_again(identity, peer, message)
         if isinstance(message, Beat):
             return self._feel(peer, header, message)
-        if peer.link.owes_ack or isinstance(message, Goodbye):
-            self._put(peer.route, peer.link.bare(_BEAT))
+        peer.leaves = isinstance(message, Goodbye)
         return Received(peer.worker, message)
 
     def _feel(self, peer: _Peer, header: Header, beat: Beat) -> Received | None:

@@ -46,7 +46,8 @@ class End:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["say", "deliver", "deliver", "beat", "reset", "lose", "replay", "swap"]), st.integers(0, 1)
+        st.sampled_from(["say", "deliver", "deliver", "settle", "beat", "reset", "lose", "replay", "swap"]),
+        st.integers(0, 1),
     ),
     max_size=80,
 )
@@ -59,6 +60,7 @@ def test_whatever_is_lost_repeated_or_swapped_all_arrives_once_and_in_order(
     rng = random.Random(seed)
     ends = End(), End()
     past: tuple[list[bytes], list[bytes]] = ([], [])
+    settled = [0, 0]
     for step, which in steps:
         here, there = ends[which], ends[1 - which]
         if step == "say":
@@ -66,6 +68,9 @@ def test_whatever_is_lost_repeated_or_swapped_all_arrives_once_and_in_order(
         elif step == "deliver" and here.out:
             past[which].append(here.out[0])
             there.hear(here.out.popleft())
+        elif step == "settle":
+            here.link.settle()
+            settled[which] = len(here.heard)
         elif step == "beat":
             here.out.append(here.link.bare(b"beat"))
         elif step == "reset":
@@ -78,10 +83,12 @@ def test_whatever_is_lost_repeated_or_swapped_all_arrives_once_and_in_order(
             there.hear(rng.choice(past[which]))
         elif step == "swap" and len(here.out) > 1:
             here.out.rotate(1)
-        for end, other in (ends, ends[::-1]):
+        for (end, other), safe in zip((ends, ends[::-1]), settled, strict=True):
             assert end.heard == other.said[: len(end.heard)]
+            assert len(other.link.unacknowledged()) >= len(other.said) - safe  # what is not safe there is kept here
     for _ in range(4):  # beats alone mend what is still missing, and acknowledge it
         for end in ends:
+            end.link.settle()
             end.out.append(end.link.bare(b"beat"))
         while ends[0].out or ends[1].out:
             for end, other in (ends, ends[::-1]):
@@ -110,6 +117,9 @@ def test_the_room_ends_and_acknowledgements_give_it_back() -> None:
     for frame in frames:
         there.take(read_header(frame), len(frame))
     here.take(read_header(there.bare(b"")), 30)
+    assert here.is_full  # it has arrived, and is not safe
+    there.settle()
+    here.take(read_header(there.bare(b"")), 30)
     assert here.is_empty
     assert not here.is_full
 
@@ -119,6 +129,8 @@ def test_many_frames_are_acknowledged_before_there_is_an_answer() -> None:
     for _ in range(ACK_COUNT):
         assert not there.owes_ack
         there.take(read_header(here.number(b"")), 30)
+    there.bare(b"")  # acknowledges nothing: nothing is safe yet
+    there.settle()
     assert there.owes_ack
     there.bare(b"")
     assert not there.owes_ack
@@ -133,6 +145,7 @@ def test_a_frame_without_a_header_is_no_frame(frame: bytes) -> None:
 def test_acknowledging_what_was_never_sent_is_an_error() -> None:
     here, there = Link(SESSION), Link(SESSION)
     there.take(read_header(here.number(b"")), 30)
+    there.settle()
     with pytest.raises(LinkError, match="acknowledges 1 where 0 were sent"):
         Link(SESSION).take(read_header(there.bare(b"")), 30)
 

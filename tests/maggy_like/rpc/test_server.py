@@ -156,8 +156,8 @@ def test_a_newer_incarnation_takes_the_place_and_the_older_is_refused(server: Se
 
 def test_much_that_comes_in_is_acknowledged_at_once(server: Server, client: Client) -> None:
     arrived(server, client)
-    for _ in range(16):
-        client.forward(encode(Logged(0, 1, ["x" * 1000] * 1000)))
+    for _ in range(15):
+        client.forward(encode(Logged(0, 1, ["x" * 1000] * 100)))
     assert client.is_crowded
     assert not client.is_full
     arrived(server, client)
@@ -195,6 +195,7 @@ def test_a_goodbye_is_acknowledged_so_that_nobody_waits(server: Server, monkeypa
     arrived(server, client)
     client.send(Goodbye())
     assert arrived(server, client) == [Received(WORKER, Goodbye())]
+    server.acknowledge()
     closer = threading.Thread(target=client.close)
     closer.start()
     closer.join(50.0)  # less than it would wait in vain
