@@ -221,6 +221,8 @@ class Driver:
                 return TrialReported(worker, message)
             case Finished() as message:
                 return TrialFinished(worker, message)
+            case Logged(trial=trial) if not self._experiment.runs(worker, trial):
+                return WorkerSeen(worker)
             case Logged(trial=trial, lines=lines, dropped=dropped, rank=rank):
                 self.lines.extend(LogLine(trial, line, rank) for line in lines)
                 if dropped:

@@ -151,7 +151,7 @@ def _bar(shares: Sequence[tuple[float, str, str]], width: int) -> Text:
     bar, done, total = Text(), 0, 0.0
     for share, character, style in shares:
         total += share
-        end = round(min(1.0, total) * width)
+        end = round(max(0.0, min(1.0, total)) * width)  # steps may be negative
         bar.append(character * (end - done), style=style)
         done = end
     return bar.append("─" * (width - done), style="dim")

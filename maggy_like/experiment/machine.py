@@ -22,6 +22,7 @@ from maggy_like.experiment.inputs import (
     WorkerBroken,
     WorkerEvent,
     WorkerGone,
+    WorkerId,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
@@ -118,6 +119,11 @@ class StateMachine:
         """Whether the search is over, and the training not."""
         return self._finale.search_ended is not None and self.ending is None
 
+    def runs(self, known: WorkerId, trial: int) -> bool:
+        """Whether a worker runs that trial now, so that it may speak in its name."""
+        worker = self._roster.find(known)
+        return worker is not None and worker.trial == trial
+
     def best_state(self, trial: Trial) -> Checkpoint | None:
         """The state that was saved at the best value of a trial's objective, if there is one."""
         return self._attempts.states.best(trial.id)
@@ -204,8 +210,10 @@ class StateMachine:
                 if worker.state is WorkerState.JOINING:
                     self._roster.set_idle(worker, self._now)
                     self._dispatch()
-            case WorkerBroken(message=message):
+            case WorkerBroken(message=message) if worker.state is WorkerState.JOINING:
                 self._end_search("error", WorkerError(f"worker {worker.id.index} on {worker.host}: {message}"))
+            case WorkerBroken(message=message):  # it could before, so another in its place may again
+                self._lost(worker, message)
             case WorkerGone():
                 self._gone(worker)
             case WorkerSeen():

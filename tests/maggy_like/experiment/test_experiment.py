@@ -344,7 +344,7 @@ def test_a_store_that_is_not_shared_ends_promotion_before_any_trial() -> None:
 
 def test_a_worker_that_cannot_load_the_function_ends_the_search() -> None:
     hand = Hand().start()
-    hand.tell(WorkerBroken(hand.join(0), "no module named 'foo'"))
+    hand.tell(WorkerJoined(WorkerId(0, 0), "host"), WorkerBroken(WorkerId(0, 0), "no module named 'foo'"))
     assert isinstance(hand.experiment.error, WorkerError)
 
 
