@@ -22,7 +22,7 @@ from maggy_like.result import Result
 from maggy_like.training import search
 from maggy_like.watch import Callback
 from optimizers.base import Optimizer
-from optimizers.objectives import Direction
+from optimizers.objectives import Directions
 from optimizers.ranking import Worth
 from optimizers.registry import make_optimizer
 from optimizers.space import SearchSpace
@@ -34,7 +34,7 @@ def lagom(
     *,
     optimizer: str | Optimizer | type[Optimizer] = "asha",
     metric: str | Sequence[str] | None = None,
-    direction: Direction | Sequence[Direction] = "max",
+    direction: Directions = None,
     value: Worth = "best",
     n_trials: int | None = None,
     timeout: float | None = None,
@@ -88,7 +88,9 @@ def lagom(
             ``skopt`` ``"skopt"``.
         metric: Name of the objective; may be left out when only one metric is reported. Or a list of several:
             then the result has a Pareto set, ``result.pareto``, and no best trial.
-        direction: Whether the objective is to be large (``"max"``) or small (``"min"``); a list for several.
+        direction: Whether the objective is to be large (``"max"``) or small (``"min"``); a list for several. By default
+            its name says it (``val_loss`` is to be small, ``accuracy`` large); where that does not, it is ``"max"``,
+            and the display says so.
         value: What a trial is worth: the ``"best"`` of its reports, so that the best of the search never gets worse,
             or the ``"last"`` of its last ended attempt (while it runs for the first time, its newest report). Trials
             of several objectives and of an ablation always count by what they end with.

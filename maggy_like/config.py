@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -21,9 +21,10 @@ from maggy_like.warm_start import gather, recorded
 from maggy_like.worker.task import Isolation
 from optimizers.asha import ASHA
 from optimizers.base import Optimizer, Problem
+from optimizers.direction import SPELLINGS, Direction, direction_hint, direction_of
 from optimizers.grid import Grid
 from optimizers.names import did_you_mean
-from optimizers.objectives import Direction
+from optimizers.objectives import Directions
 from optimizers.ranking import WORTHS, Worth
 from optimizers.registry import make_optimizer
 from optimizers.space import SearchSpace
@@ -43,7 +44,7 @@ class Settings:
 
     Attributes:
         metrics: Names of the objectives; empty if the only one's is not given.
-        directions: One for each objective.
+        directions: One for each objective; None where the only one's name is not known yet.
         value: What a trial is worth (see :class:`~optimizers.ranking.Ranking`).
         earlier: What earlier runs observed.
         points: Configurations to try first.
@@ -61,7 +62,7 @@ class Settings:
     optimizer: Optimizer
     optimizer_name: str
     metrics: tuple[str, ...]
-    directions: tuple[Direction, ...]
+    directions: tuple[Direction | None, ...]
     value: Worth
     n_trials: int | None
     timeout: float | None
@@ -95,7 +96,7 @@ class Settings:
     @property
     def others(self) -> tuple[tuple[Direction, str], ...]:
         """Direction and name of all objectives but the first."""
-        return tuple(zip(self.directions[1:], self.metrics[1:], strict=True))
+        return tuple((way or "max", name) for way, name in zip(self.directions[1:], self.metrics[1:], strict=True))
 
 
 def check_settings(
@@ -105,7 +106,7 @@ def check_settings(
     optimizer: Any,
     options: Mapping[str, Any],
     metric: str | Sequence[str] | None,
-    direction: str | Sequence[str],
+    direction: Directions,
     value: str,
     n_trials: int | None,
     timeout: float | None,
@@ -153,9 +154,10 @@ def check_settings(
     folder = Path(directory).expanduser().resolve() / name
     where = check_journal(journal, folder)
     if resume:
-        earlier, told = recorded(where, warm_start), ""
+        earlier, known = recorded(where, warm_start)
+        directions, told = known if direction is None and len(known) == len(directions) else directions, ""
     else:
-        earlier, told = gather(warm_start, space, metrics, directions)
+        earlier, told, directions = gather(warm_start, space, metrics, directions)
     points = starting_points(Problem(space, earlier=earlier), points_to_evaluate)
     if n_trials is None:
         all_of_it = made.size(space) + len(points) if isinstance(made, Grid) else None
@@ -191,32 +193,47 @@ def check_settings(
         train_steps=check_training(train_best, max_budget, directions),
         min_workers=check_least(min_workers, workers, workers_per_trial),
         keep_checkpoints=whole("keep_checkpoints", keep_checkpoints, least=1),
-        hints=tuple(filter(None, (reach_hint(made, problem), told))),
+        hints=tuple(filter(None, (reach_hint(made, problem), *direction_hints(metrics, directions, direction), told))),
     )
 
 
 def check_objectives(
-    metric: str | Sequence[str] | None, direction: str | Sequence[str]
-) -> tuple[tuple[str, ...], tuple[Direction, ...]]:
-    """The objectives' names (none if the only one's is not known yet) and directions."""
+    metric: str | Sequence[str] | None, direction: Directions
+) -> tuple[tuple[str, ...], tuple[Direction | None, ...]]:
+    """The objectives' names (none if the only one's is not known yet) and directions (None where that is to say it)."""
     several = not (metric is None or isinstance(metric, str))
     metrics = () if metric is None else (metric,) if isinstance(metric, str) else tuple(metric)
     if (several and not metrics) or any(not isinstance(name, str) or not name for name in metrics):
         raise ConfigError(f"metric must be a name or a list of names, got {metric!r}")
     if twice := [name for name, count in Counter(metrics).items() if count > 1]:
         raise ConfigError(f"metric={list(metrics)!r} names {twice[0]!r} twice; name each objective once")
-    directions = (direction,) if isinstance(direction, str) else direction
-    if not isinstance(directions, Sequence) or isinstance(direction, str) == several:
-        raise ConfigError(
-            f"direction={direction!r} does not fit metric={metric!r}; give one name and one direction, or a list of "
-            "names and a list of as many directions"
-        )
+    if direction is None:
+        directions: Sequence[str | None] = (None,) * max(1, len(metrics))
+    else:
+        directions = (direction,) if isinstance(direction, str) else direction
+        if not isinstance(directions, Sequence) or isinstance(direction, str) == several:
+            raise ConfigError(
+                f"direction={direction!r} does not fit metric={metric!r}; give one name and one direction, or a list "
+                "of names and a list of as many directions"
+            )
     if len(directions) != max(1, len(metrics)):
         raise ConfigError(
             f"metric={list(metrics)!r} has {len(metrics)} names and direction={list(directions)!r} has "
             f"{len(directions)}; give a direction for each"
         )
-    return metrics, tuple(cast(Direction, one_of("direction", given, ("max", "min"))) for given in directions)
+    read = [None if said is None else SPELLINGS[one_of("direction", said, tuple(SPELLINGS))] for said in directions]
+    if not metrics:
+        return metrics, tuple(read)
+    return metrics, tuple(said or direction_of(name) or "max" for name, said in zip(metrics, read, strict=True))
+
+
+def direction_hints(
+    metrics: Sequence[str], directions: Sequence[Direction | None], direction: Directions
+) -> Iterator[str]:
+    """What to tell of the directions of objectives whose names are known before the search."""
+    said = [None] * len(metrics) if direction is None else [direction] if isinstance(direction, str) else direction
+    for name, way, given in zip(metrics, directions, said, strict=False):
+        yield direction_hint(name, way or "max", given=given is not None)
 
 
 def check_width(workers_per_trial: int, workers: int | None) -> int:
@@ -242,7 +259,7 @@ def check_least(min_workers: int | None, workers: int | None, workers_per_trial:
     return least
 
 
-def check_training(train_best: bool | int, max_budget: int, directions: Sequence[Direction]) -> int:
+def check_training(train_best: bool | int, max_budget: int, directions: Sequence[Direction | None]) -> int:
     """Steps of the training that follows; 0 for none."""
     if train_best is False:
         return 0

@@ -293,7 +293,7 @@ class Driver:
             name=self._base.name,
             directory=self._base.directory,
             optimizer=self._base.optimizer,
-            direction=self._base.direction,
+            direction=study.direction,
             phase=phase,
             elapsed=self.elapsed(),
             objective=experiment.objective,

@@ -36,6 +36,7 @@ from maggy_like.result import Result, Training
 from maggy_like.state_names import state_url
 from maggy_like.watch import Callback
 from maggy_like.worker.checkpoints import load_state, returned_url, save_state
+from optimizers.direction import Direction
 from optimizers.domains import Constant
 from optimizers.enumeration import Enumeration
 from optimizers.space import SearchSpace
@@ -117,7 +118,7 @@ def run(
         optimizer=Enumeration(),
         options={},
         metric=None,
-        direction="max",
+        direction=None,
         value="best",
         n_trials=1,
         timeout=None,
@@ -258,7 +259,7 @@ def result_of(job: Job, outcome: Outcome) -> Result:
         trials=[trial for trial in study.trials if not trial.training],
         best_trial=study.best,
         objective=machine.objective or "value",
-        direction=settings.directions[0],
+        direction=study.direction or "max",
         ending=machine.ending or "stopped",
         seconds=outcome.seconds,
         directory=settings.directory,
@@ -268,7 +269,7 @@ def result_of(job: Job, outcome: Outcome) -> Result:
         journal=settings.journal,
         store=settings.store,
         training=training_of(machine, settings) if trainings else None,
-        _again=_Again(job, machine.objective),
+        _again=_Again(job, machine.objective, study.direction),
     )
 
 
@@ -291,6 +292,7 @@ class _Again:
 
     job: Job
     objective: str | None
+    direction: Direction | None
 
     def __call__(
         self,
@@ -314,6 +316,7 @@ class _Again:
             optimizer=Enumeration(),
             optimizer_name="training",
             metrics=before.metrics or ((self.objective,) if self.objective else ()),
+            directions=(self.direction,),
             n_trials=0,
             timeout=None,
             workers=before.workers if workers is None else whole("workers", workers, least=1),

@@ -12,9 +12,10 @@ from maggy_like.journal import Contents, Earlier, Mender, RunHeader, from_record
 from maggy_like.result import Result
 from optimizers.asha import rung_levels
 from optimizers.base import Grant, History, Observation, Optimizer, Problem, Scheduler
+from optimizers.direction import Direction
 from optimizers.domains import Constant
 from optimizers.errors import SearchSpaceError
-from optimizers.objectives import Direction
+from optimizers.objectives import read_directions
 from optimizers.ranking import Worth
 from optimizers.space import SearchSpace
 from optimizers.study import Study
@@ -27,8 +28,8 @@ def gather(
     warm_start: Sequence[Result | str | Path],
     space: SearchSpace,
     metrics: Sequence[str],
-    directions: Sequence[Direction],
-) -> tuple[Earlier, str]:
+    directions: tuple[Direction | None, ...],
+) -> tuple[Earlier, str, tuple[Direction | None, ...]]:
     """What earlier runs observed, as far as it is of use in a new one.
 
     Of each trial, what it was worth is taken, and its results at steps of 1, 3, 9, ... of a full training
@@ -40,7 +41,7 @@ def gather(
         warm_start: Results of earlier runs, or their folders; these may be URLs.
         space: The new run's.
         metrics: The new run's, if they are known.
-        directions: The new run's.
+        directions: The new run's; None where it is not known yet.
 
     Returns:
         The observations, and a line for people that says of how many trials they are.
@@ -55,15 +56,18 @@ def gather(
     for run in warm_start:
         name, contents = _read(run)
         study = _replay(contents)
+        before = study.objectives.directions
+        if directions == (None,) and len(before) == 1:
+            directions = before  # the first run that it learns from says it
         _check_objectives(name, contents.header, study, metrics, directions)
         observations, told_of_run = _adopt(name, study, space)
         earlier.append(observations)
         told.append(f"{told_of_run}, though {contents.damage[0]}" if contents.damage else told_of_run)
-    return tuple(earlier), f"warm start: {'; '.join(told)}" if told else ""
+    return tuple(earlier), f"warm start: {'; '.join(told)}" if told else "", directions
 
 
-def recorded(journal: str, warm_start: Sequence[Result | str | Path]) -> Earlier:
-    """What a run that is to be resumed knew of earlier ones when it began; its journal has it.
+def recorded(journal: str, warm_start: Sequence[Result | str | Path]) -> tuple[Earlier, tuple[Direction | None, ...]]:
+    """What a run that is to be resumed knew of earlier ones when it began, and its directions; its journal has it.
 
     Args:
         journal: The folder of its journal.
@@ -76,11 +80,11 @@ def recorded(journal: str, warm_start: Sequence[Result | str | Path]) -> Earlier
     with reading(place):
         exists = place.exists()
     if not exists:
-        return ()  # the journal's opening tells of it
+        return (), ()  # the journal's opening tells of it
     header = read_journal(place).header
     if warm_start and not header.earlier:
         raise ConfigError(f"the run {header.name!r} was started without warm_start; leave it out, or start another run")
-    return from_records(header.earlier)
+    return from_records(header.earlier), read_directions(header.directions)
 
 
 def _read(run: Result | str | Path) -> tuple[str, Contents]:
@@ -125,7 +129,7 @@ def _replay(contents: Contents) -> Study:
     study = Study(
         SearchSpace.from_json(header.space),
         _Replayed(),
-        direction=cast("list[Direction]", header.directions),
+        direction=header.directions,
         objectives=header.metrics,
         value=cast(Worth, header.value),
         max_budget=header.max_budget,
@@ -136,14 +140,14 @@ def _replay(contents: Contents) -> Study:
 
 
 def _check_objectives(
-    name: str, header: RunHeader, study: Study, metrics: Sequence[str], directions: Sequence[Direction]
+    name: str, header: RunHeader, study: Study, metrics: Sequence[str], directions: Sequence[Direction | None]
 ) -> None:
     before = header.metrics or sorted({trial.objective for trial in study.trials if trial.objective is not None})
-    for what, known, given in (("direction", header.directions, directions), ("metric", before, metrics)):
+    for what, known, given in (("direction", study.objectives.directions, directions), ("metric", before, metrics)):
         if known and given and list(known) != list(given):
             raise ConfigError(
-                f"warm_start: the run {name!r} was of {what}={', '.join(known)!r}, this one is of "
-                f"{', '.join(given)!r}; leave it out, or search for the same"
+                f"warm_start: the run {name!r} was of {what}={', '.join(map(str, known))!r}, this one is of "
+                f"{', '.join(map(str, given))!r}; leave it out, or search for the same"
             )
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
+from optimizers.direction import Direction
 from optimizers.trial import Config, Failure, TrialState
 
 Columns = tuple[list[int], list[float]]
@@ -66,6 +67,8 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True, tag="measured"):
         objective: The metric in ``columns`` that is optimised.
         returned: Whether the function returned before it had reported its whole budget, and the value that it
             returned stands for the rest: the step is that of the budget then, and no step of the function.
+        direction: Of the objective, where nobody had said it: settled by its first measurement (see
+            :class:`~optimizers.objectives.Objectives`).
     """
 
     trial: int
@@ -73,6 +76,7 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True, tag="measured"):
     objective: str
     columns: dict[str, Columns]
     returned: bool = False
+    direction: Direction | None = None
 
 
 class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint"):

@@ -35,6 +35,7 @@ from optimizers.base import (
     Update,
     Wait,
 )
+from optimizers.direction import Direction, direction_of
 from optimizers.errors import OptimizerError, UserError
 from optimizers.events import (
     AttemptEnded,
@@ -45,7 +46,7 @@ from optimizers.events import (
     TrialCreated,
 )
 from optimizers.multi_objective import ParetoFront
-from optimizers.objectives import Direction, Objectives
+from optimizers.objectives import Directions, Objectives
 from optimizers.ranking import Ranking, Worth
 from optimizers.space import SearchSpace
 from optimizers.starts import starting_points
@@ -66,8 +67,9 @@ class Study:
     Args:
         space: The search space, or any mapping that :class:`SearchSpace` reads.
         optimizer: Proposes configurations and brings its scheduler.
-        direction: ``max`` or ``min`` of the objective; one for each where there are several.
-        objectives: Names of several objectives, as they are reported.
+        direction: ``max`` or ``min`` of the objective; one for each where there are several. None where its name shall
+            say it, at its first report if it was not given (see :class:`~optimizers.objectives.Objectives`).
+        objectives: Names of the objectives, as they are reported; of a single one it may be left out.
         value: What a trial is worth: the ``best`` of its reports or the ``last`` (see
             :class:`~optimizers.ranking.Ranking`).
         seed: Source of all randomness.
@@ -87,7 +89,7 @@ class Study:
         space: SearchSpace | Mapping[str, Any],
         optimizer: Optimizer,
         *,
-        direction: Direction | Sequence[Direction] = "max",
+        direction: Directions = None,
         objectives: Sequence[str] = (),
         value: Worth = "best",
         seed: int = 0,
@@ -97,7 +99,6 @@ class Study:
         earlier: Sequence[Sequence[Observation]] = (),
     ) -> None:
         self.objectives = Objectives(direction, objectives)
-        self.direction = self.objectives.directions[0]
         space = space if isinstance(space, SearchSpace) else SearchSpace(space)
         self.problem = Problem(
             space, seed, max_budget, n_trials, tuple(map(tuple, earlier)), n_objectives=len(self.objectives)
@@ -116,6 +117,15 @@ class Study:
         self._ranking = Ranking(self.trials, self.objectives, value)
 
     # -- what is known ------------------------------------------------------------------------
+
+    @property
+    def direction(self) -> Direction | None:
+        """Of the objective, of the first where there are several; None while it is not known."""
+        return None if self.objectives.is_open else self.objectives.directions[0]
+
+    def settled(self, metric: str) -> Direction | None:
+        """The direction that the first measurement of ``metric`` settles; None if it was known before."""
+        return (direction_of(metric) or "max") if self.objectives.is_open else None
 
     def loss(self, value: float | None) -> float:
         """The objective as the algorithms see it: smaller is better, ``inf`` for no finite value."""
@@ -211,7 +221,8 @@ class Study:
             return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
         events: list[Event] = []
         if trial.step < trial.budget and (value is not None or not trial.training):
-            objective = trial.objective or "value"
+            sole = next(iter(metrics)) if len(metrics) == 1 else None
+            objective = trial.objective or next(iter(self.objectives.given), None) or sole or "value"
             column = {objective: ([trial.budget], [final])}
             events.append(Measured(trial.id, trial.attempt, objective, column, returned=True))
         state = TrialState.COMPLETED if self.is_final(trial) else TrialState.PAUSED
@@ -260,6 +271,8 @@ class Study:
         trial.started = event.time
 
     def _measured(self, event: Measured) -> Decision:
+        if (direction := event.direction or self.settled(event.objective)) is not None:
+            self.objectives.settle(direction)  # before anything is decided by it
         trial = self.trials[event.trial]
         trial.objective = event.objective
         fresh = len(trial.curve)

@@ -68,7 +68,7 @@ class Snapshot:
         directory: Where its files are.
         optimizer: Name of the optimizer.
         objective: Name of the optimised metric, once known.
-        direction: ``max`` or ``min``.
+        direction: ``max`` or ``min``; None while it is not known.
         others: The other objectives where there are several: direction and name of each.
         phase: One or two words: ``starting``, ``searching``, ``training``, ``completed``, ...
         n_trials: How many configurations are wanted, or None for no bound; 0 where nothing is searched.
@@ -89,7 +89,7 @@ class Snapshot:
     name: str
     directory: str
     optimizer: str
-    direction: str
+    direction: str | None
     phase: str
     elapsed: float
     objective: str | None = None

@@ -174,8 +174,9 @@ def goal(snapshot: Snapshot) -> str:
     """What is optimised by what: ``asha, max accuracy``, or ``random, max accuracy, min latency``."""
     if not searches(snapshot):
         return clean(snapshot.optimizer)
-    goals = [(snapshot.direction, snapshot.objective or "objective"), *snapshot.others]
-    return clean(", ".join([snapshot.optimizer, *(f"{direction} {name}" for direction, name in goals)]))
+    first = [] if snapshot.direction is None else [(snapshot.direction, snapshot.objective or "objective")]
+    goals = [f"{direction} {name}" for direction, name in (*first, *snapshot.others)]
+    return clean(", ".join([snapshot.optimizer, *goals]))
 
 
 def best(snapshot: Snapshot) -> str:

@@ -11,6 +11,7 @@ from maggy_like.experiment.states import SavedStates
 from maggy_like.experiment.workers import Team, without_rank
 from maggy_like.messages import Finished, Reported
 from optimizers.base import Decision
+from optimizers.direction import direction_hint
 from optimizers.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
 from optimizers.study import DRIVER_LOST, GANG_LOST, UNCOUNTED, Study
 from optimizers.trial import Curve, Failure, Trial, TrialState
@@ -43,6 +44,7 @@ class Attempts:
         self.doomed: set[int] = set()
         self.states = SavedStates(study, keep)
         self._study = study
+        self._is_named = bool(study.objectives.given)
         self._max_attempts = max_attempts
         self._max_falls = max_attempts * workers
         self._began: dict[int, tuple[int, int]] = {}  # how far running trials had got when their attempt began
@@ -57,6 +59,8 @@ class Attempts:
 
     def record(self, event: Event) -> Decision:
         """Change the study and have the journal say so."""
+        if isinstance(event, Measured):
+            event = self._with_direction(event)
         self._out.append(Append(event))
         return self.replay(event)
 
@@ -65,14 +69,30 @@ class Attempts:
         decision = self._study.apply(event)
         self.states.take(event)
         match event:
-            case Measured(trial=trial) if decision is Decision.STOP:
-                self.doomed.add(trial)
+            case Measured(trial=trial):
+                self._is_named = True
+                if decision is Decision.STOP:
+                    self.doomed.add(trial)
             case AttemptStarted(trial=trial):
                 self._began[trial] = _reached(self._study.trials[trial])
             case AttemptEnded(trial=trial):
                 self.doomed.discard(trial)
                 self._began.pop(trial, None)
         return decision
+
+    def _with_direction(self, event: Measured) -> Measured:
+        """A measurement that says which way the objective goes, if it is the first to name it; that is told."""
+        objectives = self._study.objectives
+        if self._is_named:
+            return event
+        self._is_named = True
+        direction = self._study.settled(event.objective)
+        if not self._study.trials[event.trial].training:
+            told = direction or objectives.directions[0]
+            hint = direction_hint(event.objective, told, given=objectives.said[0] is not None)
+            if hint:
+                self._out.append(Show(hint))
+        return Measured(event.trial, event.attempt, event.objective, event.columns, event.returned, direction)
 
     def measure(self, trial: Trial, message: Reported) -> None:
         """Enter measurements; a rule that stops the trial makes it doomed.

@@ -28,7 +28,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
         created: Unix time.
         space: The search space as JSON.
         optimizer: The optimizer and its options, as :meth:`Optimizer.describe` has them.
-        directions: ``max`` or ``min``, for each objective.
+        directions: ``max`` or ``min``, for each objective; null where the first report was to say it.
         metrics: The objectives' names; empty if the only one's was not given.
         seed: Source of all randomness.
         max_budget: Steps of a full training.
@@ -43,7 +43,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     created: float
     space: dict[str, Any]
     optimizer: str
-    directions: list[str]
+    directions: list[str | None]
     metrics: list[str]
     seed: int
     max_budget: int

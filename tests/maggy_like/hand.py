@@ -37,11 +37,13 @@ class Hand:
         n_trials: int = 4,
         points: Any = (),
         study: dict[str, Any] | None = None,
+        metric: str = "quality",
         **options: Any,
     ) -> None:
         optimizer = optimizer or RandomSearch()
         self.study = Study({"x": Float(0, 1)}, optimizer, max_budget=9, n_trials=n_trials, points=points, **study or {})
         self.experiment = StateMachine(self.study, **{"workers": 2, **options})
+        self.metric = metric
         self.now = 0.0
         self.events: list[Event] = []
         self.sent: list[tuple[WorkerId, ToWorker]] = []
@@ -90,7 +92,7 @@ class Hand:
 
     def report(self, worker: WorkerId, step: int, value: float, *, awaiting: bool = False) -> list[ToWorker]:
         assign = self.assigned(worker)
-        message = Reported(assign.trial, assign.attempt, "loss", {"loss": ([step], [value])}, awaiting)
+        message = Reported(assign.trial, assign.attempt, self.metric, {self.metric: ([step], [value])}, awaiting)
         return self.tell(TrialReported(worker, message))
 
     def finish(self, worker: WorkerId, value: float | None = None, **fields: Any) -> list[ToWorker]:

@@ -105,7 +105,7 @@ def test_halving_runs_give_one_observation_for_each_rung_reached(run: Run, train
 
 def test_the_direction_is_turned(run: Run) -> None:
     old = run(direction="min", n_trials=2)
-    observations, _ = gather([old], SearchSpace(SPACE), (), ("min",))
+    observations, *_ = gather([old], SearchSpace(SPACE), (), ("min",))
     assert [seen.loss for seen in observations[0] if seen.step == 9] == [trial.value for trial in old.trials]
 
 
@@ -115,7 +115,7 @@ def test_several_objectives_are_taken_with_all_their_losses(run: Run) -> None:
 
     options: dict[str, Any] = {"metric": ["good", "dear"], "direction": ["max", "min"]}
     old = run(two, n_trials=3, **options)
-    (observations,), _ = gather([old], SearchSpace(SPACE), ("good", "dear"), ("max", "min"))
+    (observations,), *_ = gather([old], SearchSpace(SPACE), ("good", "dear"), ("max", "min"))
     assert [seen.losses for seen in observations] == [(-t.config["x"], t.config["n"]) for t in old.trials]
     assert len(run(two, n_trials=4, warm_start=[old], **options).trials) == 4
 
@@ -154,7 +154,7 @@ def test_constraints_of_the_new_space_count(run: Run) -> None:
     points = [{"x": 0.2, "n": 2}, {"x": 0.8, "n": 3}]
     old = run(points_to_evaluate=points, n_trials=2)
     space = SearchSpace(SPACE).where(lambda config: config["x"] > 0.5)
-    (observations,), line = gather([old], space, (), ("max",))
+    (observations,), line, _ = gather([old], space, (), ("max",))
     assert {seen.trial for seen in observations} == {1}
     assert line.startswith(f"warm start: 1 of 2 trials of {old.directory.name!r} are of use (the first that is not: {{")
 

@@ -113,7 +113,7 @@ def test_stale_words_change_nothing() -> None:
     late = Finished(0, 1, "returned", 99.0)
     answers = hand.tell(
         TrialFinished(lost, late),
-        TrialReported(lost, Reported(0, 1, "loss", {"loss": ([9], [99.0])})),
+        TrialReported(lost, Reported(0, 1, "quality", {"quality": ([9], [99.0])})),
         TrialFinished(worker, late),  # the right worker, but of a past attempt
         WorkerJoined(lost, "host"),
     )
@@ -204,14 +204,14 @@ def test_an_attempt_that_starts_over_says_nothing_twice_and_leaves_nothing_out()
     hand.finish(worker, **RAISED)
     assert hand.report(worker, 1, 0.1, awaiting=True) == [Decided(2, 2, stop=False)]
     assign = hand.assigned(worker)
-    columns = {"loss": ([2, 3], [0.2, 13.0]), "accuracy": ([1, 2, 3], [0.7, 0.8, 0.9])}
-    hand.tell(TrialReported(worker, Reported(2, assign.attempt, "loss", columns)))
+    columns = {"quality": ([2, 3], [0.2, 13.0]), "accuracy": ([1, 2, 3], [0.7, 0.8, 0.9])}
+    hand.tell(TrialReported(worker, Reported(2, assign.attempt, "quality", columns)))
     trial = hand.study.trials[2]
     measured = [event.columns for event in hand.events if isinstance(event, Measured) and event.trial == 2]
     assert measured == [
-        {"loss": ([1], [11.0])},
-        {"loss": ([2], [12.0])},
-        {"loss": ([3], [13.0]), "accuracy": ([1, 2, 3], [0.7, 0.8, 0.9])},
+        {"quality": ([1], [11.0])},
+        {"quality": ([2], [12.0])},
+        {"quality": ([3], [13.0]), "accuracy": ([1, 2, 3], [0.7, 0.8, 0.9])},
     ]
     assert (trial.curve.steps.tolist(), trial.curve.values.tolist()) == ([1, 2, 3], [11.0, 12.0, 13.0])
 
