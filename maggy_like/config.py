@@ -19,7 +19,6 @@ from maggy_like.places import check_journal, check_name, check_store, default_na
 from maggy_like.result import Result
 from maggy_like.warm_start import gather, recorded
 from maggy_like.worker.task import Isolation
-from optimizers.asha import ASHA
 from optimizers.base import Optimizer, Problem
 from optimizers.direction import SPELLINGS, Direction, direction_hint, direction_of
 from optimizers.grid import Grid
@@ -294,17 +293,14 @@ def build_optimizer(optimizer: Any, options: Mapping[str, Any], train_fn: Callab
 
 
 def reach_hint(optimizer: Optimizer, problem: Problem) -> str:
-    """A warning where so few trials are asked for that ASHA cannot reach the top rung."""
-    if not isinstance(optimizer, ASHA) or problem.n_trials is None:
+    """A warning where the schedule means less than one of so few trials to be trained to the end."""
+    meant = optimizer.full_trainings(problem)
+    if problem.n_trials is None or meant >= 1.0:
         return ""
-    levels = optimizer.levels(problem.max_budget)
-    needed = math.ceil(math.prod(optimizer.etas(levels)[:-1]))
-    if problem.n_trials >= needed:
-        return ""
-    rungs = ", ".join(map(str, levels))
+    needed = math.ceil(problem.n_trials / meant - 1e-9)  # not one more for a rounding error
     return (
-        f"with n_trials={problem.n_trials}, eta={optimizer.eta} and rungs at {rungs}, hardly any trial will "
-        f"reach max_budget={problem.max_budget}; ASHA wants n_trials={needed} or more here, or a larger "
+        f"n_trials={problem.n_trials} is few for {optimizer.describe()} and max_budget={problem.max_budget}: hardly "
+        f"any trial but the best so far will be trained to the end; give n_trials={needed} or more, or a larger "
         "min_budget"
     )
 

@@ -10,13 +10,13 @@ from typing import Any, cast
 from maggy_like.errors import ConfigError
 from maggy_like.journal import Contents, Earlier, Mender, RunHeader, from_records, place_of, read_journal, reading
 from maggy_like.result import Result
-from optimizers.asha import rung_levels
 from optimizers.base import Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.direction import Direction
 from optimizers.domains import Constant
 from optimizers.errors import SearchSpaceError
 from optimizers.objectives import read_directions
 from optimizers.ranking import Worth
+from optimizers.rungs import rung_levels
 from optimizers.space import SearchSpace
 from optimizers.study import Study
 from optimizers.trial import Config, TrialState

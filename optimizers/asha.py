@@ -11,6 +11,8 @@ Where the two differ from what is often written:
 - The quota of a rung is ``floor(n / eta)`` of *all* ``n`` results ever recorded in it, and those
   already promoted count: a rung never promotes more than one in ``eta``, also where later results
   push earlier promotions out of the best. So the first to arrive does not pass because it is first.
+- A search has a full training. Where quotas are too small for one, the promotion form trains the best at rest on before
+  the search ends, and the stopping form never stops the best so far at a rung.
 - A rung takes the first report at or past its step, once. A report that skips a rung is not
   entered there afterwards: it would compare a later step with earlier ones.
 - Results are compared by rank, ties by arrival. A crash or a value that is not finite ranks worst
@@ -19,118 +21,26 @@ Where the two differ from what is often written:
 
 from __future__ import annotations
 
-import heapq
 import math
+from collections.abc import Sequence
 from typing import Literal
 
-from optimizers.base import Answer, Decision, Grant, History, Optimizer, Problem, Scheduler
-from optimizers.brackets import BracketScheduler, bracket_shares
+from optimizers.base import Answer, Decision, Grant, History, Observation, Optimizer, Problem
+from optimizers.brackets import BracketScheduler, RungScheduler, bracket_shares
 from optimizers.errors import OptimizerError
 from optimizers.options import integer
 from optimizers.random_search import RandomSearch
+from optimizers.rungs import BestSoFar, Rung, rung_levels
 
 Mode = Literal["promotion", "stopping"]
 
 
-def rung_levels(max_budget: int, min_budget: int = 1, eta: int = 3) -> tuple[int, ...]:
-    """The steps of the rungs, rising, the last one ``max_budget`` exactly.
+class PromotionScheduler(RungScheduler):
+    """Algorithm 2 of the paper: a trial rests at each rung until it is promoted.
 
-    Example:
-        >>> rung_levels(1000, 1, 10)
-        (1, 10, 100, 1000)
+    Where the quotas let no trial climb to the top, as of a search of few trials, the best of the highest rung at
+    which one rests is trained on before the search ends.
     """
-    levels = [max_budget]
-    while (below := levels[-1] // eta) >= min_budget:
-        levels.append(below)
-    return tuple(reversed(levels))
-
-
-class Rung:
-    """The results at one rung, split into the best ``floor(n / eta)`` and the rest; ``eta`` is above 1.
-
-    Two heaps face each other at the border between the two, so recording a result costs
-    O(log n) however many came before.
-    """
-
-    def __init__(self, eta: float) -> None:
-        self._eta = eta
-        self._size = 0
-        self._recorded: set[int] = set()
-        self._top: list[tuple[float, int, int]] = []  # (-loss, -arrival, trial): the worst comes first
-        self._rest: list[tuple[float, int, int]] = []  # (loss, arrival, trial): the best comes first
-        self._in_top: set[int] = set()
-        self._paused: set[int] = set()
-        self._promoted: set[int] = set()
-        self._candidates: list[tuple[float, int, int]] = []  # may hold stale entries, dropped when met
-        self._keys: dict[int, tuple[float, int, int]] = {}
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __contains__(self, trial: int) -> bool:
-        return trial in self._recorded
-
-    @property
-    def promoted(self) -> int:
-        """How many trials were promoted out of this rung."""
-        return len(self._promoted)
-
-    def record(self, trial: int, loss: float) -> bool:
-        """Enter a result; True if it is among the best ``floor(n / eta)`` now (one that is not finite never is)."""
-        key = (loss if math.isfinite(loss) else math.inf, self._size, trial)
-        self._keys[trial] = key
-        self._recorded.add(trial)
-        self._size += 1
-        heapq.heappush(self._rest, key)
-        if self._top and self._rest[0] < self._worst_of_top():
-            self._raise_best()
-            self._lower_worst()
-        while len(self._top) < self._size // self._eta:
-            self._raise_best()
-        return trial in self._in_top
-
-    def pause(self, trial: int) -> None:
-        """Take in that a recorded trial has come to rest and could be promoted."""
-        self._paused.add(trial)
-        self._consider(trial)
-
-    def candidate(self) -> int | None:
-        """The best of the quota that rests and is not yet promoted, while the quota is not used up."""
-        if len(self._promoted) >= self._size // self._eta:
-            return None
-        while self._candidates:
-            trial = self._candidates[0][2]
-            if trial in self._in_top and trial not in self._promoted:
-                return trial
-            heapq.heappop(self._candidates)
-        return None
-
-    def promote(self, trial: int) -> None:
-        """Mark ``trial`` as promoted; it still counts in the quota."""
-        self._promoted.add(trial)
-
-    def _worst_of_top(self) -> tuple[float, int, int]:
-        loss, arrival, trial = self._top[0]
-        return (-loss, -arrival, trial)
-
-    def _raise_best(self) -> None:
-        loss, arrival, trial = heapq.heappop(self._rest)
-        heapq.heappush(self._top, (-loss, -arrival, trial))
-        self._in_top.add(trial)
-        self._consider(trial)
-
-    def _lower_worst(self) -> None:
-        loss, arrival, trial = heapq.heappop(self._top)
-        heapq.heappush(self._rest, (-loss, -arrival, trial))
-        self._in_top.discard(trial)
-
-    def _consider(self, trial: int) -> None:
-        if trial in self._in_top and trial in self._paused and math.isfinite(self._keys[trial][0]):
-            heapq.heappush(self._candidates, self._keys[trial])
-
-
-class PromotionScheduler(Scheduler):
-    """Algorithm 2 of the paper: a trial rests at each rung until it is promoted."""
 
     may_promote = True
 
@@ -171,17 +81,32 @@ class PromotionScheduler(Scheduler):
                 return trial
         return None
 
+    def closing_promotion(self) -> int | None:
+        if self.has_full_training:
+            return None
+        best = (rung.best_at_rest() for rung in reversed(self.rungs[:-1]))
+        return next((trial for trial in best if trial is not None), None)
+
     def promote(self, trial: int) -> None:
         self.rungs[self._level[trial] - 1].promote(trial)
 
+    def observe(self, observation: Observation) -> None:
+        # A trial that a rule stops on its way to the top was given its chance: the rule has the last word.
+        is_through = observation.ended and not observation.paused and self.is_final(observation.trial)
+        self.has_full_training |= is_through and math.isfinite(observation.loss)
 
-class StoppingScheduler(Scheduler):
-    """The stopping form: at each rung a trial goes on only if it is in the quota as it arrives."""
+
+class StoppingScheduler(RungScheduler):
+    """The stopping form: a trial goes on past a rung if it is in the quota as it arrives, or the best so far.
+
+    What has failed since, or diverged, is no longer compared with: else nobody might be left to train to the end.
+    """
 
     def __init__(self, levels: tuple[int, ...], etas: tuple[float, ...]) -> None:
         self.rungs = [Rung(eta) for eta in etas]
         self._levels = levels
         self._reached: dict[int, int] = {}  # highest rung that holds a result of the trial
+        self._best = [BestSoFar() for _ in levels]
         self._grant = Grant(levels[-1], levels[:-1])
 
     def grant(self, trial: int) -> Grant:
@@ -192,16 +117,24 @@ class StoppingScheduler(Scheduler):
         if level <= self._reached.get(trial, -1):
             return Decision.CONTINUE
         self._reached[trial] = level
-        goes_on = self.rungs[level].record(trial, loss)
-        if goes_on or level == len(self._levels) - 1:
+        in_quota = self.rungs[level].record(trial, loss)
+        is_best = math.isfinite(loss) and self._best[level].enter(trial, loss)
+        if not math.isfinite(loss):
+            self._leave_out(trial)
+        if in_quota or is_best or level == len(self._levels) - 1:
             return Decision.CONTINUE
         return Decision.STOP
 
     def fail(self, trial: int) -> None:
+        self._leave_out(trial)
         level = self._reached.get(trial, -1) + 1
         if level < len(self.rungs):
             self._reached[trial] = level
             self.rungs[level].record(trial, math.inf)
+
+    def _leave_out(self, trial: int) -> None:
+        for best in self._best:
+            best.leave_out(trial)
 
 
 class ASHA(Optimizer):
@@ -260,6 +193,13 @@ class ASHA(Optimizer):
         """The steps of the rungs in a search of ``max_budget`` steps."""
         return rung_levels(max_budget, self.min_budget or 1, self.eta)
 
+    def full_trainings(self, problem: Problem) -> float:
+        if problem.n_trials is None:
+            return math.inf
+        etas = self.etas(self.levels(problem.max_budget))
+        shares = bracket_shares(len(etas), self.eta, self._count(etas))
+        return problem.n_trials * sum(share / math.prod(etas[low:-1]) for low, share in enumerate(shares))
+
     def etas(self, levels: tuple[int, ...]) -> tuple[float, ...]:
         """One in how many goes on at each of the rungs; the top one's is of no account."""
         return (float(self.eta),) * len(levels)
@@ -268,8 +208,12 @@ class ASHA(Optimizer):
         levels = self.levels(problem.max_budget)
         etas = self.etas(levels)
         form = PromotionScheduler if self.mode == "promotion" else StoppingScheduler
-        count = len(levels) if self.brackets is None else min(self.brackets, len(levels))
+        count = self._count(levels)
         if count == 1:
             return form(levels, etas)
         inner = [form(levels[lowest:], etas[lowest:]) for lowest in range(count)]
         return BracketScheduler(inner, bracket_shares(len(levels), self.eta, count), problem.seed)
+
+    def _count(self, levels: Sequence[float]) -> int:
+        """How many brackets there are over so many rungs."""
+        return len(levels) if self.brackets is None else min(self.brackets, len(levels))

@@ -33,6 +33,7 @@ A worked example, an optimizer of one's own::
 from __future__ import annotations
 
 import enum
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -223,8 +224,16 @@ class Scheduler(ABC):
         """The paused trial that should run on now, if one is due. Changes nothing."""
         return None
 
+    def closing_promotion(self) -> int | None:
+        """The paused trial that should run on before the search ends, if there is one. Changes nothing.
+
+        Asked where nothing runs, none is due by :meth:`next_promotion`, and no new trial will come: so no better one
+        will either.
+        """
+        return None
+
     def promote(self, trial: int) -> None:
-        """Take in that the trial of :meth:`next_promotion` runs on."""
+        """Take in that the trial of :meth:`next_promotion` or :meth:`closing_promotion` runs on."""
 
     def observe(self, observation: Observation) -> None:
         """Take in a result as the optimizer will see it, after whatever else is told of it."""
@@ -283,6 +292,10 @@ class Optimizer(ABC):
                 "optimizer='bayesian', 'tpe', 'random' or 'grid', or optimise one number that weighs them"
             )
         self.validate(problem)
+
+    def full_trainings(self, problem: Problem) -> float:
+        """How many of the trials of a search are meant to be trained to ``max_budget``; ``inf`` for all, or unknown."""
+        return math.inf
 
     def validate(self, problem: Problem) -> None:
         """Raise :class:`~optimizers.errors.OptimizerError` if this search cannot be served."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimizers.base import Decision, Grant, Scheduler
+from optimizers.base import Decision, Grant, Observation, Scheduler
 
 _STREAM = 3  # of the random numbers of a seed; an ask's own have another form
 
@@ -32,6 +32,16 @@ def bracket_shares(n_levels: int, eta: int, brackets: int) -> list[float]:
     return [size / sum(sizes) for size in sizes]
 
 
+class RungScheduler(Scheduler):
+    """The schedule of one bracket.
+
+    Attributes:
+        has_full_training: Whether a trial of it was trained to the top rung, and neither failed nor diverged.
+    """
+
+    has_full_training: bool = False
+
+
 class BracketScheduler(Scheduler):
     """Puts each trial into one of several schedulers, drawn from the seed and the trial's number.
 
@@ -41,14 +51,14 @@ class BracketScheduler(Scheduler):
         seed: Source of the draws.
     """
 
-    def __init__(self, inner: Sequence[Scheduler], shares: Sequence[float], seed: int) -> None:
+    def __init__(self, inner: Sequence[RungScheduler], shares: Sequence[float], seed: int) -> None:
         self.may_promote = inner[0].may_promote
         self._inner = list(inner)
         self._borders = np.cumsum(shares)[:-1]
         self._seed = seed
-        self._bracket: dict[int, Scheduler] = {}
+        self._bracket: dict[int, RungScheduler] = {}
 
-    def bracket(self, trial: int) -> Scheduler:
+    def bracket(self, trial: int) -> RungScheduler:
         """The scheduler that ``trial`` belongs to."""
         if trial not in self._bracket:
             drawn = np.random.default_rng([self._seed, trial, _STREAM]).random()
@@ -74,5 +84,15 @@ class BracketScheduler(Scheduler):
         due = (scheduler.next_promotion() for scheduler in self._inner)
         return next((trial for trial in due if trial is not None), None)
 
+    def closing_promotion(self) -> int | None:
+        """That of the bracket whose trial has come furthest; none once a bracket has a full training."""
+        if any(scheduler.has_full_training for scheduler in self._inner):
+            return None
+        last = [trial for scheduler in self._inner if (trial := scheduler.closing_promotion()) is not None]
+        return max(last, key=lambda trial: self.grant(trial).budget, default=None)
+
     def promote(self, trial: int) -> None:
         self.bracket(trial).promote(trial)
+
+    def observe(self, observation: Observation) -> None:
+        self.bracket(observation.trial).observe(observation)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from optimizers.asha import ASHA, Mode, rung_levels
+from optimizers.asha import ASHA, Mode
 from optimizers.bayesian import BayesianSearch
+from optimizers.rungs import rung_levels
 
 GLANCE_ETA = 1.5
 """At the rungs below ``max_budget // eta`` one in this many goes on: two thirds."""

@@ -55,6 +55,9 @@ class Watcher(Scheduler):
     def next_promotion(self) -> int | None:
         return self._inner.next_promotion()
 
+    def closing_promotion(self) -> int | None:
+        return self._inner.closing_promotion()
+
     def promote(self, trial: int) -> None:
         self._inner.promote(trial)
 
@@ -82,6 +85,9 @@ class StoppingRule(Optimizer):
 
     def validate(self, problem: Problem) -> None:
         self.optimizer.validate(problem)
+
+    def full_trainings(self, problem: Problem) -> float:
+        return self.optimizer.full_trainings(problem)
 
     def scheduler(self, problem: Problem) -> Watcher:
         return self.watch(self.optimizer.scheduler(problem))

@@ -162,6 +162,11 @@ class Study:
         number = self.scheduler.next_promotion()
         return None if number is None else self.trials[number]
 
+    def closing_promotion(self) -> Trial | None:
+        """The paused trial that should run on before the search ends; to be asked where it would end otherwise."""
+        number = self.scheduler.closing_promotion()
+        return None if number is None else self.trials[number]
+
     @property
     def has_updates(self) -> bool:
         """Whether there is anything that the optimizer's history has not yet been told."""
@@ -356,6 +361,8 @@ class Study:
             The running trial; its ``budget`` says up to which step. None when nothing is due now.
         """
         trial = self.next_promotion() or self._new_trial()
+        if trial is None and not self.counts[TrialState.RUNNING]:
+            trial = self.closing_promotion()
         if trial is not None:
             self.apply(self.started(trial, 0, 0.0))
         return trial

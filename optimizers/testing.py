@@ -167,6 +167,8 @@ class _Drive:
                     created += 1
                 elif self.running:
                     self._report(int(self.rng.choice(sorted(self.running))))
+                elif (trial := self._closing_promotion()) is not None:
+                    self._promote(trial)
                 else:
                     break
         if self.ever_paused:
@@ -179,6 +181,11 @@ class _Drive:
     def _promotion(self) -> int | None:
         promotion = self.scheduler.next_promotion()
         self._require(self.scheduler.next_promotion() == promotion, "next_promotion changes nothing")
+        return promotion
+
+    def _closing_promotion(self) -> int | None:
+        promotion = self.scheduler.closing_promotion()
+        self._require(self.scheduler.closing_promotion() == promotion, "closing_promotion changes nothing")
         return promotion
 
     def _promote(self, trial: int) -> None:

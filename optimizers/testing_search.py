@@ -62,7 +62,8 @@ def check_search(factory: Callable[[], Optimizer], problem: Problem) -> None:
     with survives(where, "a search by ask and tell"):
         _run(study, np.random.default_rng(problem.seed))
     at_rest = all(trial.is_over or trial.state is TrialState.PAUSED for trial in study.trials)
-    require(at_rest and study.next_promotion() is None, where, "nothing is due when nothing runs any more")
+    is_due = study.next_promotion() or study.closing_promotion()
+    require(at_rest and is_due is None, where, "nothing is due when nothing runs any more")
     for trial in study.trials:
         if trial.parent is not None:
             require(trial.parent < trial.id, where, "a parent is older than its child", trial)

@@ -333,7 +333,16 @@ class StateMachine:
         if (created := self._proposals.take(self._roster.idle_since)) is not None:
             self._attempts.record(created)
             return self.study.trials[-1]
-        return None
+        return self._closing_promotion()
+
+    def _closing_promotion(self) -> Trial | None:
+        """The trial that is due only because the search would end without it.
+
+        While anything runs it may yet turn out better than what rests, so the choice waits for it.
+        """
+        if self._teams or self._attempts.retries or self._proposals.has_more:
+            return None
+        return self.study.closing_promotion()
 
     def _assign(self, crew: list[Worker], trial: Trial) -> None:
         grant = self.study.grant(trial)
@@ -376,7 +385,7 @@ class StateMachine:
             return
         if self._finale.search_ended is not None:
             self._stop_all(self._finale.search_ended, None)
-        elif not self._proposals.has_more and self.study.next_promotion() is None:
+        elif not self._proposals.has_more and self._closing_promotion() is None:
             self._end_search("completed", None)
 
     def _end_search(self, reason: str, error: Exception | None) -> None:

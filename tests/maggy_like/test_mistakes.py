@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from maggy_like import Experiment, Float, Integer, Searchspace, lagom
+from maggy_like.config import reach_hint
 from maggy_like.errors import EngineError, JournalError, MaggyError, UserError
 from optimizers.asha import ASHA
-from optimizers.base import Optimizer
+from optimizers.base import Optimizer, Problem
 from optimizers.quasi_random import Sobol
+from optimizers.space import SearchSpace
 from optimizers.stopping import MedianRule
 
 SPACE = {"lr": Float(1e-4, 1e-1, log=True), "units": Integer(16, 256)}
@@ -190,4 +192,26 @@ def test_the_first_maggy_s_spelling_is_read(tmp_path: Path) -> None:
 
 def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lagom(train, SPACE, n_trials=3, optimizer="asha", min_budget=1, engine="local", workers=1, directory=tmp_path)
-    assert "ASHA wants n_trials=7 or more here" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "n_trials=3 is few for ModelASHA(eta=3, min_budget=1, " in shown
+    assert "hardly any trial but the best so far will be trained to the end; give n_trials=7 or more" in shown
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "needed"),
+    [
+        (ASHA(mode="stopping"), 27),
+        (MedianRule(ASHA()), 27),
+        (ASHA(brackets=2), 17),
+        (ASHA(brackets=None), 6),
+        (Sobol(), 0),
+        (MedianRule(), 0),
+    ],
+)
+def test_the_hint_comes_whenever_less_than_one_full_training_is_meant(optimizer: Optimizer, needed: int) -> None:
+    """Also behind rules, and in brackets."""
+    space = SearchSpace(SPACE)
+    for n_trials in (1, max(1, needed - 1), max(1, needed), 100):
+        hint = reach_hint(optimizer, Problem(space, max_budget=27, n_trials=n_trials))
+        assert (f"give n_trials={needed} or more" in hint) is (n_trials < needed)
+    assert not reach_hint(optimizer, Problem(space, max_budget=27))

@@ -92,10 +92,10 @@ def test_promotion_is_drained_to_the_end(direction: Direction, seed: int) -> Non
 @pytest.mark.parametrize(
     ("direction", "reached"),
     [
-        # Each is better than all before: two stop at each rung, before one of three may pass.
-        ("max", {1: 2, 3: 2, 9: 2, 27: 21}),
-        # Each is worse than all before: none is ever in the best third as it arrives.
-        ("min", {1: 27}),
+        # Each is better than all before.
+        ("max", {27: 27}),
+        # Each is worse than all before: but for the first, none is ever in the best third as it arrives.
+        ("min", {1: 26, 27: 1}),
     ],
 )
 def test_stopping_looks_at_those_that_came_before(direction: Direction, reached: dict[int, int]) -> None:

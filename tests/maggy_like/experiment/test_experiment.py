@@ -279,18 +279,18 @@ def test_stopping_asha_answers_at_milestones() -> None:
     hand = Hand(ASHA(mode="stopping"), n_trials=3).start()
     worker = hand.join(0)
     assert hand.assigned(worker).milestones == (1, 3)
-    assert hand.report(worker, 1, 1.0, awaiting=True) == [Decided(0, 1, stop=True)]  # floor(1 / 3) go on
+    assert hand.report(worker, 1, 2.0, awaiting=True) == [Decided(0, 1, stop=False)]  # the best so far
+    hand.finish(worker, 2.0)
+    assert hand.report(worker, 1, 1.0, awaiting=True) == [Decided(1, 1, stop=True)]  # floor(2 / 3) go on
     hand.finish(worker, outcome="stopped")
-    assert hand.states() == ["stopped", "running"]
-    hand.report(worker, 1, 2.0, awaiting=True)
-    hand.finish(worker, outcome="stopped")
+    assert hand.states() == ["completed", "stopped", "running"]
     assert hand.report(worker, 1, 3.0, awaiting=True) == [Decided(2, 1, stop=False)]
 
 
 def test_a_worker_lost_after_the_verdict_leaves_a_stopped_trial() -> None:
     hand = Hand(ASHA(mode="stopping"), n_trials=1).start()
     worker = hand.join(0)
-    hand.report(worker, 1, 1.0, awaiting=True)
+    hand.report(worker, 1, math.nan, awaiting=True)
     hand.tell(WorkerLost(worker, "kill -9"))
     assert hand.states() == ["stopped"]
 
@@ -305,9 +305,12 @@ def test_promotion_asha_pauses_and_promotes_the_best() -> None:
     promoted = hand.assigned(worker)
     assert (promoted.trial, promoted.attempt, promoted.budget) == (1, 2, 3)
     hand.finish(worker, 0.5)
+    last = hand.assigned(worker)  # nothing is due any more, so the best at rest is trained to the end
+    assert (last.trial, last.attempt, last.budget) == (1, 3, 9)
+    hand.finish(worker, 0.6)
     assert hand.experiment.ending == "completed"
-    assert hand.states() == ["paused", "paused", "paused"]
-    assert hand.study.trials[1].curve.steps.tolist() == [1, 3]
+    assert hand.states() == ["paused", "completed", "paused"]
+    assert hand.study.trials[1].curve.steps.tolist() == [1, 3, 9]
 
 
 def test_a_parked_worker_gets_a_promotion_that_comes_due() -> None:
