@@ -13,7 +13,7 @@ from typing import Any
 from maggy_like.display.base import LogLine, Snapshot, TrainingLine, WorkerLine
 from maggy_like.errors import OptimizerError
 from maggy_like.experiment import StateMachine
-from maggy_like.experiment.commands import Append, AskOptimizer, Command, Keep, Replace, Send, Show
+from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
 from maggy_like.experiment.inputs import (
     Input,
     StopRequested,
@@ -24,6 +24,7 @@ from maggy_like.experiment.inputs import (
     TrialFinished,
     TrialHeld,
     TrialReported,
+    TrialWaiting,
     WorkerBroken,
     WorkerGone,
     WorkerId,
@@ -46,9 +47,11 @@ from maggy_like.messages import (
     Ready,
     Reported,
     Shutdown,
+    Waiting,
 )
 from maggy_like.proposer.base import Proposer
 from maggy_like.rpc.server import Received, Server
+from maggy_like.write_ahead import WriteAhead
 from optimizers.events import Event
 from optimizers.trial import TrialState
 
@@ -106,11 +109,10 @@ class Driver:
         self._experiment = experiment
         self._proposer = proposer
         self._server = server
-        self._journal = journal
+        self._write_ahead = WriteAhead(journal, keep, self._show)
         self._posted: deque[Input] = deque()
         self._asks: SimpleQueue[AskOptimizer | None] = SimpleQueue()
         self._workers = workers
-        self._keep = keep
         self._timeout = timeout
         self._started = time.monotonic()
         self._wall = time.time() - self._started
@@ -122,8 +124,8 @@ class Driver:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the search itself is over (workers may still be leaving)."""
-        return self._experiment.ending is not None or self.done.is_set()
+        """Whether the search itself is over, and the journal has it (workers may still be leaving)."""
+        return (self._experiment.ending is not None and not self._write_ahead.is_stuck) or self.done.is_set()
 
     def start(self) -> None:
         """Begin to serve."""
@@ -180,7 +182,7 @@ class Driver:
         """Take in what arrives, and carry out what follows from it, until the search is over."""
         self._execute(self._experiment.start(self._now()))
         tick = drawn = stalled = 0.0
-        while not (self._released or self._all_left()):
+        while not (self._released or (self._all_left() and not self._write_ahead.is_stuck)):
             commands: list[Command] = []
             asked = time.monotonic()
             for received in self._server.poll(min(TICK, SNAPSHOT_INTERVAL)):
@@ -193,7 +195,6 @@ class Driver:
             if now - tick >= TICK:
                 commands += self._handle(Tick(stalled))  # at once after the poll: it judges by what has been heard
                 tick, stalled = now, 0.0
-                self._journal.renew()
             if self._timeout is not None and self.elapsed() > self._timeout:
                 self._timeout = None  # told once: a training may follow
                 commands += self._handle(StopRequested("timeout"))
@@ -201,6 +202,8 @@ class Driver:
             if now - drawn >= SNAPSHOT_INTERVAL:
                 drawn = now
                 self.snapshot = self._draw()
+        if self._write_ahead.is_stuck:
+            self._execute([])
 
     def _all_left(self) -> bool:
         """Whether the search is over and everybody knows: a worker that is late must still be told."""
@@ -230,6 +233,8 @@ class Driver:
                 return WorkerSeen(worker)
             case Checkpointed() as message:
                 return TrialCheckpointed(worker, message)
+            case Waiting() as message:
+                return TrialWaiting(worker, message)
             case Opened() as message:
                 return StoreOpened(worker, message)
             case Held() as message:
@@ -249,24 +254,24 @@ class Driver:
 
     def _execute(self, commands: list[Command]) -> None:
         """Carry a round's commands out; all events are safe, in one append, before the first message is sent."""
-        for command in commands:
-            if isinstance(command, Keep) and self._keep is not None:
-                self._keep(command.returned)
-        events = [command.event for command in commands if isinstance(command, Append)]
-        self._journal.append(events)
+        was_stopped = self._released or self._experiment.ending not in (None, "completed", "timeout")
+        ready = self._write_ahead.carry(commands, is_last=was_stopped)
         self._server.acknowledge()
-        for event in events:
-            self.events.put(event)
-        for command in commands:
+        for command in ready:
             match command:
+                case Append(event=event):
+                    self.events.put(event)
                 case Send(worker=worker, message=message):
                     self._server.send(worker, message)
                 case AskOptimizer():
                     self._asks.put(command)
-                case Show(text=text, trial=trial):
-                    self.lines.extend(LogLine(trial, line) for line in text.splitlines())
+                case Show():
+                    self._show(command)
                 case Replace(worker=worker):
                     self.replacements.put(worker)
+
+    def _show(self, command: Show) -> None:
+        self.lines.extend(LogLine(command.trial, line) for line in command.text.splitlines())
 
     def _draw(self) -> Snapshot:
         experiment, study = self._experiment, self._experiment.study

@@ -15,6 +15,7 @@
     ├── TrainingError                    a training failed for good; what it failed of
     └── InfraError                       machines and processes
         ├── EngineError                  the engine cannot provide the gang
+        ├── StoreError                   a disk or store refused for too long
         └── WorkerError                  a worker cannot serve the run
 """
 
@@ -33,6 +34,7 @@ __all__ = [
     "PlatformError",
     "ProtocolError",
     "SearchSpaceError",
+    "StoreError",
     "TrainFunctionError",
     "TrainingError",
     "UserError",
@@ -74,6 +76,10 @@ class InfraError(MaggyError):
 
 class EngineError(InfraError):
     """The engine cannot provide the gang that was asked for."""
+
+
+class StoreError(InfraError):
+    """A disk or store refused what a run had to write or read; go on with ``resume=True`` once it serves again."""
 
 
 class WorkerError(InfraError):

@@ -113,6 +113,14 @@ class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
         check_owner(self.name, self.trial, self.attempt)
 
 
+class Waiting(msgspec.Struct, frozen=True, omit_defaults=True, tag="waiting"):
+    """A trial waits for the store, which refuses; no longer, where no reason is given."""
+
+    trial: int
+    attempt: int
+    reason: str = ""
+
+
 class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):
     """Lines that a trial printed; ``dropped`` more stand only in the trial's log file.
 
@@ -270,7 +278,9 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     reason: str
 
 
-ToDriver = Hello | Ready | Beat | Reported | Checkpointed | Logged | Opened | Held | Finished | Broken | Goodbye
+ToDriver = (
+    Hello | Ready | Beat | Reported | Checkpointed | Waiting | Logged | Opened | Held | Finished | Broken | Goodbye
+)
 ToWorker = Welcome | Assign | Meet | Decided | Kept | Halt | Stop | Abort | Shutdown | Refused | Beat
 
 

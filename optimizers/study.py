@@ -58,7 +58,10 @@ DRIVER_LOST = "driver_lost"
 GANG_LOST = "gang_lost"
 """Kind of failure of an attempt whose whole gang fell, whichever worker brought it down; it does not count either."""
 
-UNCOUNTED = (DRIVER_LOST, GANG_LOST)
+STORE_REFUSED = "store"
+"""Kind of failure of an attempt whose state could not be saved or restored, since the store refused; nor does it."""
+
+UNCOUNTED = (DRIVER_LOST, GANG_LOST, STORE_REFUSED)
 
 
 class Study:

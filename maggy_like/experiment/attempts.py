@@ -13,7 +13,7 @@ from maggy_like.messages import Finished, Reported
 from optimizers.base import Decision
 from optimizers.direction import direction_hint
 from optimizers.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
-from optimizers.study import DRIVER_LOST, GANG_LOST, UNCOUNTED, Study
+from optimizers.study import DRIVER_LOST, GANG_LOST, STORE_REFUSED, UNCOUNTED, Study
 from optimizers.trial import Curve, Failure, Trial, TrialState
 
 NO_FAULT = ("worker_lost", *UNCOUNTED)
@@ -178,7 +178,7 @@ class Attempts:
         else:
             self.record(AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure))
             self.retries.append(trial.id)
-            if failure.kind != DRIVER_LOST:
+            if failure.kind not in (DRIVER_LOST, STORE_REFUSED):  # else it is told of once for all trials
                 self._out.append(Show(f"attempt {trial.attempt} lost: {failure.message}; it will run again", trial.id))
 
     def _is_repeated(self, trial: Trial, failure: Failure) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from maggy_like.messages import Checkpointed, Finished, Held, Opened, Reported
+from maggy_like.messages import Checkpointed, Finished, Held, Opened, Reported, Waiting
 from optimizers.base import Proposal, Wait
 
 
@@ -89,6 +89,14 @@ class TrialCheckpointed:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialWaiting:
+    """A trial waits for the store, or does no longer."""
+
+    worker: WorkerId
+    message: Waiting
+
+
+@dataclass(frozen=True, slots=True)
 class StoreOpened:
     """The first worker of a trial has opened the store at which they meet."""
 
@@ -149,7 +157,7 @@ class StopRequested:
     error: Exception | None = None
 
 
-TrialMessage = Reported | Checkpointed | Opened | Held | Finished
+TrialMessage = Reported | Checkpointed | Waiting | Opened | Held | Finished
 """What a worker says of the attempt that it runs."""
 
 WorkerEvent = (
@@ -159,6 +167,7 @@ WorkerEvent = (
     | WorkerGone
     | TrialReported
     | TrialCheckpointed
+    | TrialWaiting
     | StoreOpened
     | TrialHeld
     | TrialFinished

@@ -28,6 +28,7 @@ from maggy_like.experiment.inputs import (
     WorkerReady,
     WorkerSeen,
 )
+from maggy_like.experiment.outage import STORE_PATIENCE, Outage
 from maggy_like.experiment.proposals import Proposals
 from maggy_like.experiment.roster import Roster
 from maggy_like.experiment.teams import Teams
@@ -42,9 +43,10 @@ from maggy_like.messages import (
     Refused,
     Reported,
     Shutdown,
+    Waiting,
 )
 from optimizers.events import CheckpointSaved, Event
-from optimizers.study import DRIVER_LOST, GANG_LOST, Study
+from optimizers.study import DRIVER_LOST, GANG_LOST, STORE_REFUSED, Study
 from optimizers.trial import Checkpoint, Failure, Trial, TrialState
 
 _UNSEEN = "worker {} on host {!r} does not see the store of this run, so "
@@ -68,6 +70,7 @@ class StateMachine:
         max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
         trial_timeout: Seconds that one attempt may take.
         heartbeat_timeout: Seconds of silence after which a worker counts as lost.
+        store_patience: Seconds that a trial may wait for the store.
 
     Attributes:
         ending: Why the search ended: ``completed`` or the reason it was stopped for; None before.
@@ -87,6 +90,7 @@ class StateMachine:
         max_attempts: int = 3,
         trial_timeout: float | None = None,
         heartbeat_timeout: float = 15.0,
+        store_patience: float = STORE_PATIENCE,
     ) -> None:
         self.study = study
         self.objective = objective
@@ -101,6 +105,7 @@ class StateMachine:
         self._trial_timeout = trial_timeout
         self._heartbeat_timeout = heartbeat_timeout
         self._teams = Teams()
+        self._outage = Outage(store_patience)
         self._out: list[Command] = []
         self._now = 0.0
 
@@ -264,6 +269,8 @@ class StateMachine:
                 self._reported(team, message)
             case Checkpointed():
                 self._saved(team, message)
+            case Waiting():
+                self._out += self._outage.heard(team, worker, message, self._now)
             case Opened():
                 self._teams.opened(team, worker, message)
             case Held():
@@ -288,6 +295,7 @@ class StateMachine:
             self.stale += 1
             return
         team.saved.add(message.name)
+        self._out += self._outage.served(team.trial, self._now)
         self._attempts.record(CheckpointSaved(team.trial, team.attempt, message.step, message.name))
         discard = self._attempts.states.superseded(team.trial)
         self._out.append(Send(team.members[0].id, Kept(team.trial, team.attempt, discard)))
@@ -300,6 +308,7 @@ class StateMachine:
             trial = self.study.trials[team.trial]
             is_cut = self.ending is not None or (self.is_training and not trial.training)
             answer = self._attempts.end(trial, team, is_cut=is_cut)
+            self._settle_outage(trial)
             if answer is not None and trial.training and not answer.stored:
                 self._out.append(Keep(answer.returned))
             self._attempts.sort_retries(training=self.is_training)
@@ -324,8 +333,10 @@ class StateMachine:
         return [] if self._teams else self._roster.crew(self._finale.crew(self.workers.values(), self._now))
 
     def _next_trial(self) -> Trial | None:
-        if self._attempts.retries:
-            return self.study.trials[self._attempts.retries.popleft()]
+        for number in self._attempts.retries:
+            if self._outage.is_due(number, self._now):
+                self._attempts.retries.remove(number)
+                return self.study.trials[number]
         if self.is_training:
             return None
         if (promotion := self.study.next_promotion()) is not None:
@@ -375,10 +386,20 @@ class StateMachine:
         if self._trial_timeout is not None:
             overdue = Failure("timeout", f"took longer than trial_timeout={self._trial_timeout:g} s")
             for team in self._teams:
-                if self._now - team.since > self._trial_timeout:
+                if not team.waits and self._now - team.since - team.excused > self._trial_timeout:
                     self._teams.stop(team, overdue)
-        if self.is_training:
+        if (error := self._outage.error(self._teams, self._now)) is not None:
+            self._end_search("error", error)
+        if self.is_training or self._attempts.retries:
             self._dispatch()
+
+    def _settle_outage(self, trial: Trial) -> None:
+        """See whether an attempt that is over ended since the store refused."""
+        failure = trial.failure
+        if trial.state is TrialState.PENDING and failure is not None and failure.kind == STORE_REFUSED:
+            self._out += self._outage.failed(trial.id, failure.message, self._now)
+        else:
+            self._outage.left(trial.id)
 
     def _close_if_done(self) -> None:
         if self.ending is not None or self._teams or self._attempts.retries:

@@ -67,6 +67,8 @@ class Team:
         failure: What the attempt's end is to be called if it was stopped for a fault (a timeout).
         saved: URLs of the states that the attempt told of.
         ends: How ranks ended, in the order in which that was heard.
+        waits: The members that wait for the store, and since when.
+        excused: Seconds for which any of them did, and that count against no limit.
         held: How many reports ranks had made when they were halted; None while nobody wants them to stop.
     """
 
@@ -78,6 +80,8 @@ class Team:
     failure: Failure | None = None
     saved: set[str] = field(default_factory=set)
     ends: dict[int, Finished | Failure] = field(default_factory=dict)
+    waits: dict[WorkerId, float] = field(default_factory=dict)
+    excused: float = 0.0
     held: dict[int, int] | None = None
 
     def rank(self, worker: WorkerId) -> int:
@@ -93,6 +97,12 @@ class Team:
     def has_ended(self) -> bool:
         """Whether every member has."""
         return len(self.ends) == len(self.members)
+
+    def serve(self, worker: WorkerId, now: float) -> None:
+        """A member waits for the store no longer."""
+        since = min(self.waits.values(), default=now)
+        if self.waits.pop(worker, None) is not None and not self.waits:
+            self.excused += now - since
 
     @property
     def stop_at(self) -> int | None:

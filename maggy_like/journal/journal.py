@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from maggy_like.errors import JournalError
+from maggy_like.errors import JournalError, StoreError
 from maggy_like.journal.place import Place
 from maggy_like.journal.records import Contents, RunHeader, decode, encode
 from optimizers.events import Event
@@ -35,7 +35,8 @@ class Journal:
 
     def begin(self, header: RunHeader) -> None:
         """Write the header of a new journal."""
-        self._append([header])
+        with self._writing():
+            self._append([header])
 
     def read(self) -> Contents:
         """What it holds; go on behind that.
@@ -51,10 +52,12 @@ class Journal:
         """Write events, in one piece; they are safe when this returns.
 
         Raises:
-            JournalError: They cannot be written, or another driver has taken over. Nothing more may be appended.
+            StoreError: They cannot be written just now; nothing of them is there, and they may be appended again.
+            JournalError: Another driver has taken over.
         """
         if events:
-            self._append(events)
+            with self._serving():
+                self._append(events)
 
     def replace(self, header: RunHeader, events: Sequence[Event]) -> str:
         """Put a mended journal in the place of a damaged one; where that is kept."""
@@ -68,9 +71,10 @@ class Journal:
         """Keep holding it; call every few seconds, also when there is nothing to append.
 
         Raises:
-            JournalError: It cannot be written, or another driver has taken over.
+            StoreError: It cannot be written just now.
+            JournalError: Another driver has taken over.
         """
-        with self._writing():
+        with self._serving():
             self._place.renew()
 
     def close(self) -> None:
@@ -78,9 +82,18 @@ class Journal:
         self._place.release()
 
     def _append(self, records: Sequence[RunHeader | Event]) -> None:
-        with self._writing():
-            self._place.append(encode(records, self._last + 1))
+        self._place.append(encode(records, self._last + 1))
         self._last += len(records)
+
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
+        """Turn what a file system raises into an error after which the same may be tried again."""
+        try:
+            yield
+        except JournalError:
+            raise
+        except Exception as error:  # each file system has its own
+            raise StoreError(f"the journal in {self._place.name} cannot be written: {_said(error)}") from error
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -32,6 +32,7 @@ from maggy_like.messages import (
     Shutdown,
     Stop,
     ToWorker,
+    Waiting,
 )
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.watch import Watch
@@ -251,7 +252,7 @@ class Agent:
                 self._start_if_possible()
             case Broken():
                 self._break_down(message.message)
-            case Reported() | Checkpointed() if attempt is not None:
+            case Reported() | Checkpointed() | Waiting() if attempt is not None:
                 attempt.heard(message)
                 self._client.forward(frame)
             case Opened() | Held() if attempt is not None:

@@ -19,6 +19,7 @@ from maggy_like.messages import (
     Stop,
     ToDriver,
     ToWorker,
+    Waiting,
     encode,
 )
 from maggy_like.rpc.limits import MAX_FRAME
@@ -61,7 +62,9 @@ class Attempt:
         self._patience = task.grace
         self._limit = None if self.rank else task.report_timeout  # rank 0 alone reports
         self._grace = min(task.grace, task.report_timeout or task.grace)  # silent for long, it is not about to report
-        self._quiet_since: float | None = time.monotonic()  # None while it waits for the driver's verdict
+        self._quiet_since: float | None = (
+            time.monotonic()
+        )  # None while it waits for the driver's verdict, or for the store
         self._told_stop = False
         self._fault: tuple[str, str] | None = None  # what we end it for
         self._hung_up = False
@@ -110,10 +113,10 @@ class Attempt:
             self.accuse(*DISCONNECTED, kill_at=time.monotonic())
         return message
 
-    def heard(self, message: Reported | Checkpointed | Beat) -> None:
-        """The function has shown that it goes on."""
-        awaiting = isinstance(message, Reported) and message.awaiting
-        self._quiet_since = None if awaiting else time.monotonic()
+    def heard(self, message: Reported | Checkpointed | Waiting | Beat) -> None:
+        """The function has shown that it goes on; silence counts from now, unless it waits for others."""
+        is_kept = message.awaiting if isinstance(message, Reported) else isinstance(message, Waiting) and message.reason
+        self._quiet_since = None if is_kept else time.monotonic()
 
     def held_back(self) -> None:
         """Its reports are not read just now: silence is not its fault."""

@@ -7,14 +7,29 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from maggy_like.state_names import SHARDED, WHOLE, StateName, parse_name, state_url
 from maggy_like.worker.metrics import ReportError
 
-WRITE_PATIENCE = 600.0
-"""Seconds that another rank waits for a state that rank 0 is writing."""
+T = TypeVar("T")
+
+WRITE_PATIENCE = 900.0
+"""Seconds that another rank waits for a state that rank 0 is writing; it may be waiting for the store itself."""
+
+
+class Retry(Protocol):
+    """Does what a store may refuse (see :class:`maggy_like.worker.store_retry.StoreRetry`)."""
+
+    def __call__(self, verb: str, act: Callable[[], T], *answers: type[Exception]) -> T:
+        """What ``act`` gives; ``answers`` are errors that are no refusal."""
+
+
+def once(verb: str, act: Callable[[], T], *answers: type[Exception]) -> T:
+    """Try no second time."""
+    return act()
 
 
 class CheckpointStore:
@@ -27,9 +42,11 @@ class CheckpointStore:
         url: The folder, or None to keep states in memory (a function that runs alone).
         trial: Number of the trial.
         discard: Names of older states to be removed.
+        retry: Does what the store may refuse.
     """
 
-    def __init__(self, url: str | None, trial: int = 0, discard: tuple[str, ...] = ()) -> None:
+    def __init__(self, url: str | None, trial: int = 0, discard: tuple[str, ...] = (), retry: Retry = once) -> None:
+        self._retry = retry
         self._url = url
         self._trial = trial
         self._memory = b""
@@ -65,7 +82,16 @@ class CheckpointStore:
         if self._url is None:
             self._memory = data
         else:
-            _write_whole(self.url_of(name), data)
+            self._retry("written", partial(_write_whole, self.url_of(name), data))
+
+    def keep(self, returned: Any) -> None:
+        """Save what a function returned that is no training.
+
+        Raises:
+            ReportError: It holds what cannot be pickled.
+        """
+        if self._url is not None:
+            save_state(returned_url(self._url), returned, self._retry)
 
     def remove_later(self, name: str) -> None:
         """Have a state removed by the next :meth:`tidy`."""
@@ -94,20 +120,27 @@ class CheckpointStore:
         """
         if self._url is None:
             return _unpickle(self._memory)
-        return load_state(self.url_of(name))
+        return load_state(self.url_of(name), self._retry)
+
+    def await_state(self, name: str) -> Any:
+        """Read a state that rank 0 may still be writing.
+
+        Raises:
+            ReportError: None has come for ``WRITE_PATIENCE``.
+        """
+        return await_state(self.url_of(name), self._retry)
 
 
-def load_state(url: str) -> Any:
+def load_state(url: str, retry: Retry = once) -> Any:
     """Read a state that was saved whole.
 
     Raises:
         FileNotFoundError: There is none.
     """
-    fs, path = _open_file_system(url)
-    return _unpickle(fs.cat_file(path))
+    return _unpickle(retry("read", partial(_read, url), FileNotFoundError))
 
 
-def await_state(url: str) -> Any:
+def await_state(url: str, retry: Retry = once) -> Any:
     """Read a state that rank 0 may still be writing.
 
     Raises:
@@ -116,7 +149,7 @@ def await_state(url: str) -> Any:
     waited, pause = 0.0, 0.01
     while True:
         try:
-            return load_state(url)
+            return load_state(url, retry)
         except FileNotFoundError:
             if waited >= WRITE_PATIENCE:
                 raise ReportError(
@@ -128,13 +161,13 @@ def await_state(url: str) -> Any:
         pause = min(2 * pause, 1.0)
 
 
-def save_state(url: str, returned: Any) -> None:
+def save_state(url: str, returned: Any, retry: Retry = once) -> None:
     """Save what a function returned.
 
     Raises:
         ReportError: It holds what cannot be pickled.
     """
-    _write_whole(url, _pickle("what the function returned", returned))
+    retry("written", partial(_write_whole, url, _pickle("what the function returned", returned)))
 
 
 @contextlib.contextmanager
@@ -208,6 +241,11 @@ def _unpickle(data: bytes) -> Any:
             for name, value in attributes.items():
                 if vars(it).get(name) is not value:
                     type.__setattr__(it, name, value)
+
+
+def _read(url: str) -> bytes:
+    fs, path = _open_file_system(url)
+    return bytes(fs.cat_file(path))
 
 
 def _write_whole(url: str, data: bytes) -> None:

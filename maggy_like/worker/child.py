@@ -37,9 +37,10 @@ from maggy_like.worker.checkpoints import CheckpointStore
 from maggy_like.worker.failures import as_told, format_message, format_traceback, kind_of
 from maggy_like.worker.invoke import arguments_for
 from maggy_like.worker.load import load_train_fn
-from maggy_like.worker.reporter import BudgetUsed, Reporter, TrialStopped
+from maggy_like.worker.reporter import BudgetUsed, Reporter
 from maggy_like.worker.returned import read_returned
-from maggy_like.worker.sender import Sender
+from maggy_like.worker.sender import Sender, TrialStopped
+from maggy_like.worker.store_retry import StoreRetry
 from maggy_like.worker.task import WorkerTask
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ def serve(
     done, process = 0, os.getpid()
     while (trials is None or done < trials) and (assigned := service.assignments.get()) is not None:
         assign, sender = assigned
-        reporter = Reporter.for_trial(assign, CheckpointStore(task.store, assign.trial, assign.discard), sender)
+        retry = StoreRetry(task.store, sender, assign.trial, assign.attempt)
+        store = CheckpointStore(task.store, assign.trial, assign.discard, retry)
+        reporter = Reporter.for_trial(assign, store, sender)
         enter = partial(join, assign, task, sender, service)
         finished = run_attempt(train_fn, parameters, reporter, assign, task, enter)
         if os.getpid() != process:  # a fork that train_fn made and let return; the trial has one end

@@ -6,6 +6,7 @@ import sys
 import traceback
 
 from maggy_like.worker.metrics import ReportError
+from maggy_like.worker.store_retry import StoreFault
 
 MAX_TEXT = 100_000
 """Characters of a message or traceback that are told; an exception may quote a whole data set."""
@@ -18,6 +19,8 @@ def kind_of(error: BaseException) -> str:
     """The kind of failure that an exception is."""
     if isinstance(error, ReportError):
         return "report"
+    if isinstance(error, StoreFault):
+        return "store"
     distributed = sys.modules.get("torch.distributed")
     is_collective = (distributed is not None and isinstance(error, distributed.DistError)) or (
         isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _BACKENDS)

@@ -14,14 +14,10 @@ from maggy_like.messages import Assign
 from maggy_like.worker.checkpoints import CheckpointStore
 from maggy_like.worker.metrics import ReportError, as_number, as_step, check_name, pick_objective
 from maggy_like.worker.saves import Saves
-from maggy_like.worker.sender import Sender
+from maggy_like.worker.sender import Sender, TrialStopped
 
 if TYPE_CHECKING:
     import torch
-
-
-class TrialStopped(BaseException):
-    """The trial was told to stop. No ``Exception``: a bare ``except Exception`` must not eat it."""
 
 
 class BudgetUsed(BaseException):
@@ -235,6 +231,9 @@ class Reporter:
         sharded tensors (FSDP) is written by all, each its shards, while the training goes on. If that fails, the
         next ``checkpoint`` or :meth:`restore`, or the end of the function, raises it on all of them.
 
+        A store that refuses (a full disk, a server that is away) is no fault of the trial: this call waits and tries
+        again until the store serves. Where all write, the attempt ends instead, and is followed by another.
+
         Args:
             state: What :meth:`restore` shall give back: weights, optimizer state, the step.
         """
@@ -254,6 +253,10 @@ class Reporter:
     def settle(self) -> None:
         """Wait until all that was saved is written. Called by the runtime as the function returns."""
         self._saves.settle()
+
+    def keep(self, returned: Any) -> None:
+        """Save what the function returned, if that is no training's. Called by the runtime."""
+        self._saves.keep(returned)
 
     def finish(self) -> None:
         """Tell the driver of the newest saved state, if it does not know. Called by the runtime."""

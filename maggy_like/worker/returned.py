@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, SupportsFloat
 from maggy_like.attributes import as_attributes
 from maggy_like.fields import MAX_NESTED, is_flat
 from maggy_like.messages import Assign, Finished
-from maggy_like.worker.checkpoints import returned_url, save_state
 from maggy_like.worker.metrics import ReportError, as_number, check_name, is_encodable, pick_objective, shortened
 from maggy_like.worker.reporter import Reporter
 from maggy_like.worker.task import WorkerTask
@@ -42,7 +41,7 @@ def read_returned(returned: object, reporter: Reporter, assign: Assign, task: Wo
         return Finished(trial, attempt, "returned", found.value, found.metrics, attributes=found.attributes)
     if is_flat(returned, MAX_NESTED) and is_plain(returned):
         return Finished(trial, attempt, "returned", returned=returned)
-    save_state(returned_url(task.store), returned)
+    reporter.keep(returned)
     return Finished(trial, attempt, "returned", stored=True)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from maggy_like.messages import Beat, Checkpointed
 from maggy_like.state_names import SHARDED
-from maggy_like.worker.checkpoints import CheckpointStore, await_state
+from maggy_like.worker.checkpoints import CheckpointStore
 from maggy_like.worker.metrics import ReportError
 from maggy_like.worker.sender import Sender
 
@@ -85,7 +85,7 @@ class Saves:
         if not self._newest.endswith(SHARDED):
             is_rank_0_writing = not self._is_main and self._newest != self._given
             if is_rank_0_writing:
-                return await_state(self._store.url_of(self._newest))
+                return self._store.await_state(self._newest)
             return self._store.load(self._newest)
         if into is None:
             raise ReportError(
@@ -123,6 +123,10 @@ class Saves:
         if self._untold is not None:
             self.settle()
             self._tell(step if self._step is None else self._step)
+
+    def keep(self, returned: Any) -> None:
+        """Save what a function returned that is no training."""
+        self._store.keep(returned)
 
     def tidy(self) -> None:
         """Remove what is of no use now that the function has ended; what the driver is late to say is left."""

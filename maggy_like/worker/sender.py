@@ -12,6 +12,10 @@ from maggy_like.worker.channel import Disconnected
 from maggy_like.worker.metrics import ReportError, pick_objective
 
 
+class TrialStopped(BaseException):
+    """The trial was told to stop. No ``Exception``: a bare ``except Exception`` must not eat it."""
+
+
 class Gate:
     """Lets the ranks of an attempt stop in the same report.
 

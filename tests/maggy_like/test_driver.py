@@ -46,14 +46,12 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     journal.close()
 
 
-@pytest.mark.parametrize("part", ["_server.poll", "_journal.append", "_journal.renew", "_experiment.handle"])
+@pytest.mark.parametrize("part", ["_server.poll", "_write_ahead.carry", "_experiment.handle"])
 def test_what_fails_in_the_loop_ends_the_driver_with_that_error(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     owner, name = part.split(".")
     monkeypatch.setattr(getattr(driver, owner), name, fail)
-    if part == "_journal.append":
-        monkeypatch.setattr(driver, "_execute", lambda commands: driver._journal.append([]))
     driver.start()
     assert driver.done.wait(PATIENCE)
     assert isinstance(driver.error, Broken)

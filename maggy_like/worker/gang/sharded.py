@@ -21,6 +21,7 @@ import torch.distributed as dist
 from fsspec.implementations.local import LocalFileSystem
 
 from maggy_like.worker.checkpoints import naming
+from maggy_like.worker.store_retry import StoreFault, is_store_fault
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlanner
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 class ShardedStateError(RuntimeError):
     """A sharded state could not be saved or loaded."""
+
+
+class ShardedStoreError(ShardedStateError, StoreFault):
+    """A sharded state could not be saved or loaded since the store refused; every rank raises it."""
 
 
 class IncompleteStateError(ShardedStateError):
@@ -68,14 +73,15 @@ class Saving:
         """Wait for its end.
 
         Raises:
-            ShardedStateError: It failed, on this rank or another.
+            ShardedStoreError: The store refused it, to this rank or another.
+        ShardedStateError: It failed otherwise.
         """
         from torch.distributed.checkpoint.api import CheckpointException
 
         try:
             self._future.result()
         except (Exception, CheckpointException) as error:  # the latter is no Exception
-            raise ShardedStateError(f"the state could not be saved to {self._url}: {_reason(error)}") from error
+            raise _failure(error)(f"the state could not be saved to {self._url}: {_reason(error)}") from error
 
 
 class _Pending:
@@ -114,10 +120,14 @@ def save(url: str, state: dict[str, Any]) -> Saving:
     }
     _finish_pending()
     fs, path = fsspec.core.url_to_fs(url)
-    if fs.exists(_metadata(path)):
+    try:
+        is_whole = fs.exists(_metadata(path))
+        if isinstance(fs, LocalFileSystem):
+            os.makedirs(path, 0o700, exist_ok=True)  # on this machine's disks, for the user alone
+    except Exception as error:
+        raise _failure(error)(f"the state could not be saved to {url}: {_reason(error)}") from error
+    if is_whole:
         raise FileExistsError(f"{url} holds a whole state already; save each state to a folder of its own")
-    if isinstance(fs, LocalFileSystem):
-        os.makedirs(path, 0o700, exist_ok=True)  # on this machine's disks, for the user alone
     future = async_save(
         parts,
         storage_writer=_writer(url),
@@ -159,6 +169,8 @@ def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
         raise IncompleteStateError(
             f"{url} holds no whole state: there is no {_metadata('')[1:]}, which is written last"
         ) from None
+    except Exception as error:
+        raise _failure(error)(f"the state of {url} could not be loaded: {_reason(error)}") from error
     flat = _flatten(into)
     _compare(url, set(metadata.state_dict_metadata), set(flat))
     alone = not dist.is_initialized()
@@ -173,7 +185,7 @@ def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
                 no_dist=alone,
             )
     except (Exception, CheckpointException) as error:  # the latter is no Exception
-        raise ShardedStateError(f"the state of {url} could not be loaded: {_reason(error)}") from error
+        raise _failure(error)(f"the state of {url} could not be loaded: {_reason(error)}") from error
     _put_back(into, flat, "")
     return into
 
@@ -192,6 +204,12 @@ def _compare(url: str, saved: set[str], wanted: set[str]) -> None:
             "at most are named); make it as it was made for saving; get_state_dict() of torch.distributed.checkpoint."
             "state_dict fills in what an optimizer remembers"
         )
+
+
+def _failure(error: BaseException) -> type[ShardedStateError]:
+    """What to raise: all ranks know of all failures, and so raise the same."""
+    causes = [failure[0] for failure in getattr(error, "failures", {None: (error,)}).values()]
+    return ShardedStoreError if all(map(is_store_fault, causes)) else ShardedStateError
 
 
 def _reason(error: BaseException) -> str:

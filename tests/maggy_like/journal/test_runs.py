@@ -16,10 +16,11 @@ import train_functions as fns
 from gate import Gate
 
 from maggy_like import Float, Result, job, lagom
-from maggy_like.errors import ConfigError, JournalError
+from maggy_like.errors import ConfigError, JournalError, StoreError
 from maggy_like.experiment import StateMachine
 from maggy_like.journal import place_of, read_journal
 from maggy_like.journal.local import LocalPlace
+from maggy_like.write_ahead import WriteAhead
 from optimizers.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.trial import TrialState
 
@@ -190,7 +191,9 @@ def test_a_store_that_is_gone_ends_the_search(search: Any, monkeypatch: pytest.M
         raise PermissionError("the key was withdrawn")
 
     journal = f"memory://{uuid.uuid4().hex}"
-    with pytest.raises(JournalError, match=r"in memory://.*/run cannot be written: the key was withdrawn; make room"):
+    monkeypatch.setattr("maggy_like.driver.WriteAhead", partial(WriteAhead, patience=0.5))
+    told = r"in memory://.*/run cannot be written: the key was withdrawn, for \d+ s now; make room"
+    with pytest.raises(StoreError, match=told):
         search(fns.climb, engine="local", workers=2, journal=journal, n_trials=500, callbacks=[leave])
     monkeypatch.undo()
     before = read_journal(place_of(f"{journal}/run"))

@@ -17,7 +17,7 @@ import pytest
 from maggy_like.messages import Assign, Broken, Finished, Ready, Reported, Stop, ToWorker, decode_to_driver, encode
 from maggy_like.worker import child
 from maggy_like.worker.channel import Channel
-from maggy_like.worker.checkpoints import load_state, returned_url
+from maggy_like.worker.checkpoints import CheckpointStore, load_state, returned_url
 from maggy_like.worker.failures import MAX_TEXT
 from maggy_like.worker.reporter import Reporter
 from maggy_like.worker.sender import Sender
@@ -168,7 +168,8 @@ def end_of(train_fn: Callable[[], Any], **fields: Any) -> Finished:
     """How a run of a function ends, as the driver hears it."""
     parameters = inspect.signature(train_fn).parameters.values()
     task = task_of(**fields)
-    finished = child.run_attempt(train_fn, parameters, Reporter(), ASSIGN, task, lambda: None)
+    reporter = Reporter(store=CheckpointStore(task.store or None))
+    finished = child.run_attempt(train_fn, parameters, reporter, ASSIGN, task, lambda: None)
     frame = encode(finished)
     assert len(frame) < 10 * MAX_TEXT
     return decode_to_driver(frame)  # type: ignore[return-value]

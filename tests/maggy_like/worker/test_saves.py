@@ -154,7 +154,7 @@ def test_a_rank_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Monke
     rank, pauses = Rank(tmp_path, 1, 2), []
     monkeypatch.setattr(checkpoints.time, "sleep", pauses.append)
     rank.saves.save("state")
-    with pytest.raises(ReportError, match=r"no file://.*2-1\.pkl for 600 s; all ranks must call checkpoint\(\)"):
+    with pytest.raises(ReportError, match=r"no file://.*2-1\.pkl for 900 s; all ranks must call checkpoint\(\)"):
         rank.saves.restore(None)
     assert sum(pauses) == pytest.approx(checkpoints.WRITE_PATIENCE, abs=1)
 

@@ -21,9 +21,10 @@ from torch.distributed.tensor import DTensor
 
 from maggy_like.messages import Assign, Checkpointed, Place, decode_to_driver
 from maggy_like.worker.checkpoints import CheckpointStore
+from maggy_like.worker.failures import kind_of
 from maggy_like.worker.gang import sharded
 from maggy_like.worker.gang.parallel import ensure_process_group, prepare
-from maggy_like.worker.gang.sharded import IncompleteStateError, ShardedStateError, is_sharded
+from maggy_like.worker.gang.sharded import IncompleteStateError, ShardedStateError, ShardedStoreError, is_sharded
 from maggy_like.worker.metrics import ReportError
 from maggy_like.worker.saves import Saves
 from maggy_like.worker.sender import Sender
@@ -158,12 +159,13 @@ def fail_on_rank_1(folder: str) -> State:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
     save_and_report(2)
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    with pytest.raises(ShardedStateError, match="on rank 1, OSError") as raised:
+    with pytest.raises(ShardedStoreError, match="on rank 1, OSError") as raised:
         saves.save({"model": weights, "step": 3})
     restored = saves.restore({"model": weights, "step": 0})["step"]
     save_and_report(4)
     told = [message for frame in frames if isinstance(message := decode_to_driver(frame), Checkpointed)]
-    return {"raised": str(raised.value), "restored": restored, "told": [message.step for message in told]}
+    kind = kind_of(raised.value)
+    return {"raised": str(raised.value), "kind": kind, "restored": restored, "told": [message.step for message in told]}
 
 
 class Unpicklable:
@@ -229,6 +231,7 @@ def test_an_interrupted_save_is_not_loaded(saved: tuple[list[str], list[State]],
 def test_where_one_rank_cannot_write_all_raise_it_in_the_next_save(run_ranks: Any, tmp_path: Path) -> None:
     first, second = run_ranks(fail_on_rank_1, 2, str(tmp_path))
     assert first == {**second, "told": [1, 4]}
+    assert second["kind"] == "store"  # uncounted: it runs again, on all ranks
     assert second["restored"] == 1
     assert second["told"] == []
     assert sorted(path.name for path in (tmp_path / "00000").iterdir()) == ["1-1.dcp", "1-3.dcp"]
@@ -245,6 +248,13 @@ def test_any_file_system(run_ranks: Any) -> None:
 @pytest.mark.e2e
 def test_objects_of_a_script_s_own_classes(run_ranks: Any, tmp_path: Path) -> None:
     assert run_ranks(with_classes_of_a_script, 2, tmp_path.as_uri()) == [3, 3]
+
+
+@pytest.mark.parametrize("act", [sharded.save, sharded.load])
+def test_a_store_that_refuses_at_once_is_the_store_s_fault(tmp_path: Path, act: Any) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ShardedStoreError, match=r"file/1\.dcp.*NotADirectoryError"):
+        act(str(tmp_path / "file" / "1.dcp"), {"a": torch.zeros(1)})
 
 
 def test_what_cannot_be_pickled_is_told_at_once() -> None:
