@@ -11,7 +11,10 @@ import importlib
 
 from benchmarks.common import parser, publish
 
-PARTS: tuple[str, ...] = ("races",)
+PARTS: tuple[str, ...] = (
+    "outage",
+    "races",
+)
 
 
 def main() -> None:
