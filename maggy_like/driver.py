@@ -226,10 +226,12 @@ class Driver:
                 return TrialFinished(worker, message)
             case Logged(trial=trial) if not self._experiment.runs(worker, trial):
                 return WorkerSeen(worker)
-            case Logged(trial=trial, lines=lines, dropped=dropped, rank=rank):
+            case Logged(trial=trial, lines=lines, dropped=dropped, rank=rank, live=live):
                 self.lines.extend(LogLine(trial, line, rank) for line in lines)
                 if dropped:
                     self.lines.append(LogLine(trial, f"... {dropped} more lines stand in the trial's log file", rank))
+                if live or not (lines or dropped):
+                    self.lines.append(LogLine(trial, live, rank, live=True))
                 return WorkerSeen(worker)
             case Checkpointed() as message:
                 return TrialCheckpointed(worker, message)

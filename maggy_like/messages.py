@@ -126,6 +126,8 @@ class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):
 
     Attributes:
         rank: Whose lines, where several workers run the trial together.
+        live: What the line after them shows now, which is still being written or redrawn, such as a progress bar. The
+            next message of the same trial and rank says what has become of it.
     """
 
     trial: Number
@@ -133,6 +135,7 @@ class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):
     lines: Annotated[list[Line], Meta(max_length=1000)]
     dropped: Count = 0
     rank: Number | None = None
+    live: Line = ""
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):

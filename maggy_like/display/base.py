@@ -114,11 +114,13 @@ class LogLine:
 
     Attributes:
         rank: Which of a trial's workers wrote it, where there are several.
+        live: Whether it may yet change, as a progress bar does: the trial's next line of that rank takes its place.
     """
 
     trial: int | None
     text: str
     rank: int | None = None
+    live: bool = False
 
 
 class Display(Protocol):

@@ -9,6 +9,7 @@ from IPython.display import DisplayHandle, display
 
 from maggy_like.display import html, text
 from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.display.live import LiveLines
 
 REDRAW_SECONDS = 0.5
 """A full log box is some 200 kB, and Jupyter drops what a kernel sends beyond 1 MB a second."""
@@ -28,6 +29,7 @@ class NotebookDisplay:
 
     def __init__(self) -> None:
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
+        self._live = LiveLines()
         self._trimmed = 0
         self._bests: list[tuple[float, float]] = []
         self._drawn = 0.0
@@ -48,7 +50,7 @@ class NotebookDisplay:
         self._draw(snapshot, final=True)
 
     def _take(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        new = text.readable(lines)
+        new = self._live.take(snapshot, lines)
         self._trimmed += max(0, len(self._log) + len(new) - LOG_LINES)
         self._log.extend(new)
         value = snapshot.best_value
@@ -61,9 +63,10 @@ class NotebookDisplay:
             self._handle.update(self._bundle(snapshot, final), raw=True)  # type: ignore[no-untyped-call]
 
     def _bundle(self, snapshot: Snapshot, final: bool = False) -> dict[str, str]:
-        newest = [text.prefix(line) + line.text for line in list(self._log)[-PLAIN_LINES:]]
+        log = [*self._log, *([] if final else self._live.lines.values())]
+        newest = [text.prefix(line) + line.text for line in log[-PLAIN_LINES:]]
         state = text.summary(snapshot) if final else [text.status(self._first, snapshot)]
         return {
-            "text/html": html.page(self._first, snapshot, self._bests, self._log, self._trimmed),
+            "text/html": html.page(self._first, snapshot, self._bests, log, self._trimmed),
             "text/plain": "\n".join([*state, *newest]),
         }

@@ -7,10 +7,14 @@ from collections.abc import Sequence
 
 from maggy_like.display import text
 from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.display.live import Key, LiveLines
 
 STATUS_SECONDS = 5.0
 QUIET_SECONDS = 60.0
 """A status that says nothing new comes this seldom, so that a job of hours leaves a log one can read."""
+
+LIVE_SECONDS = 30.0
+"""What a trial redraws in place, such as a progress bar, comes this often, and once when it is finished."""
 
 
 class PlainDisplay:
@@ -25,20 +29,35 @@ class PlainDisplay:
     _first: Snapshot
     _last: Snapshot
 
+    def __init__(self) -> None:
+        self._live = LiveLines()
+        self._shown: dict[Key, float] = {}
+
     def start(self, snapshot: Snapshot) -> None:
         self._first = self._last = snapshot
         name, directory = text.clean(snapshot.name), text.clean(snapshot.directory)
         _write([f"{name}: {text.goal(snapshot)}, files in {directory}"])
 
     def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        out = [text.prefix(line) + line.text for line in text.readable(lines)]
+        out = [
+            text.prefix(line) + line.text for line in (*self._live.take(snapshot, lines), *self._due_states(snapshot))
+        ]
         if self._is_due(snapshot):
             out.append(text.status(self._first, snapshot))
             self._last = snapshot
         _write(out)
 
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        _write([text.prefix(line) + line.text for line in text.readable(lines)] + text.summary(snapshot))
+        finished = self._live.take(snapshot, lines)
+        _write([text.prefix(line) + line.text for line in finished] + text.summary(snapshot))
+
+    def _due_states(self, snapshot: Snapshot) -> list[LogLine]:
+        """Lines that are still being redrawn, now and then."""
+        states, now = self._live.lines, snapshot.elapsed
+        self._shown = {key: self._shown.get(key, now) for key in states}
+        due = [key for key, shown in self._shown.items() if now - shown >= LIVE_SECONDS]
+        self._shown |= dict.fromkeys(due, now)
+        return [states[key] for key in due]
 
     def _is_due(self, snapshot: Snapshot) -> bool:
         last, waited = self._last, snapshot.elapsed - self._last.elapsed

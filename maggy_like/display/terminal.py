@@ -14,6 +14,7 @@ from rich.text import Text
 
 from maggy_like.display import text
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from maggy_like.display.live import LiveLines
 from maggy_like.display.plain import PlainDisplay
 from optimizers.trial import TrialState
 
@@ -51,6 +52,7 @@ class TerminalDisplay:
         # Without markup: rich would read a "[red]" that the caller prints as an order.
         self._console = console or Console(markup=False, emoji=False, highlight=False)
         self._fallback: PlainDisplay | None = None
+        self._lines = LiveLines()
 
     def start(self, snapshot: Snapshot) -> None:
         self._first, self._drawn = snapshot, snapshot.elapsed
@@ -75,10 +77,11 @@ class TerminalDisplay:
         if self._fallback is not None:
             self._fallback.update(snapshot, lines)
             return
+        finished = self._lines.take(snapshot, lines)
         if due := snapshot.elapsed - self._drawn >= REDRAW_SECONDS:
             self._drawn = snapshot.elapsed
             self._live.update(self._region(snapshot))
-        if not self._print_log(lines) and due:  # printing draws the region anew as well
+        if not self._print_log(finished) and due:  # printing draws the region anew as well
             self._live.refresh()
 
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
@@ -86,7 +89,7 @@ class TerminalDisplay:
             self._fallback.finish(snapshot, lines)
             return
         try:
-            self._print_log(lines)
+            self._print_log(self._lines.take(snapshot, lines))
         finally:
             self._release()
         summary = [Text(line) for line in text.summary(snapshot)]
@@ -94,9 +97,7 @@ class TerminalDisplay:
         self._print(summary)
 
     def _print_log(self, lines: Sequence[LogLine]) -> bool:
-        shown = [
-            Text.assemble((text.prefix(line), _trial_style(line.trial)), line.text) for line in text.readable(lines)
-        ]
+        shown = [Text.assemble((text.prefix(line), _trial_style(line.trial)), line.text) for line in lines]
         if shown:
             self._print(shown)
         return bool(shown)
@@ -119,7 +120,9 @@ class TerminalDisplay:
         best.append(f"  {text.config_text(snapshot.best_config or {})}", style="not bold")
         room = max(1, min(text.MAX_WORKERS, self._console.height - _HEADER_LINES))
         shown, others = text.busiest(snapshot.workers, room)
+        live = list(self._lines.lines.values())[: max(0, room - len(shown))]
         parts: list[RenderableType] = [
+            *(Text.assemble((text.prefix(line), _trial_style(line.trial)), line.text) for line in live),
             Text("─" * width, style="dim"),
             headline,
             *([_search_bar(snapshot, width), _counts(snapshot)] if text.searches(snapshot) else []),

@@ -106,7 +106,7 @@ class Agent:
         self._watch.poll(self._patience())
         self._hold_back()
         now = time.monotonic()
-        if self._attempt is not None and now >= self._attempt.log_at:
+        if self._attempt is not None and (due := self._attempt.log_due) is not None and now >= due:
             self._forward_log(self._attempt)
         if now >= self._client.due:
             self._client.beat()

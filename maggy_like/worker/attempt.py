@@ -35,6 +35,9 @@ TOO_LARGE = f"sent a message of {{}} bytes, past the limit of {MAX_FRAME}; repor
 HANGUP_PATIENCE = 1.0
 """Seconds in which a child whose connection has ended must have exited, else it is killed."""
 
+REDRAW_INTERVAL = 0.5
+"""Seconds between two states of a line that is redrawn, where nothing else is printed."""
+
 
 class Attempt:
     """One attempt, from the moment its child has the assignment to its end.
@@ -48,7 +51,6 @@ class Attempt:
         rank: The child's, where several workers run the attempt together.
         output: What the child prints, if it is captured.
         kill_at: When it is to be killed, if so.
-        log_at: When what it has printed may be passed on again.
         is_unheard: Whether something that it said could not be passed on; then no end that it tells counts.
     """
 
@@ -69,7 +71,7 @@ class Attempt:
         self._fault: tuple[str, str] | None = None  # what we end it for
         self._hung_up = False
         self._interval = task.interval
-        self.log_at = time.monotonic()
+        self._log_at = self._redraw_at = time.monotonic()
 
     @property
     def is_wide(self) -> bool:
@@ -79,8 +81,16 @@ class Attempt:
     @property
     def due(self) -> float | None:
         """When there is something to check or to pass on, if ever."""
-        due = [self._check_at, self.log_at if self.output is not None and self.output.has_lines else None]
-        return min((at for at in due if at is not None), default=None)
+        return min((at for at in (self._check_at, self.log_due) if at is not None), default=None)
+
+    @property
+    def log_due(self) -> float | None:
+        """When what was printed is to be passed on, if anything was."""
+        if self.output is None:
+            return None
+        if self.output.has_lines:
+            return self._log_at
+        return self._redraw_at if self.output.is_redrawn else None
 
     @property
     def _check_at(self) -> float | None:
@@ -156,15 +166,16 @@ class Attempt:
 
     def put_off_log(self) -> None:
         """Pass on nothing of what is printed for an interval."""
-        self.log_at = time.monotonic() + self._interval
+        now = time.monotonic()
+        self._log_at, self._redraw_at = now + self._interval, now + max(self._interval, REDRAW_INTERVAL)
 
     def take_log(self) -> Logged | None:
         """What was printed since the last call, if anything."""
         self.put_off_log()
-        lines, dropped = self.output.take() if self.output is not None else ([], 0)
-        if not lines and not dropped:
+        if self.output is None or not (self.output.has_lines or self.output.is_redrawn):
             return None
-        return Logged(self.assign.trial, self.assign.attempt, lines, dropped, self.rank)
+        lines, dropped, live = self.output.take()
+        return Logged(self.assign.trial, self.assign.attempt, lines, dropped, self.rank, live)
 
     def verdict(self, finished: Finished) -> Finished:
         """What the driver hears of an end that the child told."""

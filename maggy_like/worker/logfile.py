@@ -35,31 +35,43 @@ class LogFile:
 
     def __init__(self, folder: str, name: str, cap: int = MAX_FILE) -> None:
         self.error: OSError | None = None
+        self._path = Path(folder) / name
+        self._cap = cap
         self._left_out = 0
         self._end = b""
-        self._room = 0
+        self._live = b""
+        self._live_from = 0
+        self._room: int | None = None  # until the first output comes: a silent trial has no file
         self._file: FileIO | None = None
-        path = Path(folder) / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._file = FileIO(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600))
-            self._room = max(0, cap - self._file.tell())
-        except OSError as error:
-            self.error = error
 
-    def write(self, data: bytes) -> None:
-        """Take in what was printed."""
-        if self._room:
-            head = data[: self._room]
+    def write(self, lines: bytes) -> None:
+        """Take in finished lines, in the place of what :meth:`show` has shown."""
+        room = self._open() if self._room is None else self._room
+        self._withdraw()
+        if room:
+            head = lines[:room]
             written = self._append(head)
-            self._room = self._room - written if written == len(head) else 0
-            data = data[written:]
-        if data:
-            self._left_out += len(data)
-            self._end = (self._end + data[-MAX_END:])[-MAX_END:]
+            room = room - written if written == len(head) else 0
+            lines = lines[written:]
+        self._room = room
+        if lines:
+            self._left_out += len(lines)
+            self._end = (self._end + lines[-MAX_END:])[-MAX_END:]
+
+    def show(self, live: bytes) -> None:
+        """Have ``live``, which may yet change, stand at the end of the file."""
+        if live == self._live:
+            return
+        room = self._room = self._open() if self._room is None else self._room
+        self._withdraw()
+        if self._file is not None and 0 < len(live) < room:
+            self._live_from = self._size()
+            self._live = live[: self._append(live)]
 
     def close(self) -> None:
         """Write what is known of the end, and close."""
+        if self._end:
+            self._withdraw()
         if (left_out := self._left_out - len(self._end)) > 0:
             cut, _, last = self._end.partition(b"\n")
             self._append(f"\n... {left_out + len(cut) + 1} bytes left out ...\n".encode() + last)
@@ -68,6 +80,28 @@ class LogFile:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
+
+    def _open(self) -> int:
+        """Make or open the file; how much of the beginning of the output it still takes."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._file = FileIO(self._path, "a", opener=lambda name, flags: os.open(name, flags, 0o600))
+            return max(0, self._cap - self._file.tell())
+        except OSError as error:
+            self.error = error
+            return 0
+
+    def _withdraw(self) -> None:
+        """Take back what was shown, unless another attempt of the trial has written behind it."""
+        if self._live and self._file is not None:
+            with contextlib.suppress(OSError):
+                if self._size() == self._live_from + len(self._live):
+                    self._file.truncate(self._live_from)
+        self._live = b""
+
+    def _size(self) -> int:
+        assert self._file is not None
+        return os.fstat(self._file.fileno()).st_size
 
     def _append(self, data: bytes) -> int:
         """Write as much as can be; how many bytes those were."""

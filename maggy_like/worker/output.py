@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from typing import NamedTuple
 
 from maggy_like.worker.logfile import MAX_FILE, LogFile, log_name
+from maggy_like.worker.screen import Screen
 
 MAX_LINES = 200
 """Lines a batch that go to the driver; the rest is counted."""
@@ -19,6 +21,20 @@ MAX_BATCH = 100_000
 _TAIL = 20
 _READ = 1 << 18
 _LARGEST_PIPE = 1 << 20
+
+
+class Printed(NamedTuple):
+    """What goes to the driver.
+
+    Attributes:
+        lines: Finished lines.
+        dropped: How many more were left out.
+        live: What the line that is being written or redrawn, such as a progress bar, shows now.
+    """
+
+    lines: list[str]
+    dropped: int
+    live: str
 
 
 class TrialOutput:
@@ -35,7 +51,8 @@ class TrialOutput:
     def __init__(self, output: int, folder: str, trial: int, rank: int = 0, *, cap: int = MAX_FILE) -> None:
         os.set_blocking(output, False)
         self._output = output
-        self._rest = b""
+        self._screen = Screen()
+        self._live = ""
         self._lines: list[str] = []
         self._room = MAX_BATCH
         self._dropped = 0
@@ -55,23 +72,28 @@ class TrialOutput:
         size = 0
         while size < _LARGEST_PIPE and (count := self._read()):
             size += count
-        if self._rest:
-            self._keep(self._rest)
-            self._rest = b""
+        self._finish(self._screen.flush())
 
-    def take(self) -> tuple[list[str], int]:
-        """The lines since the last call, and how many were left out."""
+    def take(self) -> Printed:
+        """What is new since the last call."""
         if self._file.error is not None and not self._told_error:
             self._told_error = True
             self._lines.append(f"what this trial prints cannot be written to its log file: {self._file.error}")
-        taken = self._lines, self._dropped
+        self._live = self._live_text()
+        self._file.show(b"\n".join(self._screen.live))
+        taken = Printed(self._lines, self._dropped, self._live)
         self._lines, self._dropped, self._room = [], 0, MAX_BATCH
         return taken
 
     @property
     def has_lines(self) -> bool:
-        """Whether :meth:`take` would give anything."""
+        """Whether :meth:`take` would give finished lines."""
         return bool(self._lines or self._dropped)
+
+    @property
+    def is_redrawn(self) -> bool:
+        """Whether the line that is not finished has changed since the last call of :meth:`take`."""
+        return self._live_text() != self._live
 
     @property
     def tail(self) -> str:
@@ -88,14 +110,18 @@ class TrialOutput:
             data = os.read(self._output, _READ)
         except BlockingIOError:
             return None
-        self._file.write(data)
-        lines, newline, self._rest = (self._rest + data).rpartition(b"\n")
-        if newline:
-            self._keep(lines)
-        if len(self._rest) > 1 << 16:  # a line without end must not fill the memory
-            self._keep(self._rest)
-            self._rest = b""
+        self._finish(self._screen.feed(data))
         return len(data)
+
+    def _finish(self, lines: bytes) -> None:
+        if lines:
+            self._file.write(lines)
+            self._keep(lines[:-1])
+
+    def _live_text(self) -> str:
+        """The rows that may yet be redrawn, as one line."""
+        rows = self._screen.live
+        return "  ".join(map(_text, rows))[:MAX_LINE] if rows else ""
 
     def _keep(self, lines: bytes) -> None:
         """Take in whole lines; only those that are wanted are cut out, so that a flood costs little."""

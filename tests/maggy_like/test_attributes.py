@@ -123,7 +123,6 @@ def test_the_table_has_a_column_for_each_attribute_beside_those_of_the_parameter
     assert list(table["x"]) == [0.25, 0.5]
     assert table["note"][0] == "hello"
     assert table["attribute_x"][0] == "of the function"
-    assert table["step"][0] == 9
     assert table["attribute_step"][0] == [1]
     assert table["note"].isna().tolist() == [False, True]
 
@@ -133,5 +132,5 @@ def test_attributes_are_exported_to_optuna_as_user_attributes(result: Result) ->
     attributes = result.to_optuna().trials[0].user_attrs
     assert attributes["note"] == "hello"
     assert attributes["x"] == "of the function"
-    assert (attributes["step"], attributes["attribute_step"]) == (9, [1])
+    assert attributes["attribute_step"] == [1]
     assert (attributes["loss"], attributes["attribute_loss"]) == (0.5, "low")

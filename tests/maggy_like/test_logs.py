@@ -18,6 +18,8 @@ from maggy_like.worker.logs import LoggerSettings, LogSettings, set_up_logging
 SCRIPT = """
 import json, logging, multiprocessing, sys
 
+import tqdm
+
 from maggy_like import Float, lagom
 
 logging.basicConfig(level=logging.INFO, format="{levelname}|{name}|{message}", style="{")
@@ -37,6 +39,9 @@ def double(box):
 
 def train(x, reporter):
     log.info("started")
+    for _ in tqdm.tqdm(range(100), ascii=True, mininterval=0):
+        for _ in tqdm.tqdm(range(3), ascii=True, mininterval=0, leave=False):
+            pass
     log.debug("hidden")
     own.debug("deep")
     logging.getLogger("quiet").warning("hidden")
@@ -50,12 +55,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.e2e
-def test_a_script_s_logging_and_its_functions_in_a_pool_work_in_its_trials(tmp_path: Path) -> None:
+def test_a_script_s_logging_its_functions_in_a_pool_and_its_progress_bars_work_in_its_trials(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, timeout=300, check=True)
     value, lines = msgspec.json.decode(done.stdout)
     assert value == 6
-    assert lines == ["INFO|app|started", "deep", "INFO|app|in the pool", "INFO|app|in the pool"]
+    assert lines[0] == "INFO|app|started"
+    assert lines[-3:] == ["deep", "INFO|app|in the pool", "INFO|app|in the pool"]
+    assert lines[-4].startswith("100%|##########| 100/100 ")
+    assert len(lines) <= 6  # 400 refreshes are two lines at most
 
 
 @pytest.fixture

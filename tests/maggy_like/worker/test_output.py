@@ -37,7 +37,7 @@ def test_a_flood_is_capped_in_the_file_counted_to_the_driver_and_takes_no_memory
     lines = dropped = 0
     memory = psutil.Process().memory_info().rss
     while output.read():
-        taken, more = output.take()
+        taken, more, _ = output.take()
         lines += len(taken)
         dropped += more
     assert writer.wait(10) == 0
@@ -59,7 +59,7 @@ def test_a_batch_to_the_driver_is_bounded_in_lines_and_in_size(tmp_path: Path, p
         for start in range(0, len(text), 50_000):
             os.write(pipe[1], text[start : start + 50_000])
             output.read()
-        taken, dropped = output.take()
+        taken, dropped, _ = output.take()
         assert (len(taken), dropped) == (kept, text.count(b"\n") - kept)
     os.close(pipe[1])
     output.close()
@@ -88,10 +88,10 @@ def test_a_log_file_that_cannot_be_made_costs_nothing(tmp_path: Path, pipe: tupl
     output = TrialOutput(pipe[0], str(tmp_path / "file" / "logs"), 0)
     os.write(pipe[1], b"hello\n")
     assert output.read()
-    lines, _ = output.take()
+    lines, _, _ = output.take()
     assert lines[0] == "hello"
     assert lines[1].startswith("what this trial prints cannot be written to its log file: [Errno ")
-    assert output.take() == ([], 0)
+    assert output.take() == ([], 0, "")
     os.close(pipe[1])
     output.close()
 
@@ -112,3 +112,45 @@ print(file.error)
     ended = run_script(code)
     assert ended.stdout == "[Errno 27] File too large\n", ended.stderr
     assert (tmp_path / "log").read_bytes() == b"x" * 100
+
+
+def test_what_is_redrawn_is_one_line_in_the_file_and_to_the_driver(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    output, file = TrialOutput(pipe[0], str(tmp_path), 0), tmp_path / "00000.log"
+    assert not file.exists()  # nor will it, for a silent trial
+    os.write(pipe[1], b"begin\n\r 10%|#  |\r 20%|## |")
+    output.read()
+    assert output.has_lines
+    assert output.take() == (["begin"], 0, " 20%|## |")
+    assert file.read_bytes() == b"begin\n 20%|## |"
+    assert not output.has_lines
+    assert not output.is_redrawn
+    os.write(pipe[1], b"\r100%|###|")
+    output.read()
+    assert output.is_redrawn
+    assert output.take() == ([], 0, "100%|###|")
+    assert file.read_bytes() == b"begin\n100%|###|"
+    os.write(pipe[1], b"\nend\n")
+    os.close(pipe[1])
+    output.read_all()
+    assert output.take() == (["100%|###|", "end"], 0, "")
+    output.close()
+    assert file.read_bytes() == b"begin\n100%|###|\nend\n"
+
+
+def test_a_silent_trial_leaves_no_log_file(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    output = TrialOutput(pipe[0], str(tmp_path / "logs"), 0)
+    os.close(pipe[1])
+    output.read_all()
+    assert output.take() == ([], 0, "")
+    output.close()
+    assert not (tmp_path / "logs").exists()
+
+
+def test_what_another_attempt_has_written_behind_a_bar_is_not_taken_back(tmp_path: Path) -> None:
+    first, second = LogFile(str(tmp_path), "log"), LogFile(str(tmp_path), "log")
+    first.show(b"10%")
+    second.write(b"second\n")
+    first.write(b"first\n")
+    for file in (first, second):
+        file.close()
+    assert (tmp_path / "log").read_bytes() == b"10%second\nfirst\n"
