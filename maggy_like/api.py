@@ -16,11 +16,12 @@ from maggy_like.engines.base import Engine
 from maggy_like.engines.choice import choose_engine
 from maggy_like.errors import ConfigError
 from maggy_like.handle import Experiment
-from maggy_like.inspection import check_parameters, modules_of, pickle_train_fn, sources_of
+from maggy_like.inspection import check_order, check_parameters, modules_of, pickle_train_fn, sources_of
 from maggy_like.job import Job, check_watchers
 from maggy_like.result import Result
 from maggy_like.training import search
 from maggy_like.watch import Callback
+from optimizers.arguments import explains_arguments
 from optimizers.base import Optimizer
 from optimizers.objectives import Directions
 from optimizers.ranking import Worth
@@ -28,6 +29,7 @@ from optimizers.registry import make_optimizer
 from optimizers.space import SearchSpace
 
 
+@explains_arguments
 def lagom(
     train_fn: Callable[..., Any],
     searchspace: SearchSpace | Mapping[str, Any] | None = None,
@@ -172,6 +174,7 @@ def lagom(
         >>> result = lagom(train, {"lr": Float(1e-4, 1e-1, log=True), "units": Integer(16, 256)})
         >>> result.best_config
     """
+    check_order(train_fn, searchspace)
     space = searchspace if isinstance(searchspace, SearchSpace) else SearchSpace(searchspace)
     study = None
     if ablation is None:

@@ -284,6 +284,8 @@ def check_constraints(space: SearchSpace) -> None:
 def build_optimizer(optimizer: Any, options: Mapping[str, Any], train_fn: Callable[..., Any]) -> Optimizer:
     """The optimizer that was asked for; ASHA by name takes the form that suits ``train_fn``."""
     given = {key: value for key, value in options.items() if value is not None}
+    if given.get("mode") in ("min", "max", "minimize", "maximize"):
+        raise ConfigError(f"mode={given['mode']!r} is a direction; use direction={given['mode'][:3]!r}")
     if optimizer in ("asha", "mobster", "hyperband", "bohb") and "mode" not in given:
         given["mode"] = "promotion" if uses_checkpoints(train_fn) else "stopping"
     try:

@@ -39,6 +39,17 @@ _HELPERS = {
 """What a function calls, and the module of ours that serves it."""
 
 
+def check_order(train_fn: Any, searchspace: Any) -> None:
+    """Check that the function and its search space are not given in each other's place.
+
+    Raises:
+        TrainFunctionError: They are.
+    """
+    if isinstance(train_fn, SearchSpace | Mapping):
+        mend = f"lagom({name_of(searchspace)}, space)" if callable(searchspace) else "lagom(train_fn, space)"
+        raise TrainFunctionError(f"train_fn must be a function, got the search space {train_fn!r}; call {mend}")
+
+
 def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source: str = "the search space") -> None:
     """Check that every parameter of ``train_fn`` is filled, and every name of the space is taken.
 

@@ -36,6 +36,7 @@ from maggy_like.result import Result, Training
 from maggy_like.state_names import state_url
 from maggy_like.watch import Callback
 from maggy_like.worker.checkpoints import load_state, returned_url, save_state
+from optimizers.arguments import explains_arguments
 from optimizers.direction import Direction
 from optimizers.domains import Constant
 from optimizers.enumeration import Enumeration
@@ -43,6 +44,7 @@ from optimizers.space import SearchSpace
 from optimizers.trial import Config, TrialState
 
 
+@explains_arguments
 def run(
     train_fn: Callable[..., Any],
     config: Mapping[str, Any] | None = None,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, cast
 
+from optimizers.arguments import explains_init
 from optimizers.domain import Dimension, Domain, cell, middle, required
 from optimizers.errors import SearchSpaceError
 from optimizers.names import did_you_mean
@@ -54,6 +55,7 @@ class _Listed(Dimension):
         return middle(next(i for i, known in enumerate(self.values) if same(known, value)), self.size)
 
 
+@explains_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Choice(_Listed):
     """One of several values that have no order among them.
@@ -82,6 +84,7 @@ class Choice(_Listed):
         return Favourite(cell(position, self.size), self.size, WEIGHTS[self.confidence])
 
 
+@explains_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Ordinal(_Listed):
     """One of several values in an order that means something, such as ``[32, 128, 512]``.
@@ -107,6 +110,7 @@ class Ordinal(_Listed):
     confidence: Confidence = "medium"
 
 
+@explains_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Constant(Domain):
     """One value, the same in every configuration; it is no dimension of the search.
@@ -159,7 +163,12 @@ def domain_from_json(data: Mapping[str, Any]) -> Domain:
         >>> domain_from_json({"type": "float", "low": 0, "high": 1})
         Float(0.0, 1.0)
     """
-    name = data.get("type")
+    if "type" not in data:
+        raise SearchSpaceError(
+            f"a dict is read only as the form of to_json(), with a type, got {dict(data)!r}; use Float(low, high), "
+            "Integer(low, high) or a list of values"
+        )
+    name = data["type"]
     kind = _KINDS.get(str(name).lower())
     if kind is None:
         raise SearchSpaceError(

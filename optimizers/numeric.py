@@ -6,6 +6,7 @@ import math
 from dataclasses import KW_ONLY, dataclass, field
 from typing import cast
 
+from optimizers.arguments import explains_init
 from optimizers.domain import Dimension, cell, middle
 from optimizers.errors import SearchSpaceError
 from optimizers.priors import NO_PRIOR, Confidence, NoPrior
@@ -15,6 +16,7 @@ _LARGEST_INTEGER = 2**40  # far beyond, a cell of a log scale is narrower than f
 _ON_GRID = 1e-9  # of a step: how far a number may lie from the grid it belongs to
 
 
+@explains_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Float(Dimension):
     """Real numbers from ``low`` to ``high``, both included.
@@ -95,6 +97,7 @@ class Float(Dimension):
         return (value - self.low) / (self.high - self.low)
 
 
+@explains_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Integer(Dimension):
     """Whole numbers from ``low`` to ``high``, both included.

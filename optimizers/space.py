@@ -53,7 +53,9 @@ class SearchSpace:
     def __init__(self, params: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         params = {} if params is None else params
         if not isinstance(params, Mapping):
-            raise SearchSpaceError(f"a search space maps names to domains, got {params!r}; use a dict")
+            raise SearchSpaceError(
+                f"a search space maps names to domains, got {params!r}; use a dict such as {{'lr': Float(1e-4, 1e-1)}}"
+            )
         if twice := sorted(set(params) & set(named)):
             raise SearchSpaceError(f"parameters {twice} are given twice; leave one of each out")
         spellings = {**params, **named}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -60,8 +61,43 @@ def _read(spelling: Any) -> Domain:
             return domain_from_json(spelling)
         case type() if issubclass(spelling, Domain):
             raise SearchSpaceError(f"got the class {spelling.__name__}; give it its arguments")
+        case str():
+            _check_no_list(spelling)
+            return Constant(spelling)
+        case set() | frozenset():
+            raise SearchSpaceError(f"a set has no order, got {spelling!r}; use a list: {sorted(spelling, key=repr)!r}")
+        case type():
+            raise SearchSpaceError(
+                f"got the class {spelling.__name__}; use Float(low, high), Integer(low, high) or a list"
+            )
+        case _ if callable(spelling):
+            raise SearchSpaceError(f"got the function {spelling!r}; use Float(low, high), Integer(low, high) or a list")
+        case _ if getattr(spelling, "shape", ()):
+            raise SearchSpaceError(
+                f"got a {type(spelling).__name__}, {spelling!r}; use a list of its values: .tolist()"
+            )
         case _:
             return Constant(read_scalar(spelling))
+
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_NUMBERS = re.compile(rf"\s*[\[({{]?\s*{_NUMBER}(?:(?:\s*(?:,|;|\.\.|\bto\b)\s*|\s+){_NUMBER})+\s*,?\s*[\])}}]?\s*")
+_CALL = re.compile(
+    r"\s*\w*(?:uniform|normal|choice|randint|float|int|integer|double|range)\w*\s*\(.*\)\s*", re.I | re.S
+)
+
+
+def _check_no_list(text: str) -> None:
+    """Check that a text is not meant as several numbers, or as a domain: it would be a constant."""
+    if not (_NUMBERS.fullmatch(text) or _CALL.fullmatch(text)):
+        return
+    numbers = re.findall(_NUMBER, text)
+    values = f"[{', '.join(numbers)}]"
+    span = f" or Float({numbers[0]}, {numbers[1]})" if len(numbers) == 2 else ""
+    raise SearchSpaceError(
+        f"the text {text!r} would be one constant; leave the quotes out: {values}{span}, or use Constant({text!r}) if "
+        "the text itself is the value"
+    )
 
 
 def _read_tuple(spelling: tuple[Any, ...]) -> Domain:
@@ -75,7 +111,10 @@ def _read_tuple(spelling: tuple[Any, ...]) -> Domain:
             make = _MAGGY.get(kind.upper())
             if make is None:
                 near = did_you_mean(kind.upper(), _MAGGY)
-                raise SearchSpaceError(f"unknown type {kind!r}{near}; use one of {', '.join(_MAGGY)}")
+                raise SearchSpaceError(
+                    f"unknown type {kind!r}{near}; use one of {', '.join(_MAGGY)}, or better Float(low, high), "
+                    "Integer(low, high) or a list of values"
+                )
             if make not in (Ordinal, Choice) and len(values) != 2:
                 raise SearchSpaceError(f"{kind!r} takes [low, high], got {values!r}")
             return make(values)
