@@ -15,8 +15,9 @@ import cloudpickle
 from maggy_like.errors import ConfigError, OptimizerError
 from maggy_like.inspection import name_of, uses_checkpoints
 from maggy_like.journal import Earlier
-from maggy_like.places import check_journal, check_name, check_store, default_name
+from maggy_like.places import check_directory, check_journal, check_name, check_store, default_name
 from maggy_like.result import Result
+from maggy_like.sequences import check_points
 from maggy_like.warm_start import gather, recorded
 from maggy_like.worker.task import Isolation
 from optimizers.base import Optimizer, Problem
@@ -27,7 +28,6 @@ from optimizers.objectives import Directions
 from optimizers.ranking import WORTHS, Worth
 from optimizers.registry import make_optimizer
 from optimizers.space import SearchSpace
-from optimizers.starts import starting_points
 from optimizers.trial import Config
 
 DEFAULT_TRIALS = 50
@@ -150,14 +150,14 @@ def check_settings(
     if resume and name is None:
         raise ConfigError("resume=True needs the name of the run; pass name='...'")
     name = check_name(name) if name is not None else default_name(train_fn)
-    folder = Path(directory).expanduser().resolve() / name
+    folder = check_directory(directory) / name
     where = check_journal(journal, folder)
     if resume:
         earlier, known = recorded(where, warm_start)
         directions, told = known if direction is None and len(known) == len(directions) else directions, ""
     else:
         earlier, told, directions = gather(warm_start, space, metrics, directions)
-    points = starting_points(Problem(space, earlier=earlier), points_to_evaluate)
+    points = check_points(points_to_evaluate, space, earlier)
     if n_trials is None:
         all_of_it = made.size(space) + len(points) if isinstance(made, Grid) else None
         n_trials = all_of_it or (None if timeout else DEFAULT_TRIALS)
@@ -201,6 +201,8 @@ def check_objectives(
 ) -> tuple[tuple[str, ...], tuple[Direction | None, ...]]:
     """The objectives' names (none if the only one's is not known yet) and directions (None where that is to say it)."""
     several = not (metric is None or isinstance(metric, str))
+    if several and (isinstance(metric, Mapping) or not isinstance(metric, Sequence)):
+        raise ConfigError(f"metric must be a name or a list of names, got {metric!r}; directions go into direction=")
     metrics = () if metric is None else (metric,) if isinstance(metric, str) else tuple(metric)
     if (several and not metrics) or any(not isinstance(name, str) or not name for name in metrics):
         raise ConfigError(f"metric must be a name or a list of names, got {metric!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import secrets
 import sys
 import time
@@ -20,11 +21,13 @@ from maggy_like.experiment import StateMachine
 from maggy_like.experiment.finale import TrainingPlan
 from maggy_like.experiment.inputs import StopRequested
 from maggy_like.handle import Experiment
+from maggy_like.inspection import name_of
 from maggy_like.logs import read_logging
 from maggy_like.proposer.base import DirectProposer
 from maggy_like.proposer.process import ProcessProposer
 from maggy_like.resume import open_journal
 from maggy_like.rpc.server import Server
+from maggy_like.sequences import listed
 from maggy_like.watch import Callback, run_search
 from maggy_like.worker.task import WorkerTask
 from optimizers.study import Study
@@ -78,9 +81,18 @@ def check_watchers(callbacks: Sequence[Callback], handle: Experiment | None) -> 
     Raises:
         ConfigError: Something is no callback, or no new handle.
     """
-    for callback in callbacks:
+    for callback in listed("callbacks", callbacks, "functions of one event"):
         if not callable(callback):
             raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
+        try:
+            inspect.signature(callback).bind(None)
+        except TypeError:
+            takes = inspect.signature(callback)
+            raise ConfigError(
+                f"callbacks are called with one event, and {name_of(callback)}{takes} cannot be; use def f(event): ..."
+            ) from None
+        except ValueError:  # a built-in function that says nothing of its arguments
+            continue
     if handle is not None and not isinstance(handle, Experiment):
         raise ConfigError(f"experiment must be an Experiment, got {handle!r}; pass experiment=Experiment()")
     if handle is not None and handle.is_taken:

@@ -15,11 +15,21 @@ from fsspec.implementations.local import LocalFileSystem
 
 from maggy_like.errors import ConfigError
 
+_LONGEST = 200  # file systems take 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def check_directory(directory: str | Path) -> Path:
+    """The folder of all runs, as an absolute path."""
+    if not isinstance(directory, str | Path) or not str(directory).strip():
+        raise ConfigError(f"directory must be the path of a folder, got {directory!r}; leave it out for 'maggy_runs'")
+    return Path(directory).expanduser().resolve()
 
 
 def check_name(name: str) -> str:
     """A run's name, fit for a folder."""
+    if isinstance(name, str) and len(name) > _LONGEST:
+        raise ConfigError(f"name={name[:40]!r}... has {len(name)} characters; use at most {_LONGEST}")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
             f"name={name!r} cannot name a folder; use letters, digits, '.', '_' and '-', and begin with one of "

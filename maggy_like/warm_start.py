@@ -10,6 +10,8 @@ from typing import Any, cast
 from maggy_like.errors import ConfigError
 from maggy_like.journal import Contents, Earlier, Mender, RunHeader, from_records, place_of, read_journal, reading
 from maggy_like.result import Result
+from maggy_like.sequences import listed
+from optimizers.asha import rung_levels
 from optimizers.base import Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.direction import Direction
 from optimizers.domains import Constant
@@ -50,10 +52,8 @@ def gather(
         ConfigError: A run is none, had other metrics or directions, or has nothing of use.
         JournalError: A run's journal is damaged.
     """
-    if isinstance(warm_start, Result | str | Path):
-        raise ConfigError(f"warm_start takes a list of runs, got {warm_start!r}; use [...]")
     earlier, told = [], []
-    for run in warm_start:
+    for run in listed("warm_start", warm_start, "runs"):
         name, contents = _read(run)
         study = _replay(contents)
         before = study.objectives.directions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -86,18 +87,43 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
     if isinstance(spec, str):
         factory = (_BUILT_IN | _registered).get(spec)
         if factory is None:
-            near = did_you_mean(spec.lower(), names())
+            near = _peer(spec) or did_you_mean(spec.lower(), names())
             raise OptimizerError(f"unknown optimizer {spec!r}{near}; use one of {', '.join(names())}")
         label = spec
     elif callable(spec) and (not isinstance(spec, type) or issubclass(spec, Optimizer)):
         factory, label = spec, getattr(spec, "__name__", repr(spec))
+    elif type(spec).__module__.partition(".")[0] == "optuna":
+        sampler = type(spec).__name__
+        raise OptimizerError(
+            f"got a sampler of Optuna, {sampler}; use OptunaSampler(lambda seed: {sampler}(seed=seed))"
+        )
     else:
-        raise OptimizerError(f"optimizer must be a name, an optimizer or its class, got {spec!r}")
+        raise OptimizerError(
+            f"optimizer must be a name, an optimizer or its class, got {spec!r}; use one of {', '.join(names())}"
+        )
     _check_options(label, factory, options)
     optimizer = factory(**options)
     if not isinstance(optimizer, Optimizer):
         raise OptimizerError(f"{label!r} makes {optimizer!r}, which is no Optimizer; derive it from Optimizer")
     return optimizer
+
+
+_PEERS = {
+    "tpe": "optuna hyperopt parzen",
+    "bayesian": "gp bo gaussian botorch ax gpsampler gpyopt spearmint",
+    "asha": "successive halving sha",
+    "skopt": "scikit-optimize",
+    "pbt": "population",
+    "sobol": "qmc",
+}
+"""Our names, and words by which peers know the same."""
+
+
+def _peer(spec: str) -> str:
+    """A clause that names ours where ``spec`` is what a peer calls it, or nothing."""
+    words = re.findall(r"[a-z]+", spec.lower().replace("sampler", "").replace("search", ""))
+    meant = [ours for ours, theirs in _PEERS.items() if {*words} & {ours, *theirs.split()}]
+    return f" (did you mean {meant[0]!r}?)" if meant else ""
 
 
 def _check_options(label: str, factory: Factory, options: dict[str, Any]) -> None:

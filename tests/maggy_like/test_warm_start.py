@@ -274,7 +274,7 @@ def test_a_run_without_results(run: Run) -> None:
 @pytest.mark.parametrize(
     ("warm_start", "message"),
     [
-        ("old", r"takes a list of runs, got 'old'; use \[...\]"),
+        ("old", r"takes a list of runs, got 'old'; use warm_start="),
         ([3], "takes results of lagom and folders of runs, got 3"),
         (["nowhere"], "there is no run in 'nowhere'; use the folder of one"),
     ],

@@ -214,7 +214,7 @@ def test_domains_travel_as_json_pickle_and_repr(domain: Domain) -> None:
     ("data", "message"),
     [
         ({"type": "flaot", "low": 0}, "did you mean 'float'"),
-        ({"low": 0, "high": 1}, "unknown type None"),
+        ({"low": 0, "high": 1}, "with a type, got"),
         ({"type": "float", "low": 0}, "Float needs 'high'"),
         ({"type": "float", "low": 0, "hihg": 1}, "did you mean 'high'"),
     ],

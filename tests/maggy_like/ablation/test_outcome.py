@@ -119,7 +119,13 @@ def test_the_first_seed_changes_no_finding(design: Design, bound: int | None) ->
 def test_trials_of_the_runtime(design: Design) -> None:
     trials = [
         Trial(0, {"variant": "base", "seed": 0}, TrialState.COMPLETED, last_value=1.0, seconds=3.0),
-        Trial(1, {"variant": "without A", "seed": 0}, TrialState.FAILED, last_value=2.0, failure=Failure("exception", "no")),
+        Trial(
+            1,
+            {"variant": "without A", "seed": 0},
+            TrialState.FAILED,
+            last_value=2.0,
+            failure=Failure("exception", "no"),
+        ),
         Trial(2, {"variant": "without A", "seed": 1}, TrialState.RUNNING, last_value=2.0),
     ]
     found = Ablation.of_trials(design, trials, metric="loss", direction="min")
