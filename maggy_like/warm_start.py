@@ -11,7 +11,6 @@ from maggy_like.errors import ConfigError
 from maggy_like.journal import Contents, Earlier, Mender, RunHeader, from_records, place_of, read_journal, reading
 from maggy_like.result import Result
 from maggy_like.sequences import listed
-from optimizers.asha import rung_levels
 from optimizers.base import Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.direction import Direction
 from optimizers.domains import Constant
