@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from maggy_like.display.base import LogLine, Snapshot, TrainingLine, WorkerLine
+from maggy_like.display.lines import LineBuffer
 from maggy_like.errors import OptimizerError
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
@@ -61,7 +62,8 @@ STALL = 1.0
 
 SNAPSHOT_INTERVAL = 0.1
 MAX_LINES = 10_000
-"""Log lines kept for a display that is late; older ones stand in the trials' files."""
+MAX_LINE_BYTES = 8 << 20
+"""Log lines kept for a display that is late, and their bytes; older ones stand in the trials' files."""
 
 
 class Driver:
@@ -101,7 +103,7 @@ class Driver:
         self.done = threading.Event()
         self.error: BaseException | None = None
         self.ready: set[WorkerId] = set()
-        self.lines: deque[LogLine] = deque(maxlen=MAX_LINES)
+        self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
         self.snapshot = base

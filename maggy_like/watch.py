@@ -133,11 +133,9 @@ class Watch:
 
     def _take_lines(self) -> list[LogLine]:
         """The log lines since the last call."""
-        lines = []
-        with contextlib.suppress(IndexError):
-            while True:
-                lines.append(self._driver.lines.popleft())
-        return lines
+        left_out = self._driver.lines.left_out
+        note = [LogLine(None, f"{left_out} lines came too fast to be shown; the trials' log files have them")]
+        return note * bool(left_out) + self._driver.lines.take()
 
     def _call_back(self) -> None:
         """Hand new events to the callbacks; one that raises is told of and left out from then on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from maggy_like.display import text
@@ -55,7 +55,7 @@ def page(
     first: Snapshot,
     now: Snapshot,
     bests: Sequence[tuple[float, float]],
-    log: Collection[LogLine],
+    log: Iterable[LogLine],
     trimmed: int,
 ) -> str:
     """Everything a cell shows.
@@ -182,15 +182,15 @@ def _worker(worker: WorkerLine, hosts: bool) -> str:
     )
 
 
-def _log(now: Snapshot, log: Collection[LogLine], trimmed: int) -> str:
-    if not log:
-        return ""
+def _log(now: Snapshot, log: Iterable[LogLine], trimmed: int) -> str:
     older = f'<div class="soft">{trimmed} older lines are in {_safe(now.directory)}</div>' if trimmed else ""
     lines = "".join(
         f'<div class="line"><span style="color:{_trial_colour(line.trial)}">{text.prefix(line)}</span>'
         f"{escape(line.text)}</div>"
         for line in log
     )
+    if not lines:
+        return ""
     # The box is a reversed column of one child: so a browser shows its end and not its beginning.
     return f'<div class="log"><div>{older}{lines}</div></div>'
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from IPython.display import DisplayHandle, display
 
 from maggy_like.display import html, text
 from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.display.lines import LineBuffer
 from maggy_like.display.live import LiveLines
 
 REDRAW_SECONDS = 0.5
 """A full log box is some 200 kB, and Jupyter drops what a kernel sends beyond 1 MB a second."""
 
 LOG_LINES = 500
+LOG_BYTES = 1 << 20
+MAX_BESTS = 1000
 PLAIN_LINES = 10
 
 
@@ -28,9 +30,8 @@ class NotebookDisplay:
     _handle: DisplayHandle | None
 
     def __init__(self) -> None:
-        self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
+        self._log = LineBuffer(LOG_LINES, LOG_BYTES)
         self._live = LiveLines()
-        self._trimmed = 0
         self._bests: list[tuple[float, float]] = []
         self._drawn = 0.0
 
@@ -50,12 +51,12 @@ class NotebookDisplay:
         self._draw(snapshot, final=True)
 
     def _take(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        new = self._live.take(snapshot, lines)
-        self._trimmed += max(0, len(self._log) + len(new) - LOG_LINES)
-        self._log.extend(new)
+        self._log.extend(self._live.take(snapshot, lines))
         value = snapshot.best_value
         if value is not None and (not self._bests or self._bests[-1][1] != value):
             self._bests.append((snapshot.elapsed, value))
+            if len(self._bests) > MAX_BESTS:
+                del self._bests[1::2]  # a finer line than can be seen
 
     def _draw(self, snapshot: Snapshot, final: bool = False) -> None:
         self._drawn = snapshot.elapsed
@@ -67,6 +68,6 @@ class NotebookDisplay:
         newest = [text.prefix(line) + line.text for line in log[-PLAIN_LINES:]]
         state = text.summary(snapshot) if final else [text.status(self._first, snapshot)]
         return {
-            "text/html": html.page(self._first, snapshot, self._bests, log, self._trimmed),
+            "text/html": html.page(self._first, snapshot, self._bests, log, self._log.left_out),
             "text/plain": "\n".join([*state, *newest]),
         }
