@@ -15,6 +15,7 @@ from maggy_like.messages import Beat, ToDriver
 MESSAGES: tuple[type[msgspec.Struct], ...] = get_args(ToDriver)
 """Whatever a worker may send."""
 
+_FIELDS = {kind: cast(inspect.StructType, inspect.type_info(kind)).fields for kind in MESSAGES}
 _FLOATS = (0.0, -0.0, 1.0, -1e308, 1e308, 5e-324, math.nan, math.inf, -math.inf)
 _TEXTS = ("", "x", "loss", "../../../etc/passwd", "\x1b[2J\x00\r\n", "\u202e", "nan", "[red]", "<b>&", "é" * 40)
 _MAX_ITEMS = 4
@@ -38,10 +39,10 @@ class Liar:
             **truths: Values of fields that are not drawn, where the type has such fields.
         """
         kind = kind or self._rng.choice(MESSAGES)
-        info = inspect.type_info(kind)
-        assert isinstance(info, inspect.StructType)
         for _ in range(20):
-            fields = {it.name: truths[it.name] if it.name in truths else self.value(it.type) for it in info.fields}
+            fields = {
+                it.name: truths[it.name] if it.name in truths else self.value(it.type) for it in _FIELDS[kind]
+            }
             if "columns" in fields and "columns" not in truths:
                 fields["columns"] = self._columns(fields["objective"])
             if "name" in fields and "name" not in truths:
