@@ -40,9 +40,7 @@ class Liar:
         """
         kind = kind or self._rng.choice(MESSAGES)
         for _ in range(20):
-            fields = {
-                it.name: truths[it.name] if it.name in truths else self.value(it.type) for it in _FIELDS[kind]
-            }
+            fields = {it.name: truths[it.name] if it.name in truths else self.value(it.type) for it in _FIELDS[kind]}
             if "columns" in fields and "columns" not in truths:
                 fields["columns"] = self._columns(fields["objective"])
             if "name" in fields and "name" not in truths:

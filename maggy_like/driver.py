@@ -226,7 +226,7 @@ class Driver:
                 return TrialReported(worker, message)
             case Finished() as message:
                 return TrialFinished(worker, message)
-            case Logged(trial=trial) if not self._experiment.runs(worker, trial):
+            case Logged(trial=trial, rank=rank) if not self._experiment.runs(worker, trial, rank):
                 return WorkerSeen(worker)
             case Logged(trial=trial, lines=lines, dropped=dropped, rank=rank, live=live):
                 self.lines.extend(LogLine(trial, line, rank) for line in lines)

@@ -124,10 +124,12 @@ class StateMachine:
         """Whether the search is over, and the training not."""
         return self._finale.search_ended is not None and self.ending is None
 
-    def runs(self, known: WorkerId, trial: int) -> bool:
-        """Whether a worker runs that trial now, so that it may speak in its name."""
+    def runs(self, known: WorkerId, trial: int, rank: int | None) -> bool:
+        """Whether a worker runs that trial now, as that rank if there are several, so that it may speak in its name."""
         worker = self._roster.find(known)
-        return worker is not None and worker.trial == trial
+        if worker is None or worker.team is None or worker.team.trial != trial:
+            return False
+        return rank == (worker.team.rank(known) if len(worker.team.members) > 1 else None)
 
     def best_state(self, trial: Trial) -> Checkpoint | None:
         """The state that was saved at the best value of a trial's objective, if there is one."""

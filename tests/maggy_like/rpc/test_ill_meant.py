@@ -200,8 +200,9 @@ def test_nobody_prints_in_the_name_of_another_workers_trial() -> None:
     run = Played(RandomSearch(), random.Random(0))
     honest, hostile = (run.assigned(WorkerId(index, 0)) for index in (0, 2))
     for assign in (honest, hostile):
-        run.hear(WorkerId(2, 0), Logged(assign.trial, assign.attempt, ["a line"], 3))
-    assert {line.trial for line in run.driver.lines} == {hostile.trial}
+        for rank in (None, 0, 7):
+            run.hear(WorkerId(2, 0), Logged(assign.trial, assign.attempt, ["a line"], 3, rank))
+    assert {(line.trial, line.rank) for line in run.driver.lines} == {(hostile.trial, None)}
 
 
 @settings(max_examples=25, deadline=None)
