@@ -18,6 +18,9 @@ MAX_STEP = 2**63 - 1
 MAX_NAME = 500
 """Characters of a metric's name."""
 
+MAX_NAMES = 10_000
+"""Different names of metrics that one trial may report."""
+
 MAX_NESTED = 50
 """How deep lists and dicts may be nested in what a function returned."""
 

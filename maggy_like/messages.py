@@ -80,6 +80,7 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
     Attributes:
         objective: Name of the metric in ``columns`` that is optimised.
         awaiting: Whether the trial waits for a :class:`Decided` before it goes on.
+        slowed: Whether the trial had to wait, since it reports more than is taken in; said once an attempt.
     """
 
     trial: Number
@@ -87,6 +88,7 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
     objective: Name
     columns: dict[Name, Columns]
     awaiting: bool = False
+    slowed: bool = False
 
     def __post_init__(self) -> None:
         for steps, values in self.columns.values():

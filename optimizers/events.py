@@ -116,7 +116,7 @@ Event = TrialCreated | AttemptStarted | Measured | CheckpointSaved | AttemptEnde
 def to_json(event: Event) -> bytes:
     """One line of JSON (without the newline) that :func:`from_json` reads back exactly."""
     match event:
-        case Measured(columns=columns):
+        case Measured(columns=columns) if not _are_finite(columns):
             strict = {name: (steps, strict_json(values)) for name, (steps, values) in columns.items()}
             event = msgspec.structs.replace(event, columns=strict)
         case AttemptEnded(value=value, metrics=metrics):
@@ -136,6 +136,11 @@ def from_json(line: bytes) -> Event:
         msgspec.DecodeError: The line is not JSON.
     """
     return cast(Event, _DECODER.decode(line))
+
+
+def _are_finite(columns: dict[str, Columns]) -> bool:
+    """Whether all values are finite; False also where their sum overflows."""
+    return all(math.isfinite(sum(values)) for _, values in columns.values())
 
 
 def strict_json(values: list[float]) -> list[Any]:

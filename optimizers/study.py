@@ -284,18 +284,21 @@ class Study:
         trial = self.trials[event.trial]
         trial.objective = event.objective
         fresh = len(trial.curve)
+        curves = trial.curves
         for name, (steps, values) in event.columns.items():
-            trial.curves.setdefault(name, Curve()).extend(steps, values)
+            curve = curves.get(name)
+            if curve is None:
+                curve = curves[name] = Curve()
+            curve.extend(steps, values)
         curve = trial.curve
         decision = Decision.CONTINUE
-        milestones = self.grant(trial).milestones
-        for index in range(fresh, len(curve)):
-            step, value = curve.steps[index], curve.values[index]
+        scheduler, milestones = self._scheduler_of(trial), self.grant(trial).milestones
+        for step, value in zip(curve.steps[fresh:], curve.values[fresh:], strict=True):
             loss = self.loss(value)
             if not event.returned:
                 trial.reported = step
             self._ranking.measured(trial, value, trial.reported)
-            verdict = self._scheduler_of(trial).report(trial.id, step, loss)
+            verdict = scheduler.report(trial.id, step, loss)
             if verdict is Decision.STOP:
                 decision = verdict
             elif step in milestones:

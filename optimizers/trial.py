@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import enum
 import math
+import operator
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -75,17 +77,26 @@ class Curve:
         """The newest value, or None while there is none."""
         return self.values[-1] if self.values else None
 
-    def extend(self, steps: Iterable[int], values: Iterable[float]) -> None:
+    def extend(self, steps: list[int], values: list[float]) -> None:
         """Append the measurements whose step lies past the last one.
 
         A later attempt that starts over repeats steps; the ledger keeps the first word on each.
         """
+        if len(steps) == len(values) and steps and (not self.steps or steps[0] > self.steps[-1]) and _rise(steps):
+            self.steps.fromlist(steps)
+            self.values.fromlist(values)
+            return
         last = self.last_step if self.steps else -math.inf
         for step, value in zip(steps, values, strict=True):
             if step > last:
                 self.steps.append(step)
                 self.values.append(value)
                 last = step
+
+
+def _rise(steps: list[int]) -> bool:
+    """Whether each step comes after the one before."""
+    return len(steps) == 1 or all(map(operator.lt, steps, islice(steps, 1, None)))
 
 
 @dataclass(slots=True)
@@ -159,7 +170,8 @@ class Trial:
     @property
     def curve(self) -> Curve:
         """The objective's curve; empty while nothing was reported."""
-        return self.curves.get(self.objective or "", Curve())
+        curve = self.curves.get(self.objective or "")
+        return Curve() if curve is None else curve
 
     @property
     def step(self) -> int:

@@ -9,6 +9,7 @@ from maggy_like.attributes import as_attributes
 from maggy_like.experiment.commands import Append, Command, Show
 from maggy_like.experiment.states import SavedStates
 from maggy_like.experiment.workers import Team, without_rank
+from maggy_like.fields import MAX_NAMES
 from maggy_like.messages import Finished, Reported
 from optimizers.base import Decision
 from optimizers.direction import direction_hint
@@ -21,6 +22,10 @@ NO_FAULT = ("worker_lost", *UNCOUNTED)
 
 FINAL = ("report",)
 """Kinds of failure that can only come again, and are not paid for twice."""
+
+
+SLOWED = "reports faster than it can be taken in (metrics: {}): its report() waits; report fewer, or less often"
+"""What the reader hears of a trial whose reports wait, once a run."""
 
 
 class Attempts:
@@ -99,9 +104,14 @@ class Attempts:
 
         An attempt that goes on from a checkpoint, or starts over, repeats steps: what it says of those is left out.
         """
-        columns = {
-            name: fresh for name, column in message.columns.items() if (fresh := _fresh(trial.curves.get(name), column))
-        }
+        columns = message.columns
+        if trial.attempt > 1:
+            fresh = ((name, _fresh(trial.curves.get(name), column)) for name, column in columns.items())
+            columns = {name: column for name, column in fresh if column is not None}
+        if len(columns) + len(trial.curves) > MAX_NAMES:
+            columns = self._bounded(trial, columns, message.objective)
+        if message.slowed:
+            self._warn("slowed", SLOWED.format(len(message.columns)), trial)
         if not columns:
             return
         self.record(Measured(trial.id, trial.attempt, message.objective, columns))
@@ -191,6 +201,17 @@ class Attempts:
             return False
         alike = before.kind == failure.kind and without_rank(before.message) == without_rank(failure.message)
         return alike and _reached(trial) == self._began[trial.id]
+
+    def _bounded(self, trial: Trial, columns: dict[str, Columns], objective: str) -> dict[str, Columns]:
+        """Without the new names past the limit: one attempt is refused them, several may have others each."""
+        known = {name: column for name, column in columns.items() if name in trial.curves or name == objective}
+        room = max(0, MAX_NAMES - len(trial.curves.keys() | known.keys()))
+        new = [name for name in columns if name not in known]
+        if len(new) > room:
+            self._warn(
+                f"names-{trial.id}", f"reported more than {MAX_NAMES} different metrics; others are left out", trial
+            )
+        return known | {name: columns[name] for name in new[:room]}
 
     def _show_failure(self, trial: Trial, failure: Failure) -> None:
         details = failure.traceback.rstrip()

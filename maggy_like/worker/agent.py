@@ -140,10 +140,14 @@ class Agent:
             self._watch.when_writable(channel.fileno(), channel.flush if channel.has_unsent else None)
 
     def _hold_back(self) -> None:
-        """Take nothing more from the trial while too much waits for the driver; its reports wait in its process."""
+        """Take nothing more from the trial while too much waits for the driver; its reports wait in its process.
+
+        One that was told to stop has no more than those: they are taken, so that it can hear of it.
+        """
         if self._attempt is not None:
-            self._watch.pause(self._attempt.child.channel.fileno(), self._client.is_full)
-            if self._client.is_full:
+            full = self._client.is_full and not self._attempt.is_told_to_stop
+            self._watch.pause(self._attempt.child.channel.fileno(), full)
+            if full:
                 self._attempt.held_back()
 
     # -- what the driver says -----------------------------------------------------------------
@@ -254,13 +258,20 @@ class Agent:
                 self._break_down(message.message)
             case Reported() | Checkpointed() | Waiting() if attempt is not None:
                 attempt.heard(message)
-                self._client.forward(frame)
+                self._forward(attempt, frame)
             case Opened() | Held() if attempt is not None:
                 self._client.forward(frame)
             case Beat() if attempt is not None:
                 attempt.heard(message)
             case Finished(trial=trial, attempt=number) if attempt is not None and attempt.is_run(trial, number):
                 self._end_attempt(attempt, attempt.verdict(message))
+
+    def _forward(self, attempt: Attempt, frame: bytes) -> None:
+        """Pass on what an attempt reports; a worker that leaves waits for no room: what it cuts off runs again."""
+        if self._leaving and (attempt.is_unheard or self._client.is_full):
+            attempt.is_unheard = True
+        else:
+            self._client.forward(frame)
 
     def _end_unread(self, attempt: Attempt) -> None:
         """End an attempt that cannot be heard, and cannot be killed: it goes on to its next report, unheeded."""

@@ -51,6 +51,7 @@ class Attempt:
         rank: The child's, where several workers run the attempt together.
         output: What the child prints, if it is captured.
         kill_at: When it is to be killed, if so.
+        is_told_to_stop: Whether the driver has said that it is to end.
         is_unheard: Whether something that it said could not be passed on; then no end that it tells counts.
     """
 
@@ -64,10 +65,8 @@ class Attempt:
         self._patience = task.grace
         self._limit = None if self.rank else task.report_timeout  # rank 0 alone reports
         self._grace = min(task.grace, task.report_timeout or task.grace)  # silent for long, it is not about to report
-        self._quiet_since: float | None = (
-            time.monotonic()
-        )  # None while it waits for the driver's verdict, or for the store
-        self._told_stop = False
+        self._quiet_since: float | None = time.monotonic()  # None: it waits for the driver's verdict, or for the store
+        self.is_told_to_stop = False
         self._fault: tuple[str, str] | None = None  # what we end it for
         self._hung_up = False
         self._interval = task.interval
@@ -151,7 +150,7 @@ class Attempt:
 
     def stop(self, grace: float) -> None:
         """It was told to stop: kill it after ``grace`` seconds if it does not."""
-        self._told_stop = True
+        self.is_told_to_stop = True
         self._kill_by(time.monotonic() + grace)
 
     def accuse(self, kind: str, message: str, *, kill_at: float) -> None:
@@ -179,7 +178,7 @@ class Attempt:
 
     def verdict(self, finished: Finished) -> Finished:
         """What the driver hears of an end that the child told."""
-        if self.is_unheard or (finished.outcome == "stopped" and self._fault is not None and not self._told_stop):
+        if self.is_unheard or (finished.outcome == "stopped" and self._fault is not None and not self.is_told_to_stop):
             return self.post_mortem()
         return finished
 
@@ -190,7 +189,7 @@ class Attempt:
             self.output.read_all()
             tail = self.output.tail
         trial, attempt = self.assign.trial, self.assign.attempt
-        if self._told_stop:
+        if self.is_told_to_stop:
             return Finished(trial, attempt, "stopped", traceback=tail)
         # A slow machine may tell late of an exit: only a child that had to be killed had hung up and gone on.
         hung_up = DISCONNECTED if self._hung_up and self.child.killed else None

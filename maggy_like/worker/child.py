@@ -211,7 +211,8 @@ class _Service:
         poller.register(self._channel, select.POLLIN)
         while alive:
             try:
-                events = poller.poll(self._interval * 1000)
+                behind = self.sender is not None and self.sender.is_behind
+                events = poller.poll(0 if behind else self._interval * 1000)
             except OSError:  # the trial may open no file at all any more
                 break
             if any(event & select.POLLNVAL for _, event in events):  # the trial has closed what it did not open
@@ -228,6 +229,8 @@ class _Service:
                     sender.flush_behind()
                 except Disconnected:
                     alive = False
+        if self.sender is not None and self.sender.fault is None:
+            self.sender.fault = Disconnected("the worker is gone")  # nobody sends what is reported from now on
         self.assignments.put(None)
         self._on_orphaned()
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from maggy_like.fields import MAX_STEP
+from maggy_like.fields import MAX_NAMES, MAX_STEP
 from maggy_like.messages import Assign
 from maggy_like.worker.checkpoints import CheckpointStore
-from maggy_like.worker.metrics import ReportError, as_number, as_step, check_name, pick_objective
+from maggy_like.worker.metrics import ReportError, as_number, as_step, check_name, pick_objective, shortened
 from maggy_like.worker.saves import Saves
-from maggy_like.worker.sender import Sender, TrialStopped
+from maggy_like.worker.sender import REPORT_COST, ROOM, Sender, TrialStopped
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +61,7 @@ class Reporter:
         self._objective: str | None = None
         self._milestones: tuple[int, ...] = ()
         self._restored = False
+        self._names: set[str] = set()
 
     @classmethod
     def for_trial(cls, assign: Assign, store: CheckpointStore, sender: Sender) -> Reporter:
@@ -175,7 +176,8 @@ class Reporter:
             **metrics: Numbers by name (tensors of one element too); the objective among them.
 
         Raises:
-            ReportError: The step does not rise, a value is no number, or the objective is missing.
+            ReportError: The step does not rise, a value is no number, the objective is missing, or there are more
+                than 10,000 different names.
             Exception: Whatever kept an earlier report from being sent.
         """
         sender = self._sender
@@ -201,19 +203,35 @@ class Reporter:
         for name, number in metrics.items():
             if type(number) is not float:
                 metrics[name] = as_number(f"report({name}=...)", number)
-            if not name.isascii():
-                check_name(name)
+            if name not in self._names:
+                self._admit(name)
         if self._objective not in metrics:
             self._objective = pick_objective(metrics, self._objective)
         self._step = step
         if sender is not None:
             if sender.is_main:
                 sender.buffer.append((step, metrics))
+                if len(sender.buffer) * (len(metrics) + REPORT_COST) > ROOM:
+                    sender.wait_for_room()
             if self._milestones and step >= self._milestones[0]:
                 self._milestones = tuple(later for later in self._milestones if later > step)
                 if sender.wait_for_verdict():
                     raise TrialStopped
             self._saves.reported(step)
+
+    def _admit(self, name: str) -> None:
+        """Take in a metric's name that was not reported before.
+
+        Raises:
+            ReportError: It cannot be sent, or there are too many.
+        """
+        check_name(name)
+        if len(self._names) >= MAX_NAMES:
+            raise ReportError(
+                f"report() was given {MAX_NAMES} different names of metrics before {shortened(name)}; give the same "
+                "names at each step: a number that is part of a name belongs into step= or into a value"
+            )
+        self._names.add(name)
 
     def log(self, *parts: object) -> None:
         """Print a line; it stands in the display and in the trial's log file."""

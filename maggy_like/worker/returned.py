@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, SupportsFloat
 
 from maggy_like.attributes import as_attributes
-from maggy_like.fields import MAX_NESTED, is_flat
+from maggy_like.fields import MAX_NAMES, MAX_NESTED, is_flat
 from maggy_like.messages import Assign, Finished
 from maggy_like.worker.metrics import ReportError, as_number, check_name, is_encodable, pick_objective, shortened
 from maggy_like.worker.reporter import Reporter
@@ -91,6 +91,8 @@ def _read_dict(returned: Mapping[str, Any], objective: str | None) -> Returned:
     if not metrics and objective is None:
         metrics = {name: value for name, value in returned.items() if _is_flag(value)}
     attributes = as_attributes({name: value for name, value in returned.items() if name not in metrics})
+    if len(metrics) > MAX_NAMES:
+        raise ReportError(f"train_fn returned {len(metrics)} metrics; return at most {MAX_NAMES}, and save the rest")
     numbers = {name: as_number(f"train_fn's {name!r}", value) for name, value in metrics.items()}
     for name in numbers:
         check_name(name)

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from maggy_like.messages import Assign, Columns, Reported, ToDriver, encode
 from maggy_like.worker.channel import Disconnected
 from maggy_like.worker.metrics import ReportError, pick_objective
+
+FRAME = 20_000
+"""Values of a message, about: a quarter of a megabyte."""
+
+ROOM = 500_000
+"""Values that may wait in the trial's process, some fifty megabytes; past that ``report`` waits too."""
+
+REPORT_COST = 4
+"""What a report counts for beside its values."""
+
+SLOWED = 1.0
+"""Seconds that an attempt has waited in ``report``, from which on the reader is told."""
 
 
 class TrialStopped(BaseException):
@@ -79,6 +92,9 @@ class Sender:
         self._send = send
         self._process = os.getpid()
         self._lock = threading.Lock()
+        self._room = threading.Condition()
+        self._waited = 0.0
+        self._told = False  # that it had to wait
         self._objective = assign.objective
 
     def send(self, message: ToDriver) -> None:
@@ -87,27 +103,64 @@ class Sender:
         Raises:
             ReportError: By a process that the trial forked: the two would tell different things.
         """
+        self._check_process()
+        self._send(encode(message))
+
+    def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise ReportError("a process that the trial forked cannot report or save; do so in the trial's own")
-        self._send(encode(message))
 
     def flush(self, *, awaiting: bool = False) -> None:
         """Send what is buffered. What cannot be sent stays there."""
         with self._lock:
             while self.buffer or awaiting:
-                count = max(1, 50_000 // len(self.buffer[0][1])) if self.buffer else 0  # a frame of about a megabyte
-                reports = self.buffer[:count]
-                if self._objective is None:  # the first report says, as it does in the trial: later ones may hold more
-                    self._objective = pick_objective(reports[0][1], None)
-                last = awaiting and len(self.buffer) == len(reports)
-                columns = to_columns(reports)
-                self.send(Reported(self._assign.trial, self._assign.attempt, self._objective, columns, last))
-                del self.buffer[: len(reports)]
-                if last:
+                if self._send_some(awaiting=awaiting):
                     break
 
+    def _send_some(self, *, awaiting: bool) -> bool:
+        """Send a message of the oldest reports; whether the trial awaits the answer to it, having no others."""
+        count = max(1, FRAME // len(self.buffer[0][1])) if self.buffer else 0
+        reports = self.buffer[:count]
+        if self._objective is None:  # the first report says, as it does in the trial: later ones may hold more
+            self._objective = pick_objective(reports[0][1], None)
+        last = awaiting and len(self.buffer) == len(reports)
+        slowed = self._waited > SLOWED and not self._told
+        trial, attempt = self._assign.trial, self._assign.attempt
+        self.send(Reported(trial, attempt, self._objective, to_columns(reports), last, slowed))
+        self._told = self._told or slowed
+        with self._room:
+            del self.buffer[: len(reports)]
+            self._room.notify_all()
+        return last
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is enough for a message."""
+        try:
+            return len(self.buffer) * len(self.buffer[0][1]) >= FRAME
+        except IndexError:  # the other thread has just sent it
+            return False
+
+    def wait_for_room(self) -> None:
+        """Wait until enough of the reports has been sent, or the trial is told to stop.
+
+        Raises:
+            ReportError: By a process that the trial forked, in which nobody sends them.
+        """
+        self._check_process()
+        began = time.monotonic()
+        with self._room:
+            while self._is_crowded() and not self.stopped and self.fault is None:
+                self._room.wait(1.0)
+        self._waited += time.monotonic() - began
+
+    def _is_crowded(self) -> bool:
+        return bool(self.buffer) and len(self.buffer) * (len(self.buffer[-1][1]) + REPORT_COST) > ROOM
+
     def flush_behind(self) -> None:
-        """Send what is buffered, behind the trial's back; if it cannot be, the trial's next report raises why.
+        """Send a message's worth of what is buffered, behind the trial's back.
+
+        If it cannot be sent, the trial's next report raises why.
 
         Raises:
             Disconnected: The agent cannot be reached.
@@ -115,7 +168,9 @@ class Sender:
         if self.fault is not None:
             return
         try:
-            self.flush()
+            with self._lock:
+                if self.buffer:
+                    self._send_some(awaiting=False)
         except Disconnected:
             raise
         except Exception as error:
@@ -130,6 +185,11 @@ class Sender:
 
 def to_columns(reports: list[tuple[int, dict[str, float]]]) -> dict[str, Columns]:
     """Reports by step, turned into steps and values by metric."""
+    names = list(reports[0][1]) if reports else []
+    if len(names) > len(reports) and all(list(metrics) == names for _, metrics in reports):
+        steps = [step for step, _ in reports]
+        by_name = zip(*(metrics.values() for _, metrics in reports), strict=True)
+        return {name: (steps, list(values)) for name, values in zip(names, by_name, strict=True)}
     columns: dict[str, Columns] = {}
     for step, metrics in reports:
         for name, value in metrics.items():

@@ -22,6 +22,7 @@ from maggy_like.experiment.inputs import (
     WorkerSeen,
 )
 from maggy_like.experiment.workers import WorkerState
+from maggy_like.fields import MAX_NAMES
 from maggy_like.messages import (
     Assign,
     Checkpointed,
@@ -406,3 +407,25 @@ def test_promotions_are_no_falls_of_the_gang() -> None:
         hand.tell(WorkerLost(worker, "the stage fell", with_gang=True))
         worker = hand.join(0, epoch)
         assert (trial.falls, trial.state) == (1, state)
+
+
+def test_a_trial_has_a_bounded_number_of_metrics_whatever_its_worker_says() -> None:
+    hand = Hand(n_trials=1).start()
+    worker = hand.join(0)
+    for step, first in ((1, 0), (2, 6000), (3, 12_000)):
+        columns = {f"m{number}": ([step], [0.5]) for number in range(first, first + 6000)}
+        hand.tell(TrialReported(worker, Reported(0, 1, "loss", {**columns, "loss": ([step], [0.5])})))
+    curves = hand.study.trials[0].curves
+    assert len(curves) == MAX_NAMES
+    assert list(curves["loss"].steps) == [1, 2, 3]
+    assert hand.shown == ["reported more than 10000 different metrics; others are left out"]
+
+
+def test_a_trial_that_was_slowed_is_told_of_once() -> None:
+    hand = Hand(n_trials=2).start()
+    for worker in (hand.join(0), hand.join(1)):
+        number = hand.assigned(worker).trial
+        hand.tell(TrialReported(worker, Reported(number, 1, "loss", {"loss": ([1], [0.5])}, slowed=True)))
+    assert hand.shown == [
+        "reports faster than it can be taken in (metrics: 1): its report() waits; report fewer, or less often"
+    ]

@@ -92,5 +92,5 @@ def test_a_report_past_the_limit_costs_its_trial_alone(tmp_path: Path) -> None:
     assert [trial.failure is not None for trial in result.trials] == [True, False, False]
     failure = result.trials[0].failure
     assert failure is not None
-    assert failure.kind == "too_large"
-    assert "past the limit of 16777216; report fewer metrics at once" in failure.message
+    assert failure.kind == "report"
+    assert "has 16777217 characters; use at most 500" in failure.message

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from maggy_like.fields import MAX_NAMES
 from maggy_like.messages import Assign, Beat, Checkpointed, Reported, ToDriver, decode_to_driver
 from maggy_like.worker.checkpoints import CheckpointStore, is_visible, load_state, mark_store
 from maggy_like.worker.metrics import ReportError
@@ -196,3 +197,11 @@ def test_the_mark_tells_whether_a_store_is_shared(tmp_path: Path) -> None:
     mark_store(url, "token")
     assert is_visible(url, "token")
     assert not is_visible(url, "another")
+
+
+def test_a_million_different_names_are_refused_early_and_told() -> None:
+    line = Line(objective="loss", budget=10**6)
+    with pytest.raises(ReportError, match="10000 different names of metrics before 'm10000'; give the same names at"):  # noqa: PT012
+        for step in range(1, 10**6):
+            line.reporter.report(loss=1.0, **{f"m{step}": 1.0}, step=step)
+    assert len(line.sender.buffer) == MAX_NAMES - 1

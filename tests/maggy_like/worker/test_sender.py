@@ -10,8 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maggy_like.messages import Assign, Place, Reported, decode_to_driver
+from maggy_like.worker import reporter as reporter_module
+from maggy_like.worker import sender as module
 from maggy_like.worker.channel import Disconnected
-from maggy_like.worker.sender import Gate, Sender
+from maggy_like.worker.checkpoints import CheckpointStore
+from maggy_like.worker.metrics import ReportError
+from maggy_like.worker.reporter import Reporter
+from maggy_like.worker.sender import Gate, Sender, to_columns
 
 
 def test_reports_pass_an_open_gate() -> None:
@@ -142,3 +147,68 @@ def test_an_agent_that_is_gone_is_no_fault_of_the_reports() -> None:
     with pytest.raises(Disconnected):
         sender.flush_behind()
     assert sender.fault is None
+
+
+def reports_of(frames: list[bytes]) -> list[Reported]:
+    return [message for frame in frames if isinstance(message := decode_to_driver(frame), Reported)]
+
+
+def test_a_trial_that_reports_more_than_is_sent_waits_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FRAME", 20)
+    monkeypatch.setattr(module, "ROOM", 100)
+    monkeypatch.setattr(reporter_module, "ROOM", 100)
+    monkeypatch.setattr(module, "SLOWED", 0.0)
+    frames: list[bytes] = []
+    order = Assign(0, 1, {}, 1000, objective="value")
+    sender = Sender(order, frames.append)
+    reporter = Reporter.for_trial(order, CheckpointStore(None), sender)
+
+    def train() -> None:
+        for step in range(1, 101):
+            reporter.report(a=1.0, b=2.0, value=3.0, step=step)
+
+    trial = threading.Thread(target=train)
+    trial.start()
+    longest = 0
+    while trial.is_alive() or sender.buffer:
+        longest = max(longest, len(sender.buffer))
+        sender.flush_behind()
+    trial.join()
+    assert longest <= 100 // (3 + module.REPORT_COST) + 1
+    sent = reports_of(frames)
+    assert [step for message in sent for step in message.columns["value"][0]] == list(range(1, 101))
+    assert sum(message.slowed for message in sent) == 1
+
+
+@pytest.mark.parametrize("end", ["told to stop", "no worker any more"])
+def test_a_trial_that_waits_for_room_hears_of_its_end(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    monkeypatch.setattr(module, "ROOM", 3)
+    sender = Sender(assign(), [].append)
+    sender.buffer += [(1, {"loss": 0.5})]
+    trial = threading.Thread(target=sender.wait_for_room)
+    trial.start()
+    if end == "told to stop":
+        sender.stopped = True
+    else:
+        sender.fault = Disconnected()
+    trial.join(60.0)
+    assert not trial.is_alive()
+
+
+def test_a_process_that_the_trial_forked_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = Sender(assign(), [].append)
+    sender._process += 1
+    with pytest.raises(ReportError, match="a process that the trial forked cannot report"):
+        sender.wait_for_room()
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.floats(allow_nan=False), min_size=1), max_size=12).map(
+        lambda metrics: list(enumerate(metrics))
+    )
+)
+def test_columns_hold_what_was_reported(reports: list[tuple[int, dict[str, float]]]) -> None:
+    columns = to_columns(reports)
+    told = {(name, step): value for name, column in columns.items() for step, value in zip(*column, strict=True)}
+    assert told == {(name, step): value for step, metrics in reports for name, value in metrics.items()}
+    assert all(steps == sorted(steps) for steps, _ in columns.values())
