@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from maggy_like.experiment.simulate import simulate
     from maggy_like.handle import Experiment
     from maggy_like.result import Result, Training
+    from maggy_like.runs import load_run
     from maggy_like.spark import StandaloneCluster, spark_session
     from maggy_like.training import run
     from maggy_like.worker.reporter import Reporter
@@ -48,6 +49,7 @@ _HOMES = {
     "Training": "maggy_like.result",
     "Variant": "maggy_like.ablation",
     "lagom": "maggy_like.api",
+    "load_run": "maggy_like.runs",
     "run": "maggy_like.training",
     "simulate": "maggy_like.experiment.simulate",
     "spark_session": "maggy_like.spark",
@@ -72,6 +74,7 @@ __all__ = [
     "Training",
     "Variant",
     "lagom",
+    "load_run",
     "run",
     "simulate",
     "spark_session",

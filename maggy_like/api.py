@@ -158,7 +158,8 @@ def lagom(
         experiment: A new handle by which another thread can stop this search: ``experiment.stop()``.
 
     Returns:
-        The result; after Ctrl-C, a stop or a timeout, the result so far.
+        The result; after Ctrl-C, SIGTERM, a stop or a timeout, the result so far. Another Ctrl-C or SIGTERM does not
+        wait for the workers. The process goes on either way: a script that was sent SIGTERM shows and saves its result.
 
     Raises:
         UserError: An argument or the function is wrong; told before anything starts.

@@ -15,7 +15,7 @@ import cloudpickle
 from maggy_like.errors import ConfigError, OptimizerError
 from maggy_like.inspection import name_of, uses_checkpoints
 from maggy_like.journal import Earlier
-from maggy_like.places import check_directory, check_journal, check_name, check_store, default_name
+from maggy_like.places import RunPlaces, check_directory, check_journal, check_name, check_store, default_name
 from maggy_like.result import Result
 from maggy_like.sequences import check_points
 from maggy_like.warm_start import gather, recorded
@@ -91,6 +91,11 @@ class Settings:
     def is_ablation(self) -> bool:
         """Whether it is an ablation."""
         return bool(self.variants)
+
+    @property
+    def places(self) -> RunPlaces:
+        """Where the run's files are."""
+        return RunPlaces(self.directory, self.journal, self.store)
 
     @property
     def others(self) -> tuple[tuple[Direction, str], ...]:

@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish, not as an exception in whatever line happens to run."""
+"""Ctrl-C and SIGTERM as a wish, not as an exception in whatever line happens to run, or a sudden end."""
 
 from __future__ import annotations
 
@@ -6,22 +6,32 @@ import contextlib
 import itertools
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+STOPPING = signal.SIGINT, signal.SIGTERM
+"""What people, schedulers and containers send to a process that shall end."""
 
 
 @contextlib.contextmanager
-def interrupts_to(handle: Callable[[int], None]) -> Iterator[None]:
-    """Have SIGINT call ``handle(count)``, the first time with 1, while the block runs.
+def interrupts_to(handle: Callable[[int], None], signals: Sequence[signal.Signals] = STOPPING) -> Iterator[None]:
+    """Have signals call ``handle(count)``, the first time with 1, while the block runs.
 
-    In the main thread alone: no other gets signals. A process that ignores SIGINT goes on to.
+    In the main thread alone: no other gets signals. What the process ignores, it goes on to ignore; afterwards all is
+    as it was.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_IGN):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     counts = itertools.count(1)
-    signal.signal(signal.SIGINT, lambda *_: handle(next(counts)))
-    try:
+    with contextlib.ExitStack() as undo:
+        for number in signals:
+            before = signal.getsignal(number)
+            if before not in (None, signal.SIG_IGN):
+                signal.signal(number, lambda *_: handle(next(counts)))
+                undo.callback(signal.signal, number, before)
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+
+
+def raise_interrupt(count: int) -> None:
+    """What Ctrl-C does where nobody else handles it."""
+    raise KeyboardInterrupt

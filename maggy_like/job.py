@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import secrets
 import sys
 import time
@@ -16,12 +17,13 @@ from maggy_like.display import Display
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine
-from maggy_like.errors import ConfigError, EngineError, JournalLostError
+from maggy_like.errors import ConfigError, EngineError, JournalError, JournalLostError
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.finale import TrainingPlan
 from maggy_like.experiment.inputs import StopRequested
 from maggy_like.handle import Experiment
 from maggy_like.inspection import name_of
+from maggy_like.journal import Journal, RunStatus
 from maggy_like.logs import read_logging
 from maggy_like.proposer.base import DirectProposer
 from maggy_like.proposer.process import ProcessProposer
@@ -31,6 +33,8 @@ from maggy_like.sequences import listed
 from maggy_like.watch import Callback, run_search
 from maggy_like.worker.task import WorkerTask
 from optimizers.study import Study
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -174,9 +178,27 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
             failure = error
         finally:
             server.close()
+        seconds = time.monotonic() - started
+        if not isinstance(failure, JournalError):
+            failure = _end(journal, RunStatus(_ending(machine, failure), time.time(), seconds)) or failure
     finally:
         journal.close()
-    return Outcome(machine, time.monotonic() - started, failure)
+    return Outcome(machine, seconds, failure)
+
+
+def _ending(machine: StateMachine, failure: Exception | None) -> str:
+    return "error" if failure is not None else machine.ending or "stopped"
+
+
+def _end(journal: Journal, status: RunStatus) -> JournalLostError | None:
+    """Say in the journal how the run ended; that it is gone, if that is only seen now. No other fault undoes a run."""
+    try:
+        journal.note(status)
+    except JournalLostError as error:
+        return error
+    except JournalError as error:
+        _log.warning("how the run ended is not in its journal: %s", error)
+    return None
 
 
 def _machine(settings: Settings, size: int) -> StateMachine:

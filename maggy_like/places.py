@@ -6,6 +6,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,42 @@ def check_directory(directory: str | Path) -> Path:
     if not isinstance(directory, str | Path) or not str(directory).strip():
         raise ConfigError(f"directory must be the path of a folder, got {directory!r}; leave it out for 'maggy_runs'")
     return Path(directory).expanduser().resolve()
+
+
+@dataclass(frozen=True)
+class RunPlaces:
+    """Where a run's files are.
+
+    Attributes:
+        directory: The folder of its logs.
+        journal: The folder of its journal, a path or a URL.
+        store: The URL of the folder that holds its saved states.
+    """
+
+    directory: Path
+    journal: str
+    store: str
+
+    @classmethod
+    def recorded(cls, journal: str, folder: Path, store: str, directory: str) -> RunPlaces:
+        """The places as :attr:`record` has them, for a run whose journal is in ``folder`` now."""
+        where = folder / directory
+        if "://" not in store:
+            store = local_url(where / store)
+        return cls(where, journal, store)
+
+    @property
+    def record(self) -> tuple[str, str]:
+        """The store and the directory, for the journal: relative where they move with the run's folder."""
+        directory = "." if self.journal == str(self.directory) else str(self.directory)
+        root = local_url(self.directory)
+        inside = directory == "." and f"{self.store}/".startswith(f"{root}/")
+        return self.store[len(root) :].strip("/") if inside else self.store, directory
+
+
+def local_url(folder: Path) -> str:
+    """The URL by which fsspec knows a folder of this machine: as it is, since it reads no ``%20`` as a space."""
+    return f"file://{folder}"
 
 
 def check_name(name: str) -> str:
@@ -52,9 +89,9 @@ def check_journal(journal: str | PathLike[str] | None, folder: Path) -> str:
 def check_store(store: str | PathLike[str] | None, folder: Path) -> str:
     """The URL of a run's checkpoints: in its own folder, or in one of the same name elsewhere."""
     if store is None:
-        return (folder / "checkpoints").as_uri()
+        return local_url(folder / "checkpoints")
     fs, path = url_to_fs(where := folder_within("store", store, folder.name))
-    return Path(path).as_uri() if isinstance(fs, LocalFileSystem) else where  # workers have folders of their own
+    return local_url(Path(path)) if isinstance(fs, LocalFileSystem) else where  # workers have folders of their own
 
 
 def folder_within(argument: str, given: str | PathLike[str], name: str) -> str:

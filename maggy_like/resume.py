@@ -9,7 +9,18 @@ from contextlib import ExitStack
 from maggy_like.config import Settings
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.experiment import StateMachine
-from maggy_like.journal import FORMAT_VERSION, Journal, Mender, Place, RunHeader, place_of, reading, to_records
+from maggy_like.journal import (
+    FORMAT_VERSION,
+    RUNNING,
+    Journal,
+    Mender,
+    Place,
+    RunHeader,
+    RunStatus,
+    place_of,
+    reading,
+    to_records,
+)
 from maggy_like.worker.checkpoints import is_marked, mark_store, unmark_store
 from optimizers.trial import Trial
 from optimizers.tuned_repeats import TunedRepeats
@@ -57,6 +68,8 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
             _mark(settings, run_id)  # before the header: a run that cannot begin does not take its name
             undo.callback(unmark_store, settings.store)
             journal.begin(_header(settings))
+        store, directory = settings.places.record
+        journal.note(RunStatus(RUNNING, time.time(), store=store, directory=directory))
         undo.pop_all()
     return journal, told
 

@@ -31,9 +31,9 @@ from maggy_like.inspection import (
     uses_budget,
 )
 from maggy_like.job import Job, Outcome, carry_out, check_watchers
-from maggy_like.places import check_name
+from maggy_like.places import check_name, local_url
 from maggy_like.result import Result, Training
-from maggy_like.state_names import state_url
+from maggy_like.runs import make_result, training_of
 from maggy_like.watch import Callback
 from maggy_like.worker.checkpoints import load_state, returned_url, save_state
 from optimizers.arguments import explains_arguments
@@ -97,7 +97,7 @@ def run(
         UserError: An argument or the function is wrong; told before anything starts.
         EngineError: The engine cannot provide the gang.
         TrainingError: The function failed, with the traceback of the rank that was the first to fail.
-        KeyboardInterrupt: After Ctrl-C, once all workers have left.
+        KeyboardInterrupt: After Ctrl-C or SIGTERM, once all workers have left.
 
     Example:
         >>> def hello():
@@ -255,36 +255,14 @@ def search(job: Job) -> Result:
 def result_of(job: Job, outcome: Outcome) -> Result:
     """What came of a search, and of the training that followed it."""
     machine, settings = outcome.machine, job.settings
-    study = machine.study
-    trainings = [trial for trial in study.trials if trial.training]
-    return Result(
-        trials=[trial for trial in study.trials if not trial.training],
-        best_trial=study.best,
-        objective=machine.objective or "value",
-        direction=study.direction or "max",
+    return make_result(
+        machine,
+        settings.places,
+        objective=machine.objective,
+        others=settings.others,
         ending=machine.ending or "stopped",
         seconds=outcome.seconds,
-        directory=settings.directory,
-        space=study.problem.space,
-        others=settings.others,
-        pareto=study.pareto,
-        journal=settings.journal,
-        store=settings.store,
-        training=training_of(machine, settings) if trainings else None,
-        _again=_Again(job, machine.objective, study.direction),
-    )
-
-
-def training_of(machine: StateMachine, settings: Settings) -> Training:
-    """What came of the last training."""
-    trial = [trial for trial in machine.study.trials if trial.training][-1]
-    best = machine.best_state(trial)
-    return Training(
-        trial=trial,
-        objective=machine.objective or "value",
-        checkpoint=state_url(settings.store, trial.checkpoint.name) if trial.checkpoint is not None else None,
-        best_checkpoint=state_url(settings.store, best.name) if best is not None else None,
-        directory=settings.directory,
+        again=_Again(job, machine.objective, machine.study.direction),
     )
 
 
@@ -311,7 +289,7 @@ class _Again:
             raise ConfigError("resume=True needs the name of the training; pass name=training.directory.name")
         name = check_name(name) if name is not None else f"{before.name}-train-{secrets.token_hex(2)}"
         directory = before.directory.parent / name
-        own_store = (before.directory / "checkpoints").as_uri()
+        own_store = local_url(before.directory / "checkpoints")
         stores, journals = (place.removesuffix(f"/{before.name}") for place in (before.store, before.journal))
         settings = replace(
             before,
@@ -325,7 +303,7 @@ class _Again:
             name=name,
             directory=directory,
             journal=f"{journals}/{name}",
-            store=(directory / "checkpoints").as_uri() if before.store == own_store else f"{stores}/{name}",
+            store=local_url(directory / "checkpoints") if before.store == own_store else f"{stores}/{name}",
             resume=resume,
             points=(),
             earlier=(),
@@ -342,4 +320,4 @@ class _Again:
         outcome = carry_out(job)
         if outcome.error is not None:
             raise outcome.error
-        return training_of(outcome.machine, settings)
+        return training_of(outcome.machine, settings.places, outcome.machine.objective or "value")

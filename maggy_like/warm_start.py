@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from maggy_like.errors import ConfigError
-from maggy_like.journal import Contents, Earlier, Mender, RunHeader, from_records, place_of, read_journal, reading
+from maggy_like.journal import Contents, Earlier, RunHeader, from_records, place_of, read_journal, reading
 from maggy_like.result import Result
+from maggy_like.runs import find_run, replay
 from maggy_like.sequences import listed
 from optimizers.base import Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.direction import Direction
 from optimizers.domains import Constant
 from optimizers.errors import SearchSpaceError
 from optimizers.objectives import read_directions
-from optimizers.ranking import Worth
 from optimizers.rungs import rung_levels
 from optimizers.space import SearchSpace
 from optimizers.study import Study
@@ -54,7 +54,7 @@ def gather(
     earlier, told = [], []
     for run in listed("warm_start", warm_start, "runs"):
         name, contents = _read(run)
-        study = _replay(contents)
+        study = replay(contents, _Replayed()).study
         before = study.objectives.directions
         if directions == (None,) and len(before) == 1:
             directions = before  # the first run that it learns from says it
@@ -92,14 +92,9 @@ def _read(run: Result | str | Path) -> tuple[str, Contents]:
         raise ConfigError(f"warm_start takes results of lagom and folders of runs, got {run!r}")
     folder = (run.journal or str(run.directory)) if isinstance(run, Result) else str(run)
     try:
-        place = place_of(folder)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"warm_start: {folder!r} cannot be opened: {error}; use a URL that fsspec knows") from error
-    with reading(place):
-        exists = place.exists()
-    if not exists:
-        raise ConfigError(f"warm_start: there is no run in {folder!r}; use the folder of one, as result.directory")
-    contents = read_journal(place)
+        contents = read_journal(find_run(folder))
+    except ConfigError as error:
+        raise ConfigError(f"warm_start: {error}") from error.__cause__
     return contents.header.name, contents
 
 
@@ -121,21 +116,6 @@ class _Replayed(Optimizer):
 
     def scheduler(self, problem: Problem) -> Scheduler:
         return _Rungs(problem.max_budget)
-
-
-def _replay(contents: Contents) -> Study:
-    header = contents.header
-    study = Study(
-        SearchSpace.from_json(header.space),
-        _Replayed(),
-        direction=header.directions,
-        objectives=header.metrics,
-        value=cast(Worth, header.value),
-        max_budget=header.max_budget,
-    )
-    for event in Mender(study, contents.events).events() if contents.damage else contents.events:
-        study.apply(event)
-    return study
 
 
 def _check_objectives(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Sequence
 
@@ -12,7 +13,7 @@ from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine
 from maggy_like.experiment.inputs import StopRequested, WorkerId
 from maggy_like.gang import Gang
-from maggy_like.interrupts import interrupts_to
+from maggy_like.interrupts import interrupts_to, raise_interrupt
 from maggy_like.worker.task import KeyPair, WorkerTask
 from optimizers.events import Event
 
@@ -51,12 +52,14 @@ def run_search(
         logs: Folder for the agents' own output.
         display: Shows the search.
         callbacks: Get each recorded event.
-        interrupts: Ctrl-C ends the search, and cuts nothing short, until this is left: the caller has things to
-            close, and a result to return.
+        interrupts: Ctrl-C or SIGTERM ends the search, and cuts nothing short, until this is left: the caller has
+            things to close, and a result to return.
     """
     watch = Watch(driver, display, callbacks)
-    if engine.isolation != "none":  # else Ctrl-C belongs to the function that runs in this thread
+    if engine.isolation != "none":
         interrupts.enter_context(interrupts_to(watch.interrupted))
+    else:  # Ctrl-C belongs to the function that runs in this thread
+        interrupts.enter_context(interrupts_to(raise_interrupt, [signal.SIGTERM]))
     gang = Gang(engine, task, admit, size, least, logs)
     driver.start()
     watch.begin()
@@ -83,7 +86,7 @@ class Watch:
         self._callbacks = list(callbacks)
 
     def interrupted(self, count: int) -> None:
-        """Ctrl-C: the first stops the search, the second does not wait for the workers."""
+        """Ctrl-C or SIGTERM: the first stops the search, the second does not wait for the workers."""
         if count == 1:
             self._driver.post(StopRequested("interrupted"))
         else:

@@ -70,7 +70,7 @@ def page(
     search = [_progress(now)] if text.searches(now) else []
     if search and not now.is_ablation:
         search.append(_best(now, bests))
-    parts = [_headline(first, now), *search, _training(now), _workers(now), _log(now, log, trimmed)]
+    parts = [_headline(first, now), *search, _training(now), _way_on(now), _workers(now), _log(now, log, trimmed)]
     return f'{_STYLE}<div class="maggy">{"".join(parts)}</div>'
 
 
@@ -141,6 +141,10 @@ def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
         f'<span class="end">{sparkline(bests, now.elapsed)}</span></div>'
         f'<div class="row">{config}</div>'
     )
+
+
+def _way_on(now: Snapshot) -> str:
+    return f'<div class="row soft">{_safe(words)}</div>' if (words := text.way_on(now)) else ""
 
 
 def _training(now: Snapshot) -> str:

@@ -111,6 +111,19 @@ def tried(snapshot: Snapshot) -> int:
     return sum(snapshot.counts.get(state, 0) for state in TRIED)
 
 
+def is_over(snapshot: Snapshot) -> bool:
+    """Whether nothing more will be tried or trained."""
+    return snapshot.phase not in ("starting", "searching", "training")
+
+
+def way_on(snapshot: Snapshot) -> str:
+    """How to go on with a run that was cut off; nothing for one that goes on, or is complete."""
+    done = snapshot.training is not None and snapshot.training.state is TrialState.COMPLETED
+    if snapshot.phase not in ("interrupted", "stopped", "timeout") or done:
+        return ""
+    return f"pass name={clean(snapshot.name)!r}, resume=True to go on with it"
+
+
 def remaining(first: Snapshot, now: Snapshot) -> float | None:
     """Seconds that the search still needs at its present pace, at most until its timeout.
 
@@ -119,8 +132,10 @@ def remaining(first: Snapshot, now: Snapshot) -> float | None:
         now: The newest one.
 
     Returns:
-        The estimate, or None as long as nothing is known.
+        The estimate, or None as long as nothing is known, and once it is over.
     """
+    if is_over(now):
+        return None
     ends = [] if now.timeout is None else [max(0.0, now.timeout - now.elapsed)]
     new, seconds = tried(now) - tried(first), now.elapsed - first.elapsed
     if (training := now.training) is not None:
@@ -208,7 +223,7 @@ def status(first: Snapshot, now: Snapshot) -> str:
 
 
 def summary(snapshot: Snapshot) -> list[str]:
-    """The last words on a search, two or three lines."""
+    """The last words on a search, a few lines."""
     trials = n_trials(snapshot)
     if snapshot.counts:
         trials += f" ({tally(snapshot.counts)})"
@@ -222,7 +237,7 @@ def summary(snapshot: Snapshot) -> list[str]:
         lines.append(f"best {clean(value)} {best_place(snapshot)}" + (f": {config}" if config else ""))
     if words := training(snapshot):
         lines.append(words)
-    return [*lines, f"files in {clean(snapshot.directory)}"]
+    return [*lines, f"files in {clean(snapshot.directory)}", *filter(None, [way_on(snapshot)])]
 
 
 def busiest(workers: Sequence[WorkerLine], limit: int) -> tuple[list[WorkerLine], str]:

@@ -6,10 +6,11 @@ from maggy_like.journal.earlier import Earlier, from_records, to_records
 from maggy_like.journal.journal import Journal, read_journal, reading
 from maggy_like.journal.mend import Mender
 from maggy_like.journal.place import Place, place_of
-from maggy_like.journal.records import FORMAT_VERSION, Contents, Part, RunHeader, decode, encode
+from maggy_like.journal.records import FORMAT_VERSION, RUNNING, Contents, Part, RunHeader, RunStatus, decode, encode
 
 __all__ = [
     "FORMAT_VERSION",
+    "RUNNING",
     "Contents",
     "Earlier",
     "Journal",
@@ -17,6 +18,7 @@ __all__ = [
     "Part",
     "Place",
     "RunHeader",
+    "RunStatus",
     "decode",
     "encode",
     "from_records",

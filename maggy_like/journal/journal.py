@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from maggy_like.errors import JournalError, StoreError
 from maggy_like.journal.place import Place
-from maggy_like.journal.records import Contents, RunHeader, decode, encode
+from maggy_like.journal.records import Contents, Record, RunHeader, RunStatus, decode, encode
 from optimizers.events import Event
 
 
@@ -48,6 +48,16 @@ class Journal:
         self._last = contents.last
         return contents
 
+    def note(self, status: RunStatus) -> None:
+        """Write that the run was begun, taken up or ended.
+
+        Raises:
+            JournalError: It cannot be written, is gone, or another driver has taken over.
+        """
+        with self._writing():
+            self._place.renew()
+            self._append([status])
+
     def append(self, events: Sequence[Event]) -> None:
         """Write events, in one piece; they are safe when this returns.
 
@@ -81,7 +91,7 @@ class Journal:
         """Let other drivers in."""
         self._place.release()
 
-    def _append(self, records: Sequence[RunHeader | Event]) -> None:
+    def _append(self, records: Sequence[Record]) -> None:
         self._place.append(encode(records, self._last + 1))
         self._last += len(records)
 

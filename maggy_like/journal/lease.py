@@ -70,6 +70,11 @@ class Lease:
                 raise self._refusal(holder) from None
         _held.add(self._owner)
 
+    def is_held(self) -> bool:
+        """Whether a driver holds it."""
+        holder, _ = self._look()
+        return holder is not None and _is_alive(holder)
+
     def renew(self) -> None:
         """Put the present time into the lease, if the last renewal is some seconds old.
 

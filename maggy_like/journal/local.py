@@ -45,6 +45,13 @@ class LocalPlace:
         except FileNotFoundError:
             return []
 
+    def is_held(self) -> bool:
+        try:
+            holder = (self._folder / "journal.lock").read_text(errors="replace")
+        except OSError:
+            return False
+        return bool(holder) and not _is_gone(holder)
+
     def hold(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = os.open(self._folder / "journal.lock", _FLAGS, 0o600)
@@ -112,6 +119,9 @@ class LocalPlace:
 
     def release(self) -> None:
         if self._lock >= 0:
+            if self._file >= 0:  # it was held
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._lock, 0)
             fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor too
         for fd in (self._file, self._lock):
             if fd >= 0:

@@ -25,6 +25,10 @@ class Place(Protocol):
         """All of the journal's files, in order; none if there is no journal."""
         ...
 
+    def is_held(self) -> bool:
+        """Whether a driver holds it, as far as its own word tells; nothing is locked or written for that."""
+        ...
+
     def hold(self) -> None:
         """Make the folder, and keep other drivers away until :meth:`release`.
 

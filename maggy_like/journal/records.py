@@ -53,6 +53,32 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     variants: list[str] = []
 
 
+RUNNING = "running"
+"""The status of a run that a driver has begun, or taken up."""
+
+
+class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
+    """That a driver has begun a run or taken it up, or how it ended the run.
+
+    Attributes:
+        status: ``running``, or the run's ending (see :attr:`maggy_like.Result.ending`).
+        time: Unix time.
+        seconds: How long the driver had it, at the end.
+        store: Where the saved states are: a URL, or relative to ``directory``.
+        directory: The folder of the run's logs; relative to that of the journal.
+    """
+
+    status: str
+    time: float
+    seconds: float = 0.0
+    store: str = "checkpoints"
+    directory: str = "."
+
+
+Record = RunHeader | RunStatus | Event
+"""What a line of a journal holds."""
+
+
 class Part(NamedTuple):
     """One file of a journal: its name for people, and what is in it."""
 
@@ -66,18 +92,31 @@ class Contents:
 
     Attributes:
         header: Its first record.
-        events: All others that are whole.
+        events: All events that are whole.
+        begun: The last word that a driver began the run, or took it up.
+        ended: How that one ended it; None if it has not, or was killed.
         last: The number of the last record.
         damage: What is wrong with it, a sentence each; empty if nothing is.
     """
 
     header: RunHeader
     events: list[Event] = field(default_factory=list)
+    begun: RunStatus | None = None
+    ended: RunStatus | None = None
     last: int = 0
     damage: list[str] = field(default_factory=list)
 
+    def take(self, record: RunStatus | Event) -> None:
+        """Take in the next record."""
+        if not isinstance(record, RunStatus):
+            self.events.append(record)
+        elif record.status == RUNNING:
+            self.begun, self.ended = record, None
+        else:
+            self.ended = record
 
-def encode(records: Iterable[RunHeader | Event], first: int) -> bytes:
+
+def encode(records: Iterable[Record], first: int) -> bytes:
     """The lines of ``records``, numbered from ``first``.
 
     Number and checksum (a CRC-32 of what stands before it) are the last fields of each JSON object, so that
@@ -118,7 +157,7 @@ def decode(parts: Iterable[Part]) -> Contents:
                 if (missing := number - contents.last - 1) > damaged:
                     contents.damage.append(f"{missing} records are missing before {where}")
                 contents.last, damaged = number, 0
-                contents.events.append(record)
+                contents.take(record)
     if contents is None:
         raise JournalError("the journal is empty; start another run")
     contents.damage += (f"{name} has {count} records from before a mend" for name, count in left_over.items())
@@ -129,19 +168,19 @@ _END = re.compile(rb',"n":(\d{1,18}),"crc":"([0-9a-f]{8})"\}')
 _START = re.compile(rb'\{"type":"')
 
 
-def _seal(record: RunHeader | Event, number: int) -> bytes:
-    plain = msgspec.json.encode(record) if isinstance(record, RunHeader) else to_json(record)
+def _seal(record: Record, number: int) -> bytes:
+    plain = msgspec.json.encode(record) if isinstance(record, RunHeader | RunStatus) else to_json(record)
     body = plain[:-1] + b',"n":%d' % number
     return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
 
 
-def _open(line: bytes) -> tuple[int, RunHeader | Event] | None:
+def _open(line: bytes) -> tuple[int, Record] | None:
     """A line's record and its number, if it is whole."""
     end = _END.search(line, max(0, line.rfind(b',"n":')))
     if end is None or end.end() != len(line) or zlib.crc32(line[: end.end(1)]) != int(end[2], 16):
         return None
     try:
-        record = _HEADER.decode(line) if line.startswith(b'{"type":"run"') else from_json(line)
+        record = _OF_RUN.decode(line) if line.startswith((b'{"type":"run"', b'{"type":"status"')) else from_json(line)
         if isinstance(record, CheckpointSaved):
             check_owner(record.name, record.trial, record.attempt)  # what it names is unpickled
     except ValueError:
@@ -149,7 +188,7 @@ def _open(line: bytes) -> tuple[int, RunHeader | Event] | None:
     return int(end[1]), record
 
 
-def _salvage(line: bytes) -> list[tuple[int, RunHeader | Event]]:
+def _salvage(line: bytes) -> list[tuple[int, Record]]:
     """The whole records in a line that is none: where a newline was damaged, two stand in one."""
     found, done = [], 0
     starts = [match.start() for match in _START.finditer(line)]
@@ -162,7 +201,7 @@ def _salvage(line: bytes) -> list[tuple[int, RunHeader | Event]]:
     return found
 
 
-def _header(line: bytes, found: list[tuple[int, RunHeader | Event]], where: str) -> RunHeader:
+def _header(line: bytes, found: list[tuple[int, Record]], where: str) -> RunHeader:
     if found and isinstance(header := found[0][1], RunHeader) and header.version == FORMAT_VERSION:
         return header
     try:
@@ -181,4 +220,4 @@ class _Version(msgspec.Struct, tag="run"):
     version: int
 
 
-_HEADER = msgspec.json.Decoder(RunHeader)
+_OF_RUN: msgspec.json.Decoder[RunHeader | RunStatus] = msgspec.json.Decoder(RunHeader | RunStatus)

@@ -47,6 +47,9 @@ class RemotePlace:
             self._number, self._segment = number, data
         return parts
 
+    def is_held(self) -> bool:
+        return self._lease.is_held()
+
     def hold(self) -> None:
         self._fs.makedirs(self._path, exist_ok=True)
         self._lease.take()

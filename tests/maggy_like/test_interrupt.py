@@ -16,7 +16,11 @@ import psutil
 import pytest
 from spark_jobs import FOLDER
 
+from maggy_like.interrupts import interrupts_to
+
 pytestmark = pytest.mark.e2e
+
+PATHS = os.pathsep.join(filter(None, [FOLDER, os.environ.get("PYTHONPATH")]))
 
 SCRIPT = """
 import sys, threading
@@ -135,7 +139,7 @@ def test_ctrl_c_on_spark_cancels_the_job_and_leaves_no_trial(tmp_path: Path) -> 
     script = tmp_path / "spark.py"
     script.write_text(SPARK + SCRIPT.format(wait=PATIENT, engine="spark") + "print('jobs', active_jobs(spark))\n")
     process = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": FOLDER},
+        [sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": PATHS},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     assert process.stdout is not None
@@ -224,11 +228,15 @@ class Terminal:
         self.pid, self._screen = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
-            os.environ |= {"TMPDIR": str(folder / "tmp"), "PYTHONPATH": FOLDER}
+            os.environ |= {"TMPDIR": str(folder / "tmp"), "PYTHONPATH": PATHS}
             os.execv(sys.executable, [sys.executable, "script.py"])
 
     def press_ctrl_c(self) -> None:
         os.write(self._screen, b"\x03")
+
+    def terminate(self) -> None:
+        """As a scheduler or a container does that wants the process to end."""
+        os.kill(self.pid, signal.SIGTERM)
 
     def until(self, pattern: str, times: int = 1) -> None:
         """Wait until it has shown something; the tests' own time limit ends a wait that is in vain."""
@@ -270,6 +278,66 @@ def test_a_second_ctrl_c_is_quicker_where_workers_do_not_leave(tmp_path: Path) -
         shown.until("pressed 1")
         shown.press_ctrl_c()
         shown.until(NOTHING_LEFT.format("interrupted"))  # long before the patience with workers is at its end
+
+
+@pytest.mark.parametrize("progress", ["terminal", "plain"])
+def test_sigterm_is_one_ctrl_c(tmp_path: Path, progress: str) -> None:
+    """The result so far is there, the terminal as it was, and how to go on is said."""
+    counted = COUNTED.replace('progress="plain"', f'progress={progress!r}, name="august"')
+    with terminal(tmp_path, counted + LOCAL + PRESS) as shown:
+        shown.until("under way", times=2)
+        shown.terminate()
+        shown.until("pressed 1")
+        shown.until(NOTHING_LEFT.format("interrupted"))
+        assert "Traceback" not in shown.text
+        _, _, end = shown.text.partition(": interrupted after")
+        assert "pass name='august', resume=True to go on with it" in end
+        assert "about" not in end
+        hidden, visible = (shown.text.rfind(code) for code in ("\x1b[?25l", "\x1b[?25h"))
+        assert (hidden >= 0) is (progress == "terminal")
+        assert visible >= hidden
+
+
+def test_sigterm_and_ctrl_c_count_together(tmp_path: Path) -> None:
+    with terminal(tmp_path, COUNTED + LOCAL + "watch.LEAVE_PATIENCE = 1e6\n" + PRESS) as shown:
+        shown.until("under way", times=2)
+        for process in psutil.Process(shown.pid).children():
+            process.suspend()
+        shown.terminate()
+        shown.until("pressed 1")
+        shown.press_ctrl_c()
+        shown.until(NOTHING_LEFT.format("interrupted"))
+
+
+def test_sigterm_ends_an_inline_search_too(tmp_path: Path) -> None:
+    code = SCRIPT.format(wait=PATIENT, engine="inline").replace("workers=2, ", "")
+    (tmp_path / "script.py").write_text(code)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert any("under way" in line for line in process.stdout)
+    process.terminate()
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, "ending interrupted" in out) == (0, True), out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_handled_as_before_once_it_is_over(number: signal.Signals) -> None:
+    counts: list[int] = []
+    before = signal.getsignal(number)
+    with interrupts_to(counts.append):
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+    assert (counts, signal.getsignal(number)) == ([1, 2], before)
+    signal.signal(number, signal.SIG_IGN)
+    try:
+        with interrupts_to(counts.append):
+            signal.raise_signal(number)
+        assert (counts, signal.getsignal(number)) == ([1, 2], signal.SIG_IGN)
+    finally:
+        signal.signal(number, before)
 
 
 def test_stop_from_another_thread_leaves_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maggy_like.display import LogLine, Snapshot, WorkerLine, html, text
+from maggy_like.display.base import TrainingLine
 from optimizers.trial import TrialState
 
 Snap = Callable[..., Snapshot]
@@ -138,7 +139,28 @@ def test_summary(snap: Snap) -> None:
         "files in runs/digits-1",
     ]
     nothing = snap(phase="interrupted", counts={}, best_trial=None, best_value=None, best_config=None)
-    assert text.summary(nothing) == ["digits: interrupted after 0:30, 0 trials", "files in runs/digits-1"]
+    assert text.summary(nothing) == [
+        "digits: interrupted after 0:30, 0 trials",
+        "files in runs/digits-1",
+        "pass name='digits', resume=True to go on with it",
+    ]
+
+
+@pytest.mark.parametrize("phase", ["interrupted", "stopped", "timeout", "completed", "error", "searching"])
+@pytest.mark.parametrize("trained", [None, TrialState.PENDING, TrialState.COMPLETED])
+def test_how_to_go_on_with_what_was_cut_off(snap: Snap, phase: str, trained: TrialState | None) -> None:
+    line = None if trained is None else TrainingLine(trained, 2, 5, 9, 0.5, 1.0)
+    told = text.way_on(snap(phase=phase, training=line))
+    is_due = phase in ("interrupted", "stopped", "timeout") and trained is not TrialState.COMPLETED
+    assert bool(told) == is_due
+
+
+@pytest.mark.parametrize("phase", ["interrupted", "stopped", "timeout", "completed", "error"])
+def test_nothing_is_left_of_a_search_that_is_over(snap: Snap, phase: str) -> None:
+    """Though workers are still leaving, and the last frame stays on the screen."""
+    first = snap(elapsed=0.0, counts={})
+    assert text.clock(first, snap(phase=phase, timeout=60.0)) == "0:30"
+    assert "left" in text.clock(first, snap(timeout=60.0))
 
 
 def test_busiest() -> None:
