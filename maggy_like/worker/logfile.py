@@ -22,7 +22,8 @@ def log_name(trial: int, rank: int = 0) -> str:
 class LogFile:
     """The beginning of the output whole, then how much was left out, and the last lines.
 
-    A file that cannot be written (a full disk, a folder without permission) costs the trial nothing.
+    A file that cannot be written (a full disk, a folder without permission) costs the trial nothing, and is tried again
+    with the next output.
 
     Args:
         folder: Where it goes; made if it is not there.
@@ -41,19 +42,18 @@ class LogFile:
         self._end = b""
         self._live = b""
         self._live_from = 0
-        self._room: int | None = None  # until the first output comes: a silent trial has no file
-        self._file: FileIO | None = None
+        self._room = 0
+        self._file: FileIO | None = None  # until the first output comes: a silent trial has none
 
     def write(self, lines: bytes) -> None:
         """Take in finished lines, in the place of what :meth:`show` has shown."""
-        room = self._open() if self._room is None else self._room
+        if self._file is None:
+            self._room = self._open()
         self._withdraw()
-        if room:
-            head = lines[:room]
-            written = self._append(head)
-            room = room - written if written == len(head) else 0
+        if self._room and (not self._left_out or self._catch_up()):
+            written = self._append(lines[: self._room])
+            self._room -= written
             lines = lines[written:]
-        self._room = room
         if lines:
             self._left_out += len(lines)
             self._end = (self._end + lines[-MAX_END:])[-MAX_END:]
@@ -62,24 +62,34 @@ class LogFile:
         """Have ``live``, which may yet change, stand at the end of the file."""
         if live == self._live:
             return
-        room = self._room = self._open() if self._room is None else self._room
+        if self._file is None:
+            self._room = self._open()
         self._withdraw()
-        if self._file is not None and 0 < len(live) < room:
+        if self._file is not None and not self._left_out and 0 < len(live) < self._room:
             self._live_from = self._size()
             self._live = live[: self._append(live)]
 
     def close(self) -> None:
         """Write what is known of the end, and close."""
-        if self._end:
+        if self._left_out:
             self._withdraw()
-        if (left_out := self._left_out - len(self._end)) > 0:
-            cut, _, last = self._end.partition(b"\n")
-            self._append(f"\n... {left_out + len(cut) + 1} bytes left out ...\n".encode() + last)
-        elif self._end:
-            self._append(self._end)
+            self._catch_up()
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
+
+    def _catch_up(self) -> bool:
+        """Write what is known of what was left out; whether all of that is written."""
+        text = self._end
+        if (left_out := self._left_out - len(self._end)) > 0:
+            cut, _, last = self._end.partition(b"\n")
+            text = f"\n... {left_out + len(cut) + 1} bytes left out ...\n".encode() + last
+        written = self._append(text)
+        self._room = max(0, self._room - written)
+        if written:
+            self._end = text[written:]
+            self._left_out = len(self._end)
+        return written == len(text)
 
     def _open(self) -> int:
         """Make or open the file; how much of the beginning of the output it still takes."""

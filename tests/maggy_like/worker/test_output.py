@@ -154,3 +154,20 @@ def test_what_another_attempt_has_written_behind_a_bar_is_not_taken_back(tmp_pat
     for file in (first, second):
         file.close()
     assert (tmp_path / "log").read_bytes() == b"10%second\nfirst\n"
+
+
+def test_a_disk_that_has_room_again_costs_what_did_not_fit(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.touch()  # no folder can be made there
+    file = LogFile(str(logs), "log", cap=10 * MAX_END)
+    file.write(b"first\n")
+    file.write(b"second\n" * MAX_END)
+    assert isinstance(file.error, OSError)
+    logs.unlink()
+    file.write(b"third\n")
+    file.write(b"fourth\n")
+    file.close()
+    written = (logs / "log").read_bytes()
+    assert re.match(rb"\n\.\.\. \d+ bytes left out \.\.\.\nsecond\n", written)
+    assert written.endswith(b"second\nthird\nfourth\n")
+    assert MAX_END - 100 < len(written) < MAX_END + 100
