@@ -12,6 +12,7 @@ import importlib
 from benchmarks.common import parser, publish
 
 PARTS: tuple[str, ...] = (
+    "heavy",
     "hostile",
     "outage",
     "races",
