@@ -102,14 +102,20 @@ class SparkRun(EngineRun):
             member = gang_member(self._task, self.indexes, self.epoch, self._keys)
             places.mapInArrow(member, "worker bigint", barrier=True, profile=self._profile).collect()
         except Exception as error:  # the job failed or was cancelled; the driver decides what follows
-            cause = cause_of(str(error))
-            if cause.startswith(("ModuleNotFoundError", "ImportError")):
-                self.is_hopeless = True
-                cause += (
-                    "; the Spark workers run another Python. Make the session with maggy_like.spark_session(), "
-                    f"or set PYSPARK_PYTHON={sys.executable} before it starts"
-                )
-            self._ended = f"the Spark job ended: {cause}"
+            self._ended = self._explain(error)
+
+    def _explain(self, error: Exception) -> str:
+        """Why the job ended; notes whether another would end in the same way."""
+        from maggy_like.spark.failures import ANOTHER_PYTHON, cause_of, java_end
+
+        if is_classic(self._session) and (gone := java_end(self._session)) is not None:
+            self.is_hopeless = True
+            return f"{gone}; start this Python process anew"
+        cause = cause_of(str(error))
+        if cause.startswith(("ModuleNotFoundError", "ImportError")) or "PYTHON_VERSION_MISMATCH" in cause:
+            self.is_hopeless = True
+            cause += f"; the Spark workers run another Python: {ANOTHER_PYTHON.format(sys.executable)}"
+        return f"the Spark job ended: {cause}"
 
 
 class SparkEngine(Engine):
@@ -153,6 +159,7 @@ class SparkEngine(Engine):
         return int(context.maxNumConcurrentTasks(java_profile))
 
     def default_workers(self) -> int:
+        self._check_python()
         slots = self.wait_for_slots(None)
         if slots is None:
             raise EngineError("a Spark Connect session does not tell how many slots it has; pass workers=N")
@@ -178,6 +185,7 @@ class SparkEngine(Engine):
         return slots
 
     def require(self, workers: int) -> None:
+        self._check_python()
         slots = self.wait_for_slots(workers)
         if slots is not None and slots < workers:
             raise EngineError(
@@ -211,6 +219,14 @@ class SparkEngine(Engine):
         if context is None or context.sc().isStopped():
             raise EngineError("the Spark session was stopped; make a new one with maggy_like.spark_session()")
         return context.sc()
+
+    def _check_python(self) -> None:
+        """A local master's workers run here: which Python they run is known before anything starts."""
+        if is_classic(self._session) and self._is_local:
+            from maggy_like.spark.failures import check_python
+
+            program = self._session.sparkContext.pythonExec
+            check_python(self._conf("spark.sql.execution.pyspark.python", "") or program)
 
     @property
     def _is_local(self) -> bool:
@@ -280,7 +296,8 @@ def require_session() -> SparkSession:
     session = active_session()
     if session is None:
         raise EngineError(
-            "engine='spark' needs a Spark session; make one with maggy_like.spark_session(), or pass engine='local'"
+            "engine='spark' needs a Spark session; make one with maggy_like.spark_session(), which finds Java or "
+            "brings its own (pip install \"maggy_like[java]\"), and sets what long tasks need; or pass engine='local'"
         )
     return session
 
@@ -290,11 +307,3 @@ def local_address_towards(host: str, port: int) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])
-
-
-def cause_of(text: str) -> str:
-    """The line of a long Spark error that says why: a Python traceback's last, else the first lines."""
-    traceback = re.search(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", text)
-    if traceback is not None:
-        return traceback[1]
-    return " ".join(line.strip() for line in text.strip().splitlines()[:3])

@@ -12,8 +12,8 @@ import train_functions as fns
 from gate import Gate
 
 from maggy_like import Float, SparkEngine, lagom
-from maggy_like.engines.spark import cause_of
 from maggy_like.errors import EngineError
+from maggy_like.spark.failures import cause_of
 from optimizers.events import AttemptEnded, AttemptStarted, Event
 from optimizers.trial import TrialState
 

@@ -1,0 +1,88 @@
+"""What became of a Spark job, and of the Java process behind its session, in words."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from maggy_like.errors import EngineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ANOTHER_PYTHON = (
+    "make the session with maggy_like.spark_session(), or set PYSPARK_PYTHON={} before it starts (on a cluster, the "
+    "path of the same Python there)"
+)
+
+EXIT_PATIENCE = 5.0
+"""Seconds that a Java process which does not answer any more gets to be gone."""
+
+
+def cause_of(text: str) -> str:
+    """The line of a long Spark error that says why.
+
+    A Python traceback's last; else that of the innermost ``Caused by``; else the first that says something.
+    """
+    traceback = re.search(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", text)
+    if traceback is not None:
+        return traceback[1]
+    if causes := re.findall(r"^\s*Caused by: (.*\S)", text, re.MULTILINE):
+        return str(causes[-1])
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not re.match(r"\s+at |\s*\.\.\. ", line)]
+    return " ".join(lines[:3])
+
+
+def java_end(session: SparkSession) -> str | None:
+    """How the Java process of a classic session ended; None while it answers."""
+    context = session.sparkContext
+    try:
+        context._jsc.sc().isStopped()
+    except Py4JJavaError:
+        return None
+    except (Py4JError, OSError, AttributeError):  # AttributeError: stopped here meanwhile
+        pass
+    else:
+        return None
+    process = getattr(context._gateway, "proc", None)
+    if process is None:  # spark-submit started it, and this process from it
+        return "the Spark application's Java process does not answer any more"
+    try:
+        status = process.wait(EXIT_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return f"the Spark application's Java process (pid {process.pid}) does not answer any more"
+    if status < 0:
+        name = signal.Signals(-status).name
+        how = f"killed by {name}" + (", as the kernel does where memory is short" if name == "SIGKILL" else "")
+    else:
+        how = f"exit status {status}"
+    return f"the Spark application's Java process (pid {process.pid}) is gone: {how}"
+
+
+def check_python(program: str) -> None:
+    """See that the workers of a local master run a Python that PySpark can talk with.
+
+    Args:
+        program: What they run. It is asked for its version unless it is this interpreter.
+
+    Raises:
+        EngineError: It is of another minor version.
+    """
+    if program == sys.executable:
+        return
+    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([program, "-c", ask], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return  # Spark tells what is wrong with it
+    version, own = done.stdout.strip(), f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if version != own:
+        raise EngineError(
+            f"the Spark workers would run {program}, which is Python {version}, and this is Python {own}; PySpark "
+            f"cannot mix them: {ANOTHER_PYTHON.format(sys.executable)}"
+        )
