@@ -310,7 +310,8 @@ class Result:
 
     def __repr__(self) -> str:
         counted = ", ".join(f"{count} {state.value}" for state, count in self.counts.items())
-        lines = [f"{self.ending} after {duration(self.seconds)}: {len(self.trials)} trials ({counted})"]
+        trials = f"{len(self.trials)} trials" + (f" ({counted})" if counted else "")
+        lines = [f"{self.ending} after {duration(self.seconds)}: {trials}"]
         if self.ablation is not None:
             lines.append(repr(self.ablation))
         elif self.others:

@@ -12,6 +12,7 @@ from maggy_like.messages import (
     PROTOCOL_VERSION,
     Assign,
     Beat,
+    Checkpointed,
     Goodbye,
     Hello,
     Logged,
@@ -79,6 +80,21 @@ def test_a_worker_that_says_hello_is_heard_and_answered(server: Server, client: 
     assert arrived(server, client, 2) == [Received(WORKER, hello(3)), Received(WORKER, Ready())]
     server.send(WORKER, Stop(1, 1))
     assert answer(server, client) == Stop(1, 1)
+
+
+@pytest.mark.parametrize("name", [b"../../../a.so", b"00004/2-1.pkl", b"00003/1-1.pkl", b"file:///a.pkl"])
+def test_a_state_that_the_attempt_cannot_have_saved_is_refused_and_changes_nothing(
+    server: Server, client: Client, name: bytes
+) -> None:
+    """A worker that claims it would have an honest one unpickle or remove what it names."""
+    honest = encode(Checkpointed(3, 2, 1, "00003/2-1.pkl"))
+    client.forward(honest.replace(b"00003/2-1.pkl", name))
+    for _ in range(500):
+        assert [it.message for it in server.poll(0.01) if not isinstance(it.message, Hello | Beat)] == []
+        client.receive()
+        if server.refused:
+            break
+    assert server.refused == {"malformed": 1}
 
 
 def test_a_foreign_version_is_refused_and_told(server: Server) -> None:
