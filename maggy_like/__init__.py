@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from maggy_like.engines.spark import SparkEngine
     from maggy_like.experiment.simulate import simulate
     from maggy_like.handle import Experiment
-    from maggy_like.result import Result, Training
+    from maggy_like.result import Result
     from maggy_like.runs import load_run
     from maggy_like.spark import StandaloneCluster, spark_session
+    from maggy_like.trained import Training
     from maggy_like.training import run
     from maggy_like.worker.reporter import Reporter
     from optimizers.domains import Choice, Constant, Float, Integer, Ordinal
@@ -46,7 +47,7 @@ _HOMES = {
     "SearchSpace": "optimizers.space",
     "SparkEngine": "maggy_like.engines.spark",
     "StandaloneCluster": "maggy_like.spark",
-    "Training": "maggy_like.result",
+    "Training": "maggy_like.trained",
     "Variant": "maggy_like.ablation",
     "lagom": "maggy_like.api",
     "load_run": "maggy_like.runs",

@@ -40,6 +40,7 @@ def lagom(
     value: Worth = "best",
     n_trials: int | None = None,
     timeout: float | None = None,
+    target: float | None = None,
     max_budget: int = 27,
     min_budget: int | None = None,
     eta: int | None = None,
@@ -99,6 +100,7 @@ def lagom(
         n_trials: How many configurations to try, over all workers. By default 50, a grid's whole
             size, or no bound when ``timeout`` is given.
         timeout: Seconds after which the search ends with what it has.
+        target: The search is over once a trial has this value of the objective, or a better one.
         max_budget: Steps of a full training: ``reporter.budget`` tells the function its share.
         min_budget: ASHA and its kin: steps of the lowest rung; by default ``max_budget // eta**3`` for ``"asha"``,
             1 for the others.
@@ -191,6 +193,7 @@ def lagom(
             points_to_evaluate=points_to_evaluate,
             warm_start=warm_start,
             train_best=train_best,
+            target=target,
             min_budget=min_budget,
             eta=eta,
             mode=mode,
@@ -217,6 +220,7 @@ def lagom(
         value=value if study is None else "last",
         n_trials=n_trials,
         timeout=timeout,
+        target=target,
         max_budget=max_budget,
         workers=workers,
         seed=seed,
@@ -266,7 +270,7 @@ def check_no_search(**given: Any) -> None:
         ConfigError: Something is.
     """
     for name, value in given.items():
-        if value:
+        if value or (name == "target" and value is not None):
             raise ConfigError(
                 f"{name}={value!r} is for a search, and ablation=... goes through the variants of its study; leave one "
                 "of the two out"

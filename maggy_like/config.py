@@ -7,6 +7,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -48,6 +49,7 @@ class Settings:
         earlier: What earlier runs observed.
         points: Configurations to try first.
         workers_per_trial: How many workers run a trial together.
+        target: Value of the objective with which the search is over.
         train_steps: Steps of the training that follows; 0 for none.
         train_config: With which configuration, if not the best.
         variants: Those of an ablation, described; trials are compared in groups then, and none of them is the best.
@@ -65,6 +67,7 @@ class Settings:
     value: Worth
     n_trials: int | None
     timeout: float | None
+    target: float | None
     max_budget: int
     workers: int | None
     seed: int
@@ -114,6 +117,7 @@ def check_settings(
     value: str,
     n_trials: int | None,
     timeout: float | None,
+    target: float | None,
     max_budget: int,
     workers: int | None,
     seed: int,
@@ -177,6 +181,7 @@ def check_settings(
         value=worth if len(directions) == 1 else "last",
         n_trials=n_trials,
         timeout=timeout,
+        target=check_target(target, metrics),
         max_budget=max_budget,
         workers=None if workers is None else whole("workers", workers, least=1),
         seed=seed,
@@ -275,6 +280,17 @@ def check_training(train_best: bool | int, max_budget: int, directions: Sequence
             "a Pareto set; leave it out, and pass the one you choose to maggy_like.run"
         )
     return max_budget if train_best is True else whole("train_best", train_best, least=1)
+
+
+def check_target(target: Any, metrics: Sequence[str]) -> float | None:
+    """The value with which the search is over."""
+    if target is None:
+        return None
+    if isinstance(target, bool) or not isinstance(target, Real) or not math.isfinite(target):
+        raise ConfigError(f"target must be a finite number, a value of the objective, got {target!r}")
+    if len(metrics) > 1:
+        raise ConfigError(f"target={target!r} is a value of one objective, and metric={list(metrics)!r}; leave it out")
+    return float(target)
 
 
 def check_constraints(space: SearchSpace) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from maggy_like.result import Result
 
-OWN_ATTRIBUTES = ("attempts", "step", "failure")
+OWN_ATTRIBUTES = ("attempts", "step", "value_step", "state", "failure")
 """What an exported trial has as user attributes besides those of the function."""
 
 
@@ -58,11 +58,15 @@ def to_optuna(result: Result, storage: str | BaseStorage | None, study_name: str
         study.set_metric_names([result.objective, *(name for _, name in result.others)])
         taken = {*OWN_ATTRIBUTES, *(name for trial in result.trials for name in trial.metrics)}
         names = attribute_names(result.trials, taken)
-        study.add_trials([_frozen(trial, dims, now, names) for trial in result.trials])
+        best = result.best_trial
+        study.add_trials([_frozen(trial, dims, now, names, is_best=trial is best) for trial in result.trials])
     return study
 
 
-def _frozen(trial: Trial, dims: dict[str, BaseDistribution], now: datetime, names: Mapping[str, str]) -> FrozenTrial:
+def _frozen(
+    trial: Trial, dims: dict[str, BaseDistribution], now: datetime, names: Mapping[str, str], *, is_best: bool
+) -> FrozenTrial:
+    """A trial as Optuna has it. The best one is complete there, else Optuna would call another one the best."""
     import optuna
 
     states = {
@@ -73,13 +77,16 @@ def _frozen(trial: Trial, dims: dict[str, BaseDistribution], now: datetime, name
     }
     state = states.get(trial.state, optuna.trial.TrialState.WAITING)
     failure = None if trial.failure is None else trial.failure.message
-    given = trial.values or (trial.value,)  # a best trial that is paused is the best there too
-    values = [value for value in given if value is not None and not math.isnan(value)]
+    given = trial.values or (trial.value,)
+    values = [value for value in given if value is not None and math.isfinite(value)]
     has_value = len(values) == len(given)
     if state is optuna.trial.TrialState.COMPLETE and not has_value:
         state, failure = optuna.trial.TrialState.FAIL, failure or f"the value is {trial.value}"
+    otherwise = trial.state.value if is_best and state is not optuna.trial.TrialState.COMPLETE else None
+    if is_best:
+        state = optuna.trial.TrialState.COMPLETE
     ended = state in (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
-    own = zip(OWN_ATTRIBUTES, (trial.attempt, trial.step, failure), strict=True)
+    own = zip(OWN_ATTRIBUTES, (trial.attempts, trial.reported, trial.value_step, otherwise, failure), strict=True)
     attrs: dict[str, Any] = {name: attr for name, attr in own if attr is not None}
     attrs |= {names[name]: attr for name, attr in trial.attributes.items()}
     frozen = optuna.trial.create_trial(

@@ -226,6 +226,7 @@ def _machine(settings: Settings, size: int) -> StateMachine:
         keep=settings.keep_checkpoints,
         max_attempts=settings.max_attempts,
         trial_timeout=settings.trial_timeout,
+        target=settings.target,
     )
 
 

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.attributes import attribute_names
-from maggy_like.display.text import config_text, duration, number, place
+from maggy_like.display.text import config_text, duration, number, place, words
 from maggy_like.errors import UserError
 from maggy_like.export import to_optuna
 from maggy_like.importance import importance
 from maggy_like.pareto import pareto_lines, plot_pareto
-from maggy_like.state_names import SHARDED
-from maggy_like.worker.checkpoints import load_state
+from maggy_like.saved import read_saved
+from maggy_like.state_names import state_url
+from maggy_like.trained import Training, told
 from maggy_like.worker.logfile import log_name
+from optimizers.ranking import Worth
 from optimizers.space import SearchSpace
 from optimizers.trial import Config, Trial, TrialState
 
@@ -29,67 +31,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Training:
-    """What came of training one configuration on the whole gang.
-
-    Attributes:
-        trial: With its curves, its metrics, and its failure, if it failed.
-        objective: Name of the optimised metric.
-        checkpoint: URL of the last state that was saved, the trained weights; None where none was.
-        best_checkpoint: URL of the state at the objective's best value.
-        directory: Where the run's logs are.
-
-    Example:
-        >>> result = lagom(train_fn, space, train_best=True)
-        >>> model.load_state_dict(result.training.load()["model"])
-    """
-
-    trial: Trial
-    objective: str
-    checkpoint: str | None
-    best_checkpoint: str | None
-    directory: Path
-
-    def __repr__(self) -> str:
-        return f"{_told(self)}\ncheckpoint: {self.checkpoint}\nfiles: {self.directory}"
-
-    @property
-    def value(self) -> float | None:
-        """What the training is worth: its best value of the objective (with ``value="last"`` its last one)."""
-        return self.trial.value
-
-    @property
-    def value_step(self) -> int | None:
-        """The step at which that was measured; None where the function reported none."""
-        return self.trial.value_step
-
-    @property
-    def world_size(self) -> int:
-        """How many workers trained together, in the last attempt."""
-        return self.trial.world_size
-
-    @property
-    def seconds_per_step(self) -> float | None:
-        """Wall time of a step (a training epoch, say), start-up and lost attempts included."""
-        return self.trial.seconds / self.trial.step if self.trial.step else None
-
-    def load(self, *, best: bool = False) -> Any:
-        """Read the last saved state, or that of the best value.
-
-        A sharded one is read by ``torch.distributed.checkpoint`` from its URL.
-
-        Raises:
-            UserError: The function saved none, or it is sharded.
-        """
-        url = self.best_checkpoint if best else self.checkpoint
-        if url is None:
-            raise UserError("there is no saved state; call reporter.checkpoint(state) in train_fn")
-        if url.endswith(SHARDED):
-            raise UserError(f"{url} is sharded; read it with torch.distributed.checkpoint.load")
-        return load_state(url)
-
-
-@dataclass(frozen=True, repr=False)
 class Result:
     """The outcome of one :func:`~maggy_like.lagom` call.
 
@@ -99,7 +40,7 @@ class Result:
             value, or where there are several objectives (see ``pareto``) or an ablation.
         objective: Name of the optimised metric; of the first, where there are several.
         direction: ``max`` or ``min``.
-        ending: ``completed``, ``timeout``, ``interrupted`` or ``stopped``.
+        ending: ``completed``, ``timeout``, ``target`` (a trial has it), ``interrupted`` or ``stopped``.
         seconds: Wall time.
         directory: Where the run's logs are, and unless others were named its journal and checkpoints.
         space: The search space.
@@ -113,7 +54,8 @@ class Result:
 
     Example:
         >>> result = lagom(train_fn, space)
-        >>> result.best_config, result.best_value
+        >>> result.best_config, result.best_value, result.best_step
+        >>> model.load_state_dict(result.load_best()["model"])
     """
 
     trials: list[Trial]
@@ -130,6 +72,7 @@ class Result:
     store: str = ""
     training: Training | None = None
     ablation: Ablation | None = None
+    _worth: Worth = "best"
     _again: Callable[..., Training] | None = field(default=None, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -149,6 +92,60 @@ class Result:
     def best_step(self) -> int | None:
         """The step at which the best value was measured; None where ``train_fn`` reported nothing and returned it."""
         return None if self.best_trial is None else self.best_trial.value_step
+
+    @property
+    def best_checkpoint(self) -> str | None:
+        """URL of the best trial's saved state (see :meth:`checkpoint_of`); None where there is none."""
+        return None if self.best_trial is None else self.checkpoint_of(self.best_trial)
+
+    def load_best(self) -> Any:
+        """Read the state that ``reporter.checkpoint`` saved at the best value of the search (see :meth:`load`).
+
+        Raises:
+            UserError: There is no best trial, it has saved no state, or that is sharded or gone.
+
+        Example:
+            >>> model.load_state_dict(result.load_best()["model"])
+        """
+        if self.best_trial is None:
+            raise UserError("there is no best trial; result.load(trial) reads the state of any one")
+        return self.load(self.best_trial)
+
+    def checkpoint_of(self, trial: int | Trial) -> str | None:
+        """URL of the state that a trial saved at its best value; None where it saved none.
+
+        A state belongs to the report that follows it: ``train_fn`` saves, then reports. Where no state was saved at
+        the step of the best value, it is the one with the best value of those that were saved; where none of them
+        belongs to a report, the newest. In a search with ``value="last"`` it is always the newest.
+
+        Args:
+            trial: The trial or its number.
+        """
+        found = self._trial(trial)
+        best = found.best_checkpoint if self._worth == "best" else None
+        state = best or found.checkpoint
+        return None if state is None else state_url(self.store, state.name)
+
+    def load(self, trial: int | Trial) -> Any:
+        """Read the state that a trial saved at its best value (see :meth:`checkpoint_of`).
+
+        Args:
+            trial: The trial or its number.
+
+        Raises:
+            UserError: There is no such trial, it has saved no state, or that is sharded (read it with
+                ``torch.distributed.checkpoint`` from its URL) or gone.
+        """
+        found = self._trial(trial)
+        return read_saved(self.checkpoint_of(found), f"trial {found.id}")
+
+    def _trial(self, trial: int | Trial) -> Trial:
+        if isinstance(trial, Trial):
+            return trial
+        found = next((known for known in self.trials if known.id == trial), None)
+        if found is None:
+            raise UserError(f"there is no trial {trial!r} among the {len(self.trials)} of this result")
+        return found
 
     @property
     def counts(self) -> dict[TrialState, int]:
@@ -266,10 +263,11 @@ class Result:
     def to_optuna(self, storage: str | BaseStorage | None = None, study_name: str | None = None) -> optuna.Study:
         """The run as a study of Optuna, for its plots and its dashboard, or to go on with it there.
 
-        Trials keep their numbers, configurations, reports (as intermediate values) and metrics (as user
-        attributes, beside ``attempts``, ``step`` and ``failure``). Stopped and paused trials are pruned
-        ones; a completed one without a number for a value has failed; those that did not end wait, and
-        Optuna runs them first if it goes on. Durations are right, dates are those of the export.
+        Trials keep their numbers, configurations, values, reports (as intermediate values) and metrics (as user
+        attributes, beside ``attempts``, ``step``, ``value_step`` and ``failure``). Stopped and paused trials are
+        pruned ones; a completed one without a finite value has failed; those that did not end wait, and Optuna
+        runs them first if it goes on. The best trial is complete there, whatever its ``state`` here: Optuna looks for
+        the best among complete ones alone. Durations are right, dates are those of the export.
 
         Args:
             storage: Where the study is kept, as Optuna spells it; in memory by default.
@@ -311,7 +309,7 @@ class Result:
     def __repr__(self) -> str:
         counted = ", ".join(f"{count} {state.value}" for state, count in self.counts.items())
         trials = f"{len(self.trials)} trials" + (f" ({counted})" if counted else "")
-        lines = [f"{self.ending} after {duration(self.seconds)}: {trials}"]
+        lines = [f"{words(self.ending)} after {duration(self.seconds)}: {trials}"]
         if self.ablation is not None:
             lines.append(repr(self.ablation))
         elif self.others:
@@ -328,7 +326,7 @@ class Result:
             cause = first.failure.message if first.failure is not None else ""
             lines.append(f"{len(failures)} failed, the first (trial {first.id}) with: {cause}")
         if self.training is not None:
-            lines.append(_told(self.training))
+            lines.append(told(self.training))
         lines.append(f"files: {self.directory}")
         return "\n".join(lines)
 
@@ -353,15 +351,3 @@ class Result:
         names = (self.objective, *(name for _, name in self.others))
         values = trial.values or (None,) * len(names)
         return {f"value_{name}": value for name, value in zip(names, values, strict=True)}
-
-
-def _told(training: Training) -> str:
-    """A line on the training."""
-    trial = training.trial
-    if trial.failure is not None and trial.state is TrialState.FAILED:
-        return f"the training failed: {trial.failure.message}"
-    found = f"{training.objective} {number(trial.value)}"
-    if trial.state is not TrialState.COMPLETED:
-        return f"the training was cut off after {trial.step} of {trial.training} steps: {found}; resume=True goes on"
-    how = f"{trial.world_size} worker{'s' * (trial.world_size > 1)}, {trial.step} steps, {duration(trial.seconds)}"
-    return f"trained on {how}: {found}"

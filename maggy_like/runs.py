@@ -17,8 +17,9 @@ from maggy_like.errors import ConfigError
 from maggy_like.experiment import StateMachine
 from maggy_like.journal import RUNNING, Contents, Mender, Place, RunStatus, place_of, read_journal, reading
 from maggy_like.places import RunPlaces
-from maggy_like.result import Result, Training
+from maggy_like.result import Result
 from maggy_like.state_names import state_url
+from maggy_like.trained import Training
 from optimizers.base import Optimizer
 from optimizers.random_search import RandomSearch
 from optimizers.ranking import Worth
@@ -160,6 +161,7 @@ def make_result(
         journal=places.journal,
         store=places.store,
         training=training_of(machine, places, name) if trainings else None,
+        _worth=study.worth,
         _again=again,
     )
 
@@ -167,7 +169,7 @@ def make_result(
 def training_of(machine: StateMachine, places: RunPlaces, objective: str) -> Training:
     """What came of the last training."""
     trial = [trial for trial in machine.study.trials if trial.training][-1]
-    best = machine.best_state(trial)
+    best = trial.best_checkpoint
     return Training(
         trial=trial,
         objective=objective,

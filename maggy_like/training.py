@@ -32,8 +32,9 @@ from maggy_like.inspection import (
 )
 from maggy_like.job import Job, Outcome, carry_out, check_watchers
 from maggy_like.places import check_name, local_url
-from maggy_like.result import Result, Training
+from maggy_like.result import Result
 from maggy_like.runs import make_result, training_of
+from maggy_like.trained import Training
 from maggy_like.watch import Callback
 from maggy_like.worker.checkpoints import load_state, returned_url, save_state
 from optimizers.arguments import explains_arguments
@@ -124,6 +125,7 @@ def run(
         value="best",
         n_trials=1,
         timeout=None,
+        target=None,
         max_budget=steps,
         workers=workers,
         seed=0,
@@ -299,6 +301,7 @@ class _Again:
             directions=(self.direction,),
             n_trials=0,
             timeout=None,
+            target=None,
             workers=before.workers if workers is None else whole("workers", workers, least=1),
             name=name,
             directory=directory,

@@ -122,6 +122,11 @@ class Study:
     # -- what is known ------------------------------------------------------------------------
 
     @property
+    def worth(self) -> Worth:
+        """What a trial is worth: the best of its reports, or the last."""
+        return self._ranking.worth
+
+    @property
     def direction(self) -> Direction | None:
         """Of the objective, of the first where there are several; None while it is not known."""
         return None if self.objectives.is_open else self.objectives.directions[0]
@@ -192,8 +197,8 @@ class Study:
                 self._created(event)
             case AttemptStarted():
                 self._started(event)
-            case CheckpointSaved(step=step, name=name):
-                self.trials[event.trial].checkpoint = Checkpoint(step, name)
+            case CheckpointSaved():
+                self._saved(event)
             case AttemptEnded():
                 self._ended(event)
         return Decision.CONTINUE
@@ -304,6 +309,14 @@ class Study:
             elif step in milestones:
                 self._observe(Observation(trial.id, trial.config, step, loss, ended=False))
         return decision
+
+    def _saved(self, event: CheckpointSaved) -> None:
+        trial = self.trials[event.trial]
+        trial.checkpoint = Checkpoint(event.step, event.name)
+        best = trial.best_checkpoint
+        known = math.inf if best is None else self.loss(trial.curve.at(best.step))
+        if self.loss(trial.curve.at(event.step)) < known:
+            trial.best_checkpoint = trial.checkpoint
 
     def _ended(self, event: AttemptEnded) -> None:
         trial = self.trials[event.trial]

@@ -6,6 +6,7 @@ import enum
 import math
 import operator
 from array import array
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -77,6 +78,11 @@ class Curve:
         """The newest value, or None while there is none."""
         return self.values[-1] if self.values else None
 
+    def at(self, step: int) -> float | None:
+        """The value at a step; None where nothing was measured."""
+        index = bisect_left(self.steps, step)
+        return self.values[index] if index < len(self) and self.steps[index] == step else None
+
     def extend(self, steps: list[int], values: list[float]) -> None:
         """Append the measurements whose step lies past the last one.
 
@@ -124,6 +130,8 @@ class Trial:
         attributes: What it returned that is no number: text, booleans, lists and dicts of such.
         failure: Why it failed, or why its last attempt was lost; the journal has every attempt's.
         checkpoint: The newest saved state.
+        best_checkpoint: The saved state whose own step had the best value of the objective: that of ``value`` where the
+            state of that step was saved. None where no state was saved at a step with a finite value.
         rest: The state that another trial may start from: the newest as it last paused, or as it ended if it
             never did. Unlike ``checkpoint``, it stays in the store while the trial runs on.
         ask: Which call of the optimizer proposed it; None for a point given by the user.
@@ -155,6 +163,7 @@ class Trial:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
     checkpoint: Checkpoint | None = None
+    best_checkpoint: Checkpoint | None = None
     rest: Checkpoint | None = None
     ask: int | None = None
     parent: int | None = None

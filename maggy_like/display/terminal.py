@@ -113,7 +113,7 @@ class TerminalDisplay:
         headline.add_column(no_wrap=True, justify="right")
         headline.add_row(
             Text.assemble((text.clean(snapshot.name), "bold"), "  ", (text.goal(snapshot), "dim")),
-            Text.assemble((text.clean(snapshot.phase), "bold"), "  ", text.clock(self._first, snapshot)),
+            Text.assemble((text.words(snapshot.phase), "bold"), "  ", text.clock(self._first, snapshot)),
         )
         found = snapshot.best_trial is not None or snapshot.pareto
         best = Text(text.best(snapshot), style="bold" if found else "dim")

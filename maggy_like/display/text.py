@@ -172,6 +172,11 @@ def training(snapshot: Snapshot) -> str:
     return f"{verb} on {line.workers} worker{'s' * (line.workers > 1)}{steps}"
 
 
+def words(phase: str) -> str:
+    """A phase, or the end of a search, for people."""
+    return clean({"target": "target reached"}.get(phase, phase))
+
+
 def fraction(snapshot: Snapshot) -> str:
     """Progress in numbers: ``12/30`` tried, or ``12 trials`` in all where there is no bound."""
     if snapshot.n_trials is not None:
@@ -216,9 +221,9 @@ def place(trial: int | None, step: int | None, *, failed: bool = False) -> str:
 
 def status(first: Snapshot, now: Snapshot) -> str:
     """The whole search on one line: ``[12/30] best 0.973 at step 9 (trial 4) | 5 completed, 3 running | 0:31``."""
-    words = tally(now.counts) or clean(now.phase)
+    counted = tally(now.counts) or words(now.phase)
     found = [] if now.is_ablation else [best(now)]
-    search = [" ".join([f"[{fraction(now)}]", *found]), words] if searches(now) else []
+    search = [" ".join([f"[{fraction(now)}]", *found]), counted] if searches(now) else []
     return " | ".join([*search, *filter(None, [training(now)]), clock(first, now)])
 
 
@@ -227,7 +232,7 @@ def summary(snapshot: Snapshot) -> list[str]:
     trials = n_trials(snapshot)
     if snapshot.counts:
         trials += f" ({tally(snapshot.counts)})"
-    end = f"{clean(snapshot.name)}: {clean(snapshot.phase)} after {duration(snapshot.elapsed)}"
+    end = f"{clean(snapshot.name)}: {words(snapshot.phase)} after {duration(snapshot.elapsed)}"
     lines = [f"{end}, {trials}" if searches(snapshot) else end]
     if snapshot.pareto:
         lines.append(best(snapshot))
@@ -235,8 +240,8 @@ def summary(snapshot: Snapshot) -> list[str]:
         value = f"{snapshot.objective or 'value'} {number(snapshot.best_value)}"
         config = config_text(snapshot.best_config or {})
         lines.append(f"best {clean(value)} {best_place(snapshot)}" + (f": {config}" if config else ""))
-    if words := training(snapshot):
-        lines.append(words)
+    if trained := training(snapshot):
+        lines.append(trained)
     return [*lines, f"files in {clean(snapshot.directory)}", *filter(None, [way_on(snapshot)])]
 
 

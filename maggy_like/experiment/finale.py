@@ -13,7 +13,7 @@ from optimizers.trial import Config
 PATIENCE = 30.0
 """Seconds that a training waits for the lost part of its gang before it goes on with the rest."""
 
-ENDS = ("completed", "timeout")
+ENDS = ("completed", "timeout", "target")
 """Ends of a search after which a training follows."""
 
 

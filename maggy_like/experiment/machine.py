@@ -47,7 +47,7 @@ from maggy_like.messages import (
 )
 from optimizers.events import CheckpointSaved, Event
 from optimizers.study import DRIVER_LOST, GANG_LOST, STORE_REFUSED, Study
-from optimizers.trial import Checkpoint, Failure, Trial, TrialState
+from optimizers.trial import Failure, Trial, TrialState
 
 _UNSEEN = "worker {} on host {!r} does not see the store of this run, so "
 STORE_NEEDED = (
@@ -69,6 +69,7 @@ class StateMachine:
         keep: How many saved states of an attempt to keep, beside that of its best value.
         max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
         trial_timeout: Seconds that one attempt may take.
+        target: Value of the objective with which the search is over.
         heartbeat_timeout: Seconds of silence after which a worker counts as lost.
         store_patience: Seconds that a trial may wait for the store.
 
@@ -89,6 +90,7 @@ class StateMachine:
         keep: int = 2,
         max_attempts: int = 3,
         trial_timeout: float | None = None,
+        target: float | None = None,
         heartbeat_timeout: float = 15.0,
         store_patience: float = STORE_PATIENCE,
     ) -> None:
@@ -103,6 +105,7 @@ class StateMachine:
         self._finale = Finale(study, training)
         self._width = width
         self._trial_timeout = trial_timeout
+        self._target = target
         self._heartbeat_timeout = heartbeat_timeout
         self._teams = Teams()
         self._outage = Outage(store_patience)
@@ -131,10 +134,6 @@ class StateMachine:
             return False
         return rank == (worker.team.rank(known) if len(worker.team.members) > 1 else None)
 
-    def best_state(self, trial: Trial) -> Checkpoint | None:
-        """The state that was saved at the best value of a trial's objective, if there is one."""
-        return self._attempts.states.best(trial.id)
-
     def replay(self, events: Iterable[Event]) -> None:
         """Take in a journal's events; call before :meth:`start`."""
         for event in events:
@@ -153,6 +152,8 @@ class StateMachine:
         self._finale.take_up()
         self._attempts.sort_retries(training=self.is_training)
         self._proposals.go_on()
+        if self._is_at_target:
+            self._end_search("target", None)
         self._ask_ahead()
         self._close_if_done()
         return self._out
@@ -320,6 +321,8 @@ class StateMachine:
 
     def _dispatch(self) -> None:
         """Give work to idle workers while there is some; close when there will be none."""
+        if self._is_at_target:
+            self._end_search("target", None)
         if self.is_training and not self._teams and (created := self._finale.begin()) is not None:
             self._attempts.record(created)
             self._attempts.retries.append(created.trial)
@@ -402,6 +405,14 @@ class StateMachine:
             self._out += self._outage.failed(trial.id, failure.message, self._now)
         else:
             self._outage.left(trial.id)
+
+    @property
+    def _is_at_target(self) -> bool:
+        """Whether a trial has what is looked for, and the search goes on all the same."""
+        if self._target is None or self.ending is not None or self._finale.search_ended is not None:
+            return False
+        best = self.study.best
+        return best is not None and self.study.loss(best.value) <= self.study.loss(self._target)
 
     def _close_if_done(self) -> None:
         if self.ending is not None or self._teams or self._attempts.retries:

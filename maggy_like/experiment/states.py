@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections import Counter
 
 from optimizers.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, TrialCreated
 from optimizers.study import Study
-from optimizers.trial import Checkpoint
 
 
 class SavedStates:
@@ -27,25 +24,19 @@ class SavedStates:
         self._study = study
         self._keep = keep
         self._left: dict[int, list[tuple[int, str]]] = {}  # attempt and name, by the trial that saved it
-        self._best: dict[int, tuple[float, Checkpoint]] = {}  # with its loss, by trial
         self._needed: dict[int, set[str]] = {}  # by trial
         self._needs: Counter[str] = Counter()
 
     def take(self, event: Event) -> None:
         """Take in an event."""
         match event:
-            case CheckpointSaved(trial=trial, attempt=attempt, step=step, name=name):
+            case CheckpointSaved(trial=trial, attempt=attempt, name=name):
                 self._left.setdefault(trial, []).append((attempt, name))
-                self._compare(trial, Checkpoint(step, name))
                 self._count(trial)
             case AttemptEnded(trial=trial) | TrialCreated(trial=trial, parent=int()):
                 self._count(trial)
             case AttemptStarted(trial=trial) if trial in self._left:
                 self._left[trial] = [state for state in self._left[trial] if self._needs[state[1]]]
-
-    def best(self, trial: int) -> Checkpoint | None:
-        """The state that was saved at the best value of a trial's objective, if there is one."""
-        return self._best[trial][1] if trial in self._best else None
 
     def superseded(self, trial: int) -> tuple[str, ...]:
         """What the present attempt of ``trial`` may remove of its own states; told once."""
@@ -60,20 +51,10 @@ class SavedStates:
         """What a worker may remove as the next attempt of ``trial`` starts."""
         return tuple(name for _, name in self._left.get(trial, ()) if not self._needs[name])
 
-    def _compare(self, number: int, state: Checkpoint) -> None:
-        """See whether a state is the best of its trial so far."""
-        curve = self._study.trials[number].curve
-        index = bisect_left(curve.steps, state.step)
-        if index == len(curve) or curve.steps[index] != state.step:
-            return
-        loss = self._study.loss(curve.values[index])
-        if loss < self._best.get(number, (math.inf, None))[0]:
-            self._best[number] = loss, state
-
     def _count(self, number: int) -> None:
         """Enter what a trial, and those that may yet start from it, would go on from."""
         trial = self._study.trials[number]
-        needed = {state.name for state in (trial.checkpoint, trial.rest, self.best(number)) if state is not None}
+        needed = {state.name for state in (trial.checkpoint, trial.rest, trial.best_checkpoint) if state is not None}
         before = self._needed.get(number, set())
         if needed != before:
             self._needs.update(needed - before)

@@ -80,7 +80,8 @@ def test_every_trial_keeps_its_number_configuration_and_outcome(searched: Result
     ]
     assert study.best_trial.number == 1
     assert study.trials[1].intermediate_values == {1: 0.2, 2: 0.25, 3: 0.9}
-    assert study.trials[0].user_attrs == {"attempts": 1, "step": 3, "accuracy": 0.75}
+    assert study.trials[0].user_attrs == {"attempts": 1, "accuracy": 0.75}
+    assert study.trials[1].user_attrs == {"attempts": 1, "step": 2, "value_step": 2}
     assert study.trials[0].duration == timedelta(seconds=2.5)
     assert study.trials[3].user_attrs["failure"] == "out of memory"
     assert study.trials[4].user_attrs["failure"] == "the value is nan"

@@ -153,7 +153,7 @@ def test_a_training_that_fails_leaves_the_search_s_result(search: Any) -> None:
     assert training.trial.state is TrialState.FAILED
     assert training.trial.failure.message.endswith("ValueError: too wide (attempt 2, just as the one before)")
     assert training.checkpoint is None
-    with pytest.raises(UserError, match="there is no saved state"):
+    with pytest.raises(UserError, match="the training has no saved state"):
         training.load()
     assert "the training failed: rank " in repr(result)
 

@@ -290,13 +290,13 @@ def test_a_value_that_is_not_finite_is_never_the_best(direction: Direction, valu
 
 
 def test_what_the_optimizer_is_told_of_a_trial_that_ended_is_what_it_is_worth() -> None:
-    study = Study(SPACE, ASHA(eta=3, mode="stopping"), max_budget=9, n_trials=3)
+    study = Study(SPACE, RandomSearch(), max_budget=3, n_trials=3)
     trial = started(study)
     for step, value in ((1, 0.9), (2, 0.3), (3, 0.4)):
-        if study.report(trial, step, value) is Decision.STOP:
-            break
+        study.report(trial, step, value)
+    study.tell(trial)
     seen = [update for update in study.take_updates() if isinstance(update, Observation)]
-    assert [(each.step, each.loss, each.ended) for each in seen] == [(1, -0.9, True)]
+    assert [(each.step, each.loss, each.ended) for each in seen] == [(3, -0.9, True)]
     paused = Study(SPACE, ASHA(eta=3, min_budget=3), max_budget=9, n_trials=3)
     trial = started(paused)
     for step, value in ((1, 0.9), (2, 0.3), (3, 0.4)):
