@@ -153,6 +153,8 @@ def test_how_to_go_on_with_what_was_cut_off(snap: Snap, phase: str, trained: Tri
     told = text.way_on(snap(phase=phase, training=line))
     is_due = phase in ("interrupted", "stopped", "timeout") and trained is not TrialState.COMPLETED
     assert bool(told) == is_due
+    now = snap(phase=phase, training=line)
+    assert ("resume=True" in html.page(now, now, [], [], 0)) == is_due
 
 
 @pytest.mark.parametrize("phase", ["interrupted", "stopped", "timeout", "completed", "error"])
