@@ -8,7 +8,7 @@ take part where they are found.
 from __future__ import annotations
 
 import tempfile
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def _distribution(domain: Domain) -> Any:
 
     match domain:
         case Choice(values=values):
-            return distributions.CategoricalDistribution(tuple(values))
+            return distributions.CategoricalDistribution(cast(Any, tuple(values)))
         case Ordinal(values=values):
             return distributions.IntDistribution(0, len(values) - 1)
         case Integer(low=low, high=high, log=log):

@@ -92,7 +92,7 @@ def _frozen(
     frozen = optuna.trial.create_trial(
         state=state,
         values=values if ended and has_value else None,
-        params=trial.config,
+        params={name: _plain(value) for name, value in trial.config.items()},
         distributions={name: dims[name] for name in trial.config},
         intermediate_values=dict(zip(trial.curve.steps, trial.curve.values, strict=True)),
         user_attrs={**attrs, **trial.metrics},
@@ -114,5 +114,10 @@ def _distribution(domain: Domain) -> BaseDistribution:
         high = domain.low + (domain.size - 1) * (domain.step or 1)
         return IntDistribution(domain.low, high, log=domain.log, step=domain.step or 1)
     if isinstance(domain, Constant):
-        return CategoricalDistribution([domain.value])
-    return CategoricalDistribution(domain.grid(domain.size or 1))
+        return CategoricalDistribution([_plain(domain.value)])
+    return CategoricalDistribution([_plain(value) for value in domain.grid(domain.size or 1)])
+
+
+def _plain(value: Any) -> Any:
+    """A value that Optuna's storages keep: text for tuples and lists."""
+    return repr(value) if isinstance(value, tuple | list) else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import importlib.util
 import inspect
+import keyword
 import linecache
 import sys
 import sysconfig
@@ -83,6 +84,11 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
             raise TrainFunctionError(
                 f"{source} has a parameter {given!r}, but {name} gets its {given!r} from the "
                 "runtime; choose another name"
+            )
+        if not takes_all and (keyword.iskeyword(given) or not given.isidentifier()):
+            raise TrainFunctionError(
+                f"{given!r}, which {source} sets, can be no parameter of {name}: it is no Python identifier; take "
+                f"config (a dict of all) and use config[{given!r}], or take **parameters"
             )
         if given not in parameters and not takes_all:
             raise TrainFunctionError(

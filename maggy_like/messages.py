@@ -7,6 +7,7 @@ little beside msgspec, since every worker loads it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -297,6 +298,8 @@ _ALSO_MALFORMED = UnicodeDecodeError, RecursionError  # what msgspec lets throug
 
 def encode(message: ToDriver | ToWorker) -> bytes:
     """The message's bytes."""
+    if isinstance(message, Assign):
+        message = msgspec.structs.replace(message, config=_each(_form, message.config))
     return _ENCODER.encode(message)
 
 
@@ -319,6 +322,26 @@ def decode_to_worker(frame: bytes | memoryview) -> ToWorker:
         msgspec.DecodeError: The frame is no message of this protocol.
     """
     try:
-        return _TO_WORKER.decode(frame)
+        message = _TO_WORKER.decode(frame)
+        if isinstance(message, Assign):
+            message = msgspec.structs.replace(message, config=_each(_value, message.config))
+        return message
     except _ALSO_MALFORMED as error:
         raise msgspec.DecodeError(str(error)) from None
+
+
+def _each(change: Callable[[Any], Any], config: dict[str, Any]) -> dict[str, Any]:
+    return {name: change(value) for name, value in config.items()}
+
+
+def _form(value: Any) -> Any:
+    """A value in the form of ``optimizers.scalars.to_json``, since msgpack has lists and no tuples either."""
+    if isinstance(value, tuple):
+        return {"tuple": [_form(inner) for inner in value]}
+    return [_form(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _value(form: Any) -> Any:
+    if isinstance(form, dict):
+        return tuple(map(_value, form["tuple"])) if form.keys() == {"tuple"} else form
+    return [_value(inner) for inner in form] if isinstance(form, list) else form

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from optimizers.errors import SearchSpaceError
 from optimizers.priors import NO_PRIOR, WIDTHS, Bell, Confidence, NoPrior, Prior, read_confidence
-from optimizers.scalars import Scalar, When
+from optimizers.scalars import Value, When, same, to_json
 
 
 class Domain(ABC):
@@ -34,7 +34,7 @@ class Domain(ABC):
         """How many values there are; None if the domain is continuous."""
 
     @abstractmethod
-    def normalize(self, value: object) -> Scalar:
+    def normalize(self, value: object) -> Value:
         """``value`` as this domain spells it: a plain Python scalar of the domain's own type.
 
         Raises:
@@ -42,11 +42,11 @@ class Domain(ABC):
         """
 
     @abstractmethod
-    def _at(self, index: int) -> Scalar:
+    def _at(self, index: int) -> Value:
         """The ``index``-th value of a discrete domain."""
 
     @abstractmethod
-    def _at_unit(self, u: float) -> Scalar:
+    def _at_unit(self, u: float) -> Value:
         """The value at ``u`` in [0, 1]."""
 
     @abstractmethod
@@ -54,11 +54,11 @@ class Domain(ABC):
         """The position of a normalized value in [0, 1]."""
 
     @property
-    def conditions(self) -> Mapping[str, tuple[Scalar, ...]]:
+    def conditions(self) -> Mapping[str, tuple[Value, ...]]:
         """``when``, with a tuple of values for each parent; empty if always active."""
-        return cast("Mapping[str, tuple[Scalar, ...]]", self.when or {})
+        return cast("Mapping[str, tuple[Value, ...]]", self.when or {})
 
-    def from_unit(self, u: float) -> Scalar:
+    def from_unit(self, u: float) -> Value:
         """The value at ``u`` in [0, 1].
 
         Raises:
@@ -84,17 +84,18 @@ class Domain(ABC):
             return False
         return True
 
-    def grid(self, n: int) -> list[Scalar]:
+    def grid(self, n: int) -> list[Value]:
         """At most ``n`` values, evenly spaced on the unit interval, with both ends if ``n > 1``."""
         if self.size is not None and self.size <= n:
             return [self._at(index) for index in range(self.size)]
         if n == 1:
             return [self._at_unit(0.5)]
-        return list(dict.fromkeys(self._at_unit(index / (n - 1)) for index in range(n)))
+        spaced = [self._at_unit(index / (n - 1)) for index in range(n)]  # in order, so that repeats are neighbours
+        return [value for place, value in enumerate(spaced) if not place or not same(value, spaced[place - 1])]
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict that :func:`domain_from_json` reads back."""
-        return {"type": type(self).__name__.lower(), **self._settings()}
+        return {"type": type(self).__name__.lower(), **{name: _form(v) for name, v in self._settings().items()}}
 
     def __repr__(self) -> str:
         positional = required(type(self))
@@ -102,9 +103,14 @@ class Domain(ABC):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _settings(self) -> dict[str, Any]:
-        """The arguments that differ from their defaults, as plain lists, dicts and scalars."""
-        pairs = [(item, getattr(self, item.name)) for item in fields(cast(Any, self))]
-        return {item.name: _as_lists(value) for item, value in pairs if value is not item.default}
+        """The arguments that differ from their defaults, with values in lists."""
+        pairs = [(item.name, getattr(self, item.name), item.default) for item in fields(cast(Any, self))]
+        given = {name: value for name, value, default in pairs if value is not default}
+        if "values" in given:
+            given["values"] = list(given["values"])
+        if "when" in given:
+            given["when"] = {parent: list(values) for parent, values in self.conditions.items()}
+        return given
 
 
 class Dimension(Domain):
@@ -116,7 +122,7 @@ class Dimension(Domain):
 
     __slots__ = ()
 
-    prior: Scalar | NoPrior
+    prior: Value | NoPrior
     confidence: Confidence
 
     @property
@@ -147,10 +153,10 @@ def required(kind: type[Domain]) -> list[str]:
     return [item.name for item in fields(cast(Any, kind)) if item.default is MISSING]
 
 
-def _as_lists(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _as_lists(inner) for key, inner in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+def _form(setting: Any) -> Any:
+    if isinstance(setting, dict):
+        return {key: to_json(inner) for key, inner in setting.items()}
+    return to_json(setting)
 
 
 def cell(u: float, n: int) -> int:

@@ -16,7 +16,7 @@ from optimizers.errors import SearchSpaceError
 from optimizers.names import did_you_mean
 from optimizers.numeric import Float, Integer
 from optimizers.priors import NO_PRIOR, WEIGHTS, Confidence, Favourite, NoPrior, Prior
-from optimizers.scalars import Scalar, When, plain, read_scalar, read_values, read_when, same
+from optimizers.scalars import Value, When, fresh, from_json, plain, read_value, read_values, read_when, same
 
 __all__ = ["Choice", "Constant", "Domain", "Float", "Integer", "Ordinal", "domain_from_json"]
 
@@ -26,7 +26,7 @@ class _Listed(Dimension):
 
     __slots__ = ()
 
-    values: Sequence[Scalar]
+    values: Sequence[Value]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", read_values(self.values, type(self).__name__))
@@ -37,21 +37,21 @@ class _Listed(Dimension):
     def size(self) -> int:
         return len(self.values)
 
-    def normalize(self, value: object) -> Scalar:
+    def normalize(self, value: object) -> Value:
         value = plain(value)
         for known in self.values:
             if same(known, value):
-                return known
+                return fresh(known)
         near = did_you_mean(str(value), (known for known in self.values if isinstance(known, str)))
         raise SearchSpaceError(f"{value!r} is not in {self!r}{near}")
 
-    def _at(self, index: int) -> Scalar:
-        return self.values[index]
+    def _at(self, index: int) -> Value:
+        return fresh(self.values[index])
 
-    def _at_unit(self, u: float) -> Scalar:
-        return self.values[cell(u, self.size)]
+    def _at_unit(self, u: float) -> Value:
+        return fresh(self.values[cell(u, self.size)])
 
-    def _unit_of(self, value: Scalar) -> float:
+    def _unit_of(self, value: Value) -> float:
         return middle(next(i for i, known in enumerate(self.values) if same(known, value)), self.size)
 
 
@@ -61,24 +61,24 @@ class Choice(_Listed):
     """One of several values that have no order among them.
 
     Args:
-        values: The values: bool, int, float, str or None.
+        values: The values: bool, int, float, str or None, or tuples or lists of them.
         when: Condition under which the parameter is active.
         prior: The value believed best, if any.
         confidence: How firmly: ``low``, ``medium`` or ``high``.
 
     Raises:
-        SearchSpaceError: There are no values, two are the same, or one is not a scalar.
+        SearchSpaceError: There are no values, two are the same, or one is nothing of the kind.
     """
 
-    values: Sequence[Scalar]
+    values: Sequence[Value] = field(hash=False)  # lists have none
     _: KW_ONLY
     when: When | None = field(default=None, hash=False)
-    prior: Scalar | NoPrior = NO_PRIOR
+    prior: Value | NoPrior = field(default=NO_PRIOR, hash=False)
     confidence: Confidence = "medium"
 
-    def grid(self, n: int) -> list[Scalar]:
+    def grid(self, n: int) -> list[Value]:
         """All values, however many: none lies between two others and could be left out."""
-        return list(self.values)
+        return list(map(fresh, self.values))
 
     def _belief(self, position: float) -> Prior:
         return Favourite(cell(position, self.size), self.size, WEIGHTS[self.confidence])
@@ -90,23 +90,23 @@ class Ordinal(_Listed):
     """One of several values in an order that means something, such as ``[32, 128, 512]``.
 
     Args:
-        values: The values in their order: bool, int, float, str or None.
+        values: The values in their order: bool, int, float, str or None, or tuples or lists of them.
         when: Condition under which the parameter is active.
         prior: The value believed best, if any.
         confidence: How firmly: ``low``, ``medium`` or ``high``.
 
     Raises:
-        SearchSpaceError: There are no values, two are the same, or one is not a scalar.
+        SearchSpaceError: There are no values, two are the same, or one is nothing of the kind.
 
     Example:
         >>> Ordinal(["low", "middle", "high"]).to_unit("middle")
         0.5
     """
 
-    values: Sequence[Scalar]
+    values: Sequence[Value] = field(hash=False)  # lists have none
     _: KW_ONLY
     when: When | None = field(default=None, hash=False)
-    prior: Scalar | NoPrior = NO_PRIOR
+    prior: Value | NoPrior = field(default=NO_PRIOR, hash=False)
     confidence: Confidence = "medium"
 
 
@@ -116,38 +116,45 @@ class Constant(Domain):
     """One value, the same in every configuration; it is no dimension of the search.
 
     Args:
-        value: The value: bool, int, float, str or None.
+        value: The value: bool, int, float, str or None, or a tuple or list of them.
         when: Condition under which the parameter is active.
 
     Raises:
-        SearchSpaceError: The value is not a scalar.
+        SearchSpaceError: The value is nothing of the kind.
     """
 
-    value: Scalar
+    value: Value = field(hash=False)
     _: KW_ONLY
     when: When | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", read_scalar(self.value))
+        object.__setattr__(self, "value", read_value(self.value))
         object.__setattr__(self, "when", read_when(self.when))
 
     @property
     def size(self) -> int:
         return 1
 
-    def normalize(self, value: object) -> Scalar:
+    def normalize(self, value: object) -> Value:
         if not same(self.value, plain(value)):
             raise SearchSpaceError(f"{value!r} is not in {self!r}")
-        return self.value
+        return fresh(self.value)
 
-    def _at(self, index: int) -> Scalar:
-        return self.value
+    def _at(self, index: int) -> Value:
+        return fresh(self.value)
 
-    def _at_unit(self, u: float) -> Scalar:
-        return self.value
+    def _at_unit(self, u: float) -> Value:
+        return fresh(self.value)
 
-    def _unit_of(self, value: Scalar) -> float:
+    def _unit_of(self, value: Value) -> float:
         return 0.5
+
+
+def _read(setting: Any) -> Any:
+    """An argument in the form of :meth:`Domain.to_json`."""
+    if isinstance(setting, dict) and setting.keys() != {"tuple"}:  # a condition
+        return {key: from_json(inner) for key, inner in setting.items()}
+    return from_json(setting)
 
 
 _KINDS: dict[str, type[Domain]] = {kind.__name__.lower(): kind for kind in (Float, Integer, Choice, Ordinal, Constant)}
@@ -174,7 +181,7 @@ def domain_from_json(data: Mapping[str, Any]) -> Domain:
         raise SearchSpaceError(
             f"unknown type {name!r} in {dict(data)!r}{did_you_mean(str(name), _KINDS)}; use one of {', '.join(_KINDS)}"
         )
-    arguments = {key: value for key, value in data.items() if key != "type"}
+    arguments = {key: _read(value) for key, value in data.items() if key != "type"}
     known = [item.name for item in fields(cast(Any, kind))]
     for key in arguments:
         if key not in known:

@@ -12,6 +12,8 @@ from typing import Any, cast
 import msgspec
 
 from optimizers.direction import Direction
+from optimizers.scalars import from_json as from_form
+from optimizers.scalars import to_json as to_form
 from optimizers.trial import Config, Failure, TrialState
 
 Columns = tuple[list[int], list[float]]
@@ -116,6 +118,8 @@ Event = TrialCreated | AttemptStarted | Measured | CheckpointSaved | AttemptEnde
 def to_json(event: Event) -> bytes:
     """One line of JSON (without the newline) that :func:`from_json` reads back exactly."""
     match event:
+        case TrialCreated(config=config) | AttemptStarted(config=config):
+            event = msgspec.structs.replace(event, config=form_of(config))
         case Measured(columns=columns) if not _are_finite(columns):
             strict = {name: (steps, strict_json(values)) for name, (steps, values) in columns.items()}
             event = msgspec.structs.replace(event, columns=strict)
@@ -135,7 +139,20 @@ def from_json(line: bytes) -> Event:
         msgspec.ValidationError: The line is JSON, but no event of this version.
         msgspec.DecodeError: The line is not JSON.
     """
-    return cast(Event, _DECODER.decode(line))
+    event = cast(Event, _DECODER.decode(line))
+    if isinstance(event, TrialCreated | AttemptStarted):
+        return msgspec.structs.replace(event, config=config_of(event.config))
+    return event
+
+
+def form_of(config: Config) -> Config:
+    """A configuration in the form that JSON has, which :func:`config_of` reads back."""
+    return {name: to_form(value) for name, value in config.items()}
+
+
+def config_of(form: Config) -> Config:
+    """The configuration of :func:`form_of`."""
+    return {name: from_form(value) for name, value in form.items()}
 
 
 def _are_finite(columns: dict[str, Columns]) -> bool:

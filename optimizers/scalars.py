@@ -1,20 +1,24 @@
-"""The values that parameters take: JSON's scalars, and how they are read from what users write."""
+"""The values that parameters take (JSON's scalars, tuples and lists of them), and how they are read."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
 import numpy as np
 
 from optimizers.errors import SearchSpaceError
 
 Scalar = bool | int | float | str | None
-"""What a parameter's value may be: JSON's scalars."""
+"""What most parameters' values are: JSON's scalars."""
 
-When = Mapping[str, Scalar | Sequence[Scalar]]
-"""A condition: for each parent the value, or the values, with which a parameter is active."""
+Value = Scalar | tuple[Any, ...] | list[Any]
+"""What a parameter's value may be: a scalar, or a tuple or list of values, where the values are listed."""
+
+When = Mapping[str, Scalar | Sequence[Value]]
+"""A condition: for each parent the value, or the list of values, with which a parameter is active."""
 
 
 def plain(value: object) -> object:
@@ -23,7 +27,9 @@ def plain(value: object) -> object:
 
 
 def same(a: object, b: object) -> bool:
-    """Whether two scalars are the same value: ``1`` and ``1.0`` are, ``1`` and ``True`` are not."""
+    """Whether two values are the same: ``1`` and ``1.0`` are, ``(1, 2)`` and ``[1, 2]`` too, ``1`` and ``True`` not."""
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(same, a, b))
     return isinstance(a, bool) == isinstance(b, bool) and a == b
 
 
@@ -44,7 +50,42 @@ def read_scalar(value: object) -> Scalar:
     )
 
 
-def read_values(values: object, kind: str) -> tuple[Scalar, ...]:
+def read_value(value: object) -> Value:
+    """``value`` as plain scalars, in tuples and lists as given.
+
+    Raises:
+        SearchSpaceError: There is something else in it.
+    """
+    if type(value) is tuple:
+        return tuple(map(read_value, value))
+    return list(map(read_value, value)) if type(value) is list else read_scalar(value)
+
+
+def fresh(value: Value) -> Value:
+    """``value`` with lists of its own, which nobody else changes."""
+    return type(value)(map(fresh, value)) if isinstance(value, tuple | list) else value
+
+
+def to_json(value: Any) -> Any:
+    """The form of a value in JSON, which has lists and no tuples: :func:`from_json` reads it back exactly.
+
+    Example:
+        >>> to_json([(64, 64), "relu"])
+        [{'tuple': [64, 64]}, 'relu']
+    """
+    if isinstance(value, tuple):
+        return {"tuple": [to_json(inner) for inner in value]}
+    return [to_json(inner) for inner in value] if isinstance(value, list) else value
+
+
+def from_json(form: Any) -> Any:
+    """The value of :func:`to_json`."""
+    if isinstance(form, dict):
+        return tuple(map(from_json, form["tuple"])) if form.keys() == {"tuple"} else form
+    return [from_json(inner) for inner in form] if isinstance(form, list) else form
+
+
+def read_values(values: object, kind: str) -> tuple[Value, ...]:
     """The values of a ``kind`` of domain: at least one, no two the same.
 
     Raises:
@@ -52,19 +93,26 @@ def read_values(values: object, kind: str) -> tuple[Scalar, ...]:
     """
     if isinstance(values, (str, bytes, Mapping, Set)) or not hasattr(values, "__iter__"):
         raise SearchSpaceError(f"{kind} takes its values in a list, got {values!r}; use {kind}([...])")
-    scalars = tuple(map(read_scalar, values))
-    if not scalars:
+    read = tuple(map(read_value, values))
+    if not read:
         raise SearchSpaceError(f"{kind} has no values; give at least one")
-    seen: set[tuple[bool, Scalar]] = set()
-    for scalar in scalars:
-        key = (isinstance(scalar, bool), scalar)
+    seen: set[object] = set()
+    for value in read:
+        key = _key(value)
         if key in seen:
-            raise SearchSpaceError(f"{kind} has the value {scalar!r} twice; leave one out")
+            raise SearchSpaceError(f"{kind} has the value {value!r} twice; leave one out")
         seen.add(key)
-    return scalars
+    return read
 
 
-def read_when(when: When | None) -> dict[str, tuple[Scalar, ...]] | None:
+def _key(value: Value) -> object:
+    """What two values have in common if they are the same."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_key, value))
+    return isinstance(value, bool), value
+
+
+def read_when(when: When | None) -> dict[str, tuple[Value, ...]] | None:
     """A condition with a tuple of values for each parent; None if there is none.
 
     Raises:

@@ -298,7 +298,10 @@ class SearchSpace:
         )
 
     def __repr__(self) -> str:
-        params = ", ".join(f"{name}={domain!r}" for name, domain in self._domains.items())
+        if all(name.isidentifier() and not keyword.iskeyword(name) for name in self._domains):
+            params = ", ".join(f"{name}={domain!r}" for name, domain in self._domains.items())
+        else:
+            params = repr(self._domains)
         return f"SearchSpace({params})" + "".join(f".where({name_of(constraint)})" for constraint in self._constraints)
 
     def _domain(self, name: str) -> Domain:
@@ -321,6 +324,9 @@ class SearchSpace:
 
 
 def _checked(name: object) -> str:
-    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-        raise SearchSpaceError(f"names become arguments of train_fn, got {name!r}; use a Python identifier")
+    if not isinstance(name, str) or not name.strip() or name != name.strip() or not name.isprintable():
+        raise SearchSpaceError(
+            f"a parameter's name is a text of printable characters, without spaces around it, got {name!r}; use one "
+            "such as 'lr' or 'model.lr'"
+        )
     return name

@@ -119,4 +119,7 @@ def _read_tuple(spelling: tuple[Any, ...]) -> Domain:
                 raise SearchSpaceError(f"{kind!r} takes [low, high], got {values!r}")
             return make(values)
         case _:
-            raise SearchSpaceError(f"a tuple is read only as (type, values), got {spelling!r}; use a list for a choice")
+            raise SearchSpaceError(
+                f"a tuple is read only as (type, values), got {spelling!r}; "
+                f"use a list for a choice, or Constant({spelling!r}) for the tuple itself"
+            )

@@ -55,9 +55,9 @@ SPACES: Mapping[str, SearchSpace] = {
     "tiny": SearchSpace(layers=Integer(1, 6), norm=Choice([True, False])),
     "constrained": SearchSpace(low=Integer(1, 6, prior=2), high=Integer(1, 6)).where(_ordered),
     "signed": SearchSpace(
-        shift=Float(-10.2, 10.2, step=0.1),
-        lambd=Float(-1.0, 1.0),
+        {"model.shift": Float(-10.2, 10.2, step=0.1), "lambda": Float(-1.0, 1.0)},
         offset=Integer(-10, -1, step=2),
+        layers=Choice([(64, 64), (128,), [32]]),
         only=Ordinal(["one"]),
     ),
 }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -108,11 +108,17 @@ def _check_config(space: SearchSpace, config: Any, where: str) -> None:
         space.validate(config)
     for name, value in config.items():
         require(
-            value is None or type(value) in (bool, int, float, str),
+            _is_plain(value),
             where,
-            "values are plain Python scalars",
+            "values are plain Python scalars, or tuples or lists of them",
             f"{name}={value!r} is a {type(value).__name__}",
         )
+
+
+def _is_plain(value: object) -> bool:
+    if type(value) in (tuple, list):
+        return all(map(_is_plain, cast("Sequence[object]", value)))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _check_fresh(history: History, config: Config, where: str) -> None:

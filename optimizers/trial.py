@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 Config = dict[str, Any]
-"""Parameter values by name: bool, int, float, str or None."""
+"""Parameter values by name: bool, int, float, str or None, or tuples or lists of them."""
 
 
 class TrialState(enum.StrEnum):

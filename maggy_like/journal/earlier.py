@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from optimizers.base import Observation
+from optimizers.events import config_of, form_of
 
 Earlier = tuple[tuple[Observation, ...], ...]
 """The observations of each earlier run (see :attr:`optimizers.base.Problem.earlier`)."""
@@ -39,12 +40,14 @@ def from_records(records: Iterable[Iterable[EarlierResult]]) -> Earlier:
 
 
 def _to_record(seen: Observation) -> EarlierResult:
-    return EarlierResult(seen.trial, seen.config, seen.step, _strict(seen.loss), tuple(map(_strict, seen.losses)))
+    return EarlierResult(
+        seen.trial, form_of(seen.config), seen.step, _strict(seen.loss), tuple(map(_strict, seen.losses))
+    )
 
 
 def _from_record(record: EarlierResult) -> Observation:
     losses = tuple(map(_infinite, record.losses))
-    return Observation(record.trial, record.config, record.step, _infinite(record.loss), losses=losses)
+    return Observation(record.trial, config_of(record.config), record.step, _infinite(record.loss), losses=losses)
 
 
 def _strict(loss: float) -> float | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from optimizers.domain import Domain, cell, middle
 from optimizers.domains import Choice, Constant, Float, Integer, Ordinal
-from optimizers.scalars import Scalar
+from optimizers.scalars import Value
 from optimizers.space import SearchSpace
 from optimizers.trial import Config
 
@@ -93,7 +93,7 @@ def to_param(domain: Domain, value: Any) -> float:
     return cell(domain.to_unit(value), cast(int, domain.size)) if _by_index(domain) else value
 
 
-def _to_value(domain: Domain, param: float) -> Scalar:
+def _to_value(domain: Domain, param: float) -> Value:
     return domain.from_unit(middle(int(param), cast(int, domain.size))) if _by_index(domain) else param
 
 

@@ -178,7 +178,7 @@ class Rude(RandomSearch):
         (Forgetful, "the same ask gives the same answer"),
         (Counting, "an answer depends on the seed, the index and the history alone"),
         (Seedless, "another seed gives other proposals"),
-        (NumpyScalars, "values are plain Python scalars .*float64"),
+        (NumpyScalars, "values are plain Python scalars, .*float64"),
         (Stray, "validating a proposal raises nothing .*no 'extra'"),
         (Meddling, "ask changes nothing in the history"),
         (Repeating, "repeats no pending configuration"),

@@ -183,9 +183,9 @@ def test_positions_outside_the_unit_interval_are_refused(u: float) -> None:
         (lambda: Choice([1, 1.0]), "1.0 twice"),
         (lambda: Choice("relu"), r"use Choice\(\[...\]\)"),
         (lambda: Choice({"a"}), "in a list"),  # type: ignore[arg-type]
-        (lambda: Ordinal([(1, 2)]), r"look it up in train_fn"),  # type: ignore[list-item]
+        (lambda: Ordinal([(1, {2})]), r"look it up in train_fn"),
         (lambda: Choice([float("nan")]), "no JSON form"),
-        (lambda: Constant([1]), "look it up in train_fn"),  # type: ignore[arg-type]
+        (lambda: Constant([{}]), "look it up in train_fn"),
         (lambda: Float(0, 1, when={"a": []}), r"when\['a'\] has no values"),
         (lambda: Float(0, 1, when=["a"]), "must be a dict"),  # type: ignore[arg-type]
     ],

@@ -42,7 +42,7 @@ def test_spellings(spelling: Any, expected: Domain) -> None:
         (("relu", "gelu"), "use a list for a choice"),
         ((1, 2, 3), "use a list for a choice"),
         ([], "no values"),
-        ([[1, 2], [3]], "look it up in train_fn"),
+        ([[1, 2], [{3}]], "look it up in train_fn"),
         ({1, 2}, "a set has no order"),
         ({"low": 0, "high": 1}, "with a type, got"),
         (Float, "got the class Float; give it its arguments"),
