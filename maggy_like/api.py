@@ -167,6 +167,7 @@ def lagom(
         UserError: An argument or the function is wrong; told before anything starts.
         EngineError: The engine cannot provide the gang.
         JournalError: The run's files are in use, damaged, or of another search.
+        StoreError: A disk or store refused for ten minutes what the run had to write or read.
 
     An error that ends a search which had begun has the result so far: ``error.result``.
 

@@ -109,6 +109,7 @@ def carry_out(job: Job) -> Outcome:
     Raises:
         EngineError: The engine cannot provide the gang.
         JournalError: The run's files are in use, damaged, or of another search.
+        StoreError: A disk or store refused for ten minutes what the run had to write or read.
         UserError: The optimizer or the configuration cannot be used.
     """
     with contextlib.ExitStack() as interrupts:
