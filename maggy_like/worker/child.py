@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -34,6 +35,7 @@ from maggy_like.messages import (
 )
 from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.checkpoints import CheckpointStore
+from maggy_like.worker.exits import POOL_HINT, uses_joblib
 from maggy_like.worker.failures import as_told, format_message, format_traceback, kind_of
 from maggy_like.worker.invoke import arguments_for
 from maggy_like.worker.load import load_train_fn
@@ -87,6 +89,8 @@ def serve(
         finished = run_attempt(train_fn, parameters, reporter, assign, task, enter)
         if os.getpid() != process:  # a fork that train_fn made and let return; the trial has one end
             os._exit(0)
+        if assign.trial == 0 and assign.attempt == 1 and task.isolation == "process" and uses_joblib():
+            print(POOL_HINT, file=sys.stderr)
         tell = partial(tell_end, channel, sender, reporter, finished)
         before_end(tell)
         tell()

@@ -7,7 +7,6 @@ the agent how each ended, kills what a child leaves behind, and kills all when t
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import gc
@@ -18,9 +17,7 @@ import signal
 import socket
 import struct
 import sys
-import threading
 import traceback
-from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
@@ -28,6 +25,7 @@ import msgspec
 
 from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.child import serve
+from maggy_like.worker.exits import begin_process, end_process, flush_output, remove_leftovers
 from maggy_like.worker.lifeline import adopt_orphans, children, die_with_parent, kill_tree
 from maggy_like.worker.memory import offer_as_victim, oom_kills
 from maggy_like.worker.task import WorkerTask
@@ -118,7 +116,9 @@ class ForkServer:
         while left := {*self._children, *children()}:
             for pid in left:
                 kill_tree(pid)
-            self._children.pop(os.waitpid(-1, 0)[0], None)
+            pid = os.waitpid(-1, 0)[0]
+            remove_leftovers(pid)
+            self._children.pop(pid, None)
 
     def _serve_once(self) -> bool:
         readable = {fd for fd, _ in self._poller.poll()}
@@ -173,6 +173,8 @@ class ForkServer:
             self._kill_left_behind()
             if oom_before is not None:
                 code = os.waitstatus_to_exitcode(status)
+                if code != 0:
+                    remove_leftovers(pid)
                 killed = code == -signal.SIGKILL and pid in self._killed
                 oom = code == -signal.SIGKILL and not killed and oom_kills() > oom_before
                 self._killed.discard(pid)
@@ -203,7 +205,7 @@ class ForkServer:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             for fd in (self._wake, self._wake_write, self._control.fileno()):
                 os.close(fd)
-            atexit._clear()
+            begin_process()
             redirect_output(output_fd)
             reused = self._task.isolation == "worker"
             serve(
@@ -213,6 +215,8 @@ class ForkServer:
                 before_end=(lambda _: flush_output()) if reused else partial(end_process, self._task.grace),
                 on_orphaned=lambda: os._exit(HUNG_UP),
             )
+            if reused:
+                end_process(self._task.grace, lambda: None)
             status = 0
         except Disconnected:
             status = HUNG_UP
@@ -239,36 +243,6 @@ def redirect_output(fd: int) -> None:
     with contextlib.suppress(Exception):  # a C library without setvbuf on this symbol buffers by block
         libc = ctypes.CDLL(None)
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
-
-
-def end_process(grace: float, tell_end: Callable[[], None]) -> None:
-    """What a process does before its exit: a trial's loggers may still have things to write.
-
-    Args:
-        grace: Seconds that exit hooks may take.
-        tell_end: Called when they take longer, before the process leaves without them.
-    """
-
-    def give_up() -> None:
-        tell_end()
-        os._exit(1)
-
-    if atexit._ncallbacks():
-        timer = threading.Timer(grace, give_up)
-        timer.daemon = True
-        with contextlib.suppress(RuntimeError):  # out of memory, perhaps: no thread can watch over the hooks
-            timer.start()
-            atexit._run_exitfuncs()
-            timer.cancel()
-    flush_output()
-
-
-def flush_output() -> None:
-    """Push out what Python and C still hold of the trial's output."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    ctypes.CDLL(None).fflush(None)
 
 
 if __name__ == "__main__":
