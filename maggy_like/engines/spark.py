@@ -95,12 +95,16 @@ class SparkRun(EngineRun):
             self._session.addTag(self._tag)
 
     def _collect(self) -> None:
+        from maggy_like.spark.progress_bar import hidden_progress_bar
+
         size = len(self.indexes)
+        quiet = hidden_progress_bar(self._session) if is_classic(self._session) else contextlib.nullcontext()
         try:
-            self._tag_job()
-            places = self._session.range(size, numPartitions=size)
-            member = gang_member(self._task, self.indexes, self.epoch, self._keys)
-            places.mapInArrow(member, "worker bigint", barrier=True, profile=self._profile).collect()
+            with quiet:
+                self._tag_job()
+                places = self._session.range(size, numPartitions=size)
+                member = gang_member(self._task, self.indexes, self.epoch, self._keys)
+                places.mapInArrow(member, "worker bigint", barrier=True, profile=self._profile).collect()
         except Exception as error:  # the job failed or was cancelled; the driver decides what follows
             self._ended = self._explain(error)
 
