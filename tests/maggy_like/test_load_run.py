@@ -86,6 +86,7 @@ def test_a_run_that_was_moved(search: Any, tmp_path: Path, store: str | None) ->
     shutil.move(tmp_path / "runs" / "first", tmp_path / "elsewhere here")
     again = load_run(tmp_path / "elsewhere here")
     assert again.directory == tmp_path / "elsewhere here"
+    assert again.load_best() == 3
     assert again.training is not None
     assert again.training.load() == 3
 
