@@ -15,7 +15,7 @@ import pytest
 import train_functions as fns
 from gate import Gate
 
-from maggy_like import Float, Result, job, lagom
+from maggy_like import Float, Reporter, Result, job, lagom
 from maggy_like.errors import ConfigError, JournalError, StoreError
 from maggy_like.experiment import StateMachine
 from maggy_like.journal import place_of, read_journal
@@ -206,7 +206,11 @@ def test_a_store_that_is_gone_ends_the_search(search: Any, monkeypatch: pytest.M
 
 
 def test_the_files_of_a_run_are_the_user_s_alone(search: Any, tmp_path: Path) -> None:
-    result = search(engine="local", workers=1, n_trials=1)
+    def train(x: float, reporter: Reporter) -> None:
+        print("one that prints nothing has no log file")
+        fns.climb_on(x, reporter)
+
+    result = search(train, engine="local", workers=1, n_trials=1)
     found = {path.relative_to(result.directory): path.stat().st_mode & 0o777 for path in result.directory.rglob("*")}
     found[Path()] = result.directory.stat().st_mode & 0o777
     folders = {path for path in found if (result.directory / path).is_dir()}
