@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from maggy_like.engines.local import LocalEngine
     from maggy_like.engines.spark import SparkEngine
     from maggy_like.experiment.simulate import simulate
+    from maggy_like.failures import FailurePolicy
     from maggy_like.handle import Experiment
     from maggy_like.result import Result
     from maggy_like.runs import load_run
@@ -37,6 +38,7 @@ _HOMES = {
     "Choice": "optimizers.domains",
     "Constant": "optimizers.domains",
     "Experiment": "maggy_like.handle",
+    "FailurePolicy": "maggy_like.failures",
     "Float": "optimizers.domains",
     "InlineEngine": "maggy_like.engines.inline",
     "Integer": "optimizers.domains",
@@ -61,6 +63,7 @@ __all__ = [
     "Choice",
     "Constant",
     "Experiment",
+    "FailurePolicy",
     "Float",
     "InlineEngine",
     "Integer",

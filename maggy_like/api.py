@@ -15,6 +15,7 @@ from maggy_like.display import make_display
 from maggy_like.engines.base import Engine
 from maggy_like.engines.choice import choose_engine
 from maggy_like.errors import ConfigError
+from maggy_like.failures import FailurePolicy, read_policy
 from maggy_like.handle import Experiment
 from maggy_like.inspection import check_order, check_parameters, modules_of, pickle_train_fn, sources_of
 from maggy_like.job import Job, check_watchers
@@ -55,6 +56,7 @@ def lagom(
     resume: bool = False,
     isolation: Literal["process", "worker"] = "process",
     max_attempts: int = 3,
+    failures: FailurePolicy | None = None,
     trial_timeout: float | None = None,
     report_timeout: float | None = None,
     points_to_evaluate: Sequence[Mapping[str, Any]] = (),
@@ -128,6 +130,9 @@ def lagom(
         max_attempts: How many attempts a trial has: whatever it fails of (an exception, a crash, a time limit, a
             lost worker), it runs again from its last checkpoint. An attempt that fails just as the one before, and
             got no further, is the last; so is one that reported what is no number.
+        failures: When failures end the whole search: by default once as many trials as run at a time, and at least 3,
+            have failed alike and none has succeeded. A :class:`~maggy_like.FailurePolicy` says how many, or never, and
+            which exceptions are expected.
         trial_timeout: Seconds that one attempt may take; one that does not report then is killed
             5 seconds later.
         report_timeout: Seconds, 1 at least, that an attempt may go on without a report or a checkpoint; one that
@@ -165,6 +170,7 @@ def lagom(
 
     Raises:
         UserError: An argument or the function is wrong; told before anything starts.
+        TrialsFailedError: The first trials failed alike; ``error.result`` has what there is.
         EngineError: The engine cannot provide the gang.
         JournalError: The run's files are in use, damaged, or of another search.
         StoreError: A disk or store refused for ten minutes what the run had to write or read.
@@ -241,6 +247,7 @@ def lagom(
         min_workers=min_workers,
         keep_checkpoints=keep_checkpoints,
     )
+    settings = replace(settings, failures=read_policy(failures))
     check_watchers(callbacks, experiment)
     preload = modules_of(train_fn, wide=workers_per_trial > 1 or bool(train_best))
     if study is not None:

@@ -6,7 +6,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -14,6 +14,7 @@ from typing import Any, cast, get_args
 import cloudpickle
 
 from maggy_like.errors import ConfigError, OptimizerError
+from maggy_like.failures import FailurePolicy
 from maggy_like.inspection import name_of, uses_checkpoints
 from maggy_like.journal import Earlier
 from maggy_like.places import RunPlaces, check_directory, check_journal, check_name, check_store, default_name
@@ -57,6 +58,7 @@ class Settings:
         keep_checkpoints: How many of an attempt's newest states to keep.
         journal: The folder of the run's journal, a path or a URL.
         hints: Lines that the user should know before it starts.
+        failures: When failures end the whole search.
     """
 
     space: SearchSpace
@@ -87,6 +89,7 @@ class Settings:
     min_workers: int | None
     keep_checkpoints: int
     hints: tuple[str, ...]
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
     train_config: Config | None = None
     variants: tuple[str, ...] = ()
 

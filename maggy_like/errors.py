@@ -7,7 +7,8 @@
     │   ├── SearchSpaceError             a domain, a configuration or a search space
     │   ├── OptimizerError               an optimizer's name, option or proposal
     │   ├── ConfigError                  an argument of lagom
-    │   └── TrainFunctionError           train_fn: its parameters, its pickle, its reports
+    │   ├── TrainFunctionError           train_fn: its parameters, its pickle, its reports
+    │   └── TrialsFailedError            the first trials failed alike; what they failed of
     ├── PlatformError                    what we wrote or read is not as it must be
     │   ├── ProtocolError                a message that no version of ours sends
     │   └── JournalError                 a run's journal is damaged, foreign or in use
@@ -37,6 +38,7 @@ __all__ = [
     "StoreError",
     "TrainFunctionError",
     "TrainingError",
+    "TrialsFailedError",
     "UserError",
     "WorkerError",
 ]
@@ -48,6 +50,10 @@ class ConfigError(UserError):
 
 class TrainFunctionError(UserError):
     """The training function cannot be run as it is, or reported something that is no measurement."""
+
+
+class TrialsFailedError(UserError):
+    """The first trials of a search failed alike and none has succeeded (see :class:`maggy_like.FailurePolicy`)."""
 
 
 class PlatformError(MaggyError):

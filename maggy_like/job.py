@@ -226,6 +226,8 @@ def _machine(settings: Settings, size: int) -> StateMachine:
         training=plan,
         keep=settings.keep_checkpoints,
         max_attempts=settings.max_attempts,
+        alike=settings.failures.enough(size // settings.workers_per_trial),
+        expected=settings.failures.names,
         trial_timeout=settings.trial_timeout,
         target=settings.target,
     )

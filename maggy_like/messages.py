@@ -16,7 +16,13 @@ from msgspec import Meta
 from maggy_like.fields import MAX_NESTED, Count, Host, Line, Name, Number, Port, Step, Text, is_flat
 from maggy_like.state_names import check_owner
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
+
+MAX_TYPES = 20
+"""Classes that are told of an exception."""
+
+MAX_PLACE = 300
+"""Characters of a class's name, or of a place in the user's code."""
 
 Columns = tuple[list[Step], list[float]]
 """Steps and values of one metric."""
@@ -164,6 +170,8 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     Attributes:
         outcome: ``returned``, ``stopped`` (as told), ``raised`` or ``died`` (without a word).
         kind: Of the failure (see :class:`optimizers.trial.Failure`).
+        types: Of an exception: the names of its class and of those that it is derived from.
+        place: Of an exception: where in the user's code it came from, as ``file:function:line``.
         at: When it failed, in Unix time: which rank was the first.
         attributes: What the function returned beside its numbers (see :func:`maggy_like.attributes.as_attributes`).
         returned: What a function that is no training returned, if it is plain data.
@@ -178,6 +186,8 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     kind: Annotated[str, Meta(max_length=50)] = ""
     message: Text = ""
     traceback: Text = ""
+    types: Annotated[list[Annotated[str, Meta(max_length=MAX_PLACE)]], Meta(max_length=MAX_TYPES)] = []
+    place: Annotated[str, Meta(max_length=MAX_PLACE)] = ""
     at: float = 0.0
     returned: Any = None
     stored: bool = False

@@ -15,3 +15,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(name, list(known))
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+
+
+def class_name(kind: type) -> str:
+    """The name of a class by which another process knows it.
+
+    Example:
+        >>> class_name(ValueError)
+        'builtins.ValueError'
+    """
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -44,11 +44,20 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
             or ``driver_lost``.
         message: One line for people.
         traceback: The Python traceback, or the last lines of output; may be empty.
+        types: Of an exception: the names of its class and of those that it is derived from.
+        place: Of an exception: where in the user's code it came from, as ``file:function:line``.
     """
 
     kind: str
     message: str
     traceback: str = ""
+    types: tuple[str, ...] = ()
+    place: str = ""
+
+    @property
+    def cause(self) -> tuple[str, str, str]:
+        """What is the same for failures that are alike; messages are not, with their addresses, numbers and paths."""
+        return self.kind, self.types[0] if self.types else "", self.place
 
 
 class Checkpoint(msgspec.Struct, frozen=True):

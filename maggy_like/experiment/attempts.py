@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from msgspec.structs import replace
+
 from maggy_like.attributes import as_attributes
+from maggy_like.experiment.alike import AlikeFailures
 from maggy_like.experiment.commands import Append, Command, Show
 from maggy_like.experiment.states import SavedStates
-from maggy_like.experiment.workers import Team, without_rank
+from maggy_like.experiment.workers import Team
 from maggy_like.fields import MAX_NAMES
 from maggy_like.messages import Finished, Reported
 from optimizers.base import Decision
@@ -37,6 +40,7 @@ class Attempts:
         workers: Size of the gang. When it falls as a whole, each of its trials bears a share of the blame: it takes
             that many times as many falls to fail one.
         keep: How many saved states of an attempt to keep (see :class:`SavedStates`).
+        alike: Told of all ends of the search's attempts.
 
     Attributes:
         retries: Trials whose attempt failed or was lost, in the order in which they shall run again.
@@ -44,16 +48,18 @@ class Attempts:
         states: What of their saved states is still of use.
     """
 
-    def __init__(self, study: Study, max_attempts: int, workers: int, keep: int) -> None:
+    def __init__(self, study: Study, max_attempts: int, workers: int, keep: int, alike: AlikeFailures) -> None:
         self.retries: deque[int] = deque()
         self.doomed: set[int] = set()
         self.states = SavedStates(study, keep)
+        self.alike = alike
         self._study = study
         self._is_named = bool(study.objectives.given)
         self._max_attempts = max_attempts
         self._max_falls = max_attempts * workers
         self._began: dict[int, tuple[int, int]] = {}  # how far running trials had got when their attempt began
         self._warned: set[str] = set()
+        self._traced: set[tuple[str, str, str]] = set()  # causes of failure whose traceback was shown
         self._out: list[Command] = []
         self._now = 0.0
 
@@ -67,6 +73,8 @@ class Attempts:
         if isinstance(event, Measured):
             event = self._with_direction(event)
         self._out.append(Append(event))
+        if isinstance(event, AttemptEnded) and not self._study.trials[event.trial].training:
+            self.alike.take(event)
         return self.replay(event)
 
     def replay(self, event: Event) -> Decision:
@@ -81,6 +89,8 @@ class Attempts:
             case AttemptStarted(trial=trial):
                 self._began[trial] = _reached(self._study.trials[trial])
             case AttemptEnded(trial=trial):
+                if not self._study.trials[trial].training:
+                    self.alike.replay(event)
                 self.doomed.discard(trial)
                 self._began.pop(trial, None)
         return decision
@@ -136,9 +146,9 @@ class Attempts:
         elif is_cut and not team.stopping and (end.outcome != "raised" or end.kind == "collective"):
             self.lose(trial, Failure(DRIVER_LOST, "the search was stopped"))
         elif team.failure is not None:
-            self.lose(trial, Failure(team.failure.kind, team.failure.message, end.traceback))
+            self.lose(trial, replace(team.failure, traceback=end.traceback))
         elif end.outcome == "raised" or (end.outcome == "died" and not team.stopping):
-            self.lose(trial, Failure(end.kind, end.message, end.traceback))
+            self.lose(trial, Failure(end.kind, end.message, end.traceback, tuple(end.types), end.place))
         else:
             self.stop(trial)
         return None
@@ -179,12 +189,12 @@ class Attempts:
             self.fail(trial, failure)
         elif failure.kind not in UNCOUNTED and trial.losses + 1 >= self._max_attempts:
             nth = f" (attempt {trial.losses + 1} of {self._max_attempts})" if self._max_attempts > 1 else ""
-            self.fail(trial, Failure(failure.kind, failure.message + nth, failure.traceback))
+            self.fail(trial, replace(failure, message=failure.message + nth))
         elif failure.kind == GANG_LOST and trial.falls + 1 >= self._max_falls:
             self.fail(trial, Failure(GANG_LOST, f"{failure.message} (fall {trial.falls + 1} of {self._max_falls})"))
         elif self._is_repeated(trial, failure):
             message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
-            self.fail(trial, Failure(failure.kind, message, failure.traceback))
+            self.fail(trial, replace(failure, message=message))
         else:
             self.record(AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure))
             self.retries.append(trial.id)
@@ -192,15 +202,11 @@ class Attempts:
                 self._out.append(Show(f"attempt {trial.attempt} lost: {failure.message}; it will run again", trial.id))
 
     def _is_repeated(self, trial: Trial, failure: Failure) -> bool:
-        """Whether a fault is that of the attempt before, at the same place: the next would have it too.
-
-        Where all ranks have it, chance says which of them is the first, and gives the fault its name.
-        """
+        """Whether a fault is that of the attempt before, at the same place: the next would have it too."""
         before = trial.failure  # of the attempt before, until this one has ended
         if before is None or failure.kind in NO_FAULT:
             return False
-        alike = before.kind == failure.kind and without_rank(before.message) == without_rank(failure.message)
-        return alike and _reached(trial) == self._began[trial.id]
+        return before.cause == failure.cause and _reached(trial) == self._began[trial.id]
 
     def _bounded(self, trial: Trial, columns: dict[str, Columns], objective: str) -> dict[str, Columns]:
         """Without the new names past the limit: one attempt is refused them, several may have others each."""
@@ -215,9 +221,9 @@ class Attempts:
 
     def _show_failure(self, trial: Trial, failure: Failure) -> None:
         details = failure.traceback.rstrip()
-        if details in self._warned:  # a mistake in the function fails every trial in the same way
+        if failure.cause in self._traced:  # a mistake in the function fails every trial in the same way
             details = ""
-        self._warned.add(details)
+        self._traced.add(failure.cause)
         self._out.append(Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id))
 
     def _warn(self, key: str, text: str, trial: Trial) -> None:

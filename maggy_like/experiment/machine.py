@@ -7,10 +7,11 @@ through :class:`~maggy_like.experiment.attempts.Attempts`, which also puts the e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from maggy_like.errors import ConfigError, WorkerError
-from maggy_like.experiment.attempts import Attempts
+from maggy_like.experiment.alike import AlikeFailures
+from maggy_like.experiment.attempts import NO_FAULT, Attempts
 from maggy_like.experiment.commands import Command, Keep, Replace, Send, Show
 from maggy_like.experiment.finale import Finale, TrainingPlan
 from maggy_like.experiment.inputs import (
@@ -68,6 +69,8 @@ class StateMachine:
         training: What the gang shall train together once the search is over.
         keep: How many saved states of an attempt to keep, beside that of its best value.
         max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
+        alike: How many trials that fail alike end the search if none has succeeded; 0 for never.
+        expected: Names of exceptions that do not count for that.
         trial_timeout: Seconds that one attempt may take.
         target: Value of the objective with which the search is over.
         heartbeat_timeout: Seconds of silence after which a worker counts as lost.
@@ -89,6 +92,8 @@ class StateMachine:
         training: TrainingPlan | None = None,
         keep: int = 2,
         max_attempts: int = 3,
+        alike: int = 0,
+        expected: Collection[str] = (),
         trial_timeout: float | None = None,
         target: float | None = None,
         heartbeat_timeout: float = 15.0,
@@ -101,7 +106,7 @@ class StateMachine:
         self.error: Exception | None = None
         self.stale = 0
         self._proposals = Proposals(study, workers // width)
-        self._attempts = Attempts(study, max_attempts, workers, keep)
+        self._attempts = Attempts(study, max_attempts, workers, keep, AlikeFailures(alike, expected, NO_FAULT))
         self._finale = Finale(study, training)
         self._width = width
         self._trial_timeout = trial_timeout
@@ -315,6 +320,8 @@ class StateMachine:
             if answer is not None and trial.training and not answer.stored:
                 self._out.append(Keep(answer.returned))
             self._attempts.sort_retries(training=self.is_training)
+            if (error := self._attempts.alike.error()) is not None and not self.is_training:
+                self._end_search("error", error)
             self._dispatch()
 
     # -- work ---------------------------------------------------------------------------------
@@ -420,7 +427,8 @@ class StateMachine:
         if self._finale.search_ended is not None:
             self._stop_all(self._finale.search_ended, None)
         elif not self._proposals.has_more and self._closing_promotion() is None:
-            self._end_search("completed", None)
+            error = self._attempts.alike.error(self.study.size)
+            self._end_search("completed" if error is None else "error", error)
 
     def _end_search(self, reason: str, error: Exception | None) -> None:
         """No further trials; what runs is stopped. A training follows, if one is planned."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass, field
+
+import msgspec
 
 from maggy_like.experiment.inputs import WorkerId
 from maggy_like.messages import Finished
@@ -124,16 +125,6 @@ class Team:
         return faults[rank] if len(self.members) == 1 else _of_rank(rank, faults[rank])
 
 
-def without_rank(message: str) -> str:
-    """A failure's message without the rank that :meth:`Team.end` put before it.
-
-    Example:
-        >>> without_rank("rank 3: ValueError: the reason")
-        'ValueError: the reason'
-    """
-    return re.sub(r"^rank \d+: ", "", message)
-
-
 def is_fault(end: Finished | Failure) -> bool:
     """Whether a rank that ended so ends the attempt for all."""
     return isinstance(end, Failure) or end.outcome in ("raised", "died")
@@ -147,6 +138,4 @@ def _order(end: Finished | Failure) -> tuple[int, float]:
 
 def _of_rank(rank: int, end: Finished | Failure) -> Finished | Failure:
     message = f"rank {rank}: {end.message}"
-    if isinstance(end, Failure):
-        return Failure(end.kind, message, end.traceback)
-    return Finished(end.trial, end.attempt, end.outcome, kind=end.kind, message=message, traceback=end.traceback)
+    return msgspec.structs.replace(end, message=message)

@@ -36,7 +36,7 @@ from maggy_like.messages import (
 from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.checkpoints import CheckpointStore
 from maggy_like.worker.exits import POOL_HINT, uses_joblib
-from maggy_like.worker.failures import as_told, format_message, format_traceback, kind_of
+from maggy_like.worker.failures import as_told, format_message, format_traceback, kind_of, place_of, types_of
 from maggy_like.worker.invoke import arguments_for
 from maggy_like.worker.load import load_train_fn
 from maggy_like.worker.reporter import BudgetUsed, Reporter
@@ -161,7 +161,8 @@ def run_attempt(
         return Finished(trial, attempt, "stopped")
     except SystemExit as error:
         message = as_told(f"train_fn called sys.exit({error.code!r})")
-        return Finished(trial, attempt, "raised", kind="exit", message=message, at=time.time())
+        place = place_of(error)
+        return Finished(trial, attempt, "raised", kind="exit", message=message, place=place, at=time.time())
     except BaseException as error:
         at = time.time()
         if task.isolation == "none" and isinstance(error, KeyboardInterrupt):
@@ -187,7 +188,17 @@ def raised(
             f"average() and a prepared model equally often): {message}"
         )
     trace = as_told(format_traceback(error))
-    return Finished(trial, attempt, "raised", kind=kind, message=as_told(message), traceback=trace, at=at)
+    return Finished(
+        trial,
+        attempt,
+        "raised",
+        kind=kind,
+        message=as_told(message),
+        traceback=trace,
+        types=types_of(error),
+        place=place_of(error),
+        at=at,
+    )
 
 
 class _Service:

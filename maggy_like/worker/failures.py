@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
+import sysconfig
 import traceback
 
+from maggy_like.messages import MAX_PLACE, MAX_TYPES
 from maggy_like.worker.metrics import ReportError
 from maggy_like.worker.store_retry import StoreFault
 
@@ -39,6 +43,34 @@ def format_traceback(error: BaseException) -> str:
     while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("maggy_like.worker."):
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+
+
+def types_of(error: BaseException) -> list[str]:
+    """The names of an exception's class and of those that it is derived from."""
+    names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__[:-1])
+    return [as_told(name[:MAX_PLACE])[:MAX_PLACE] for name in itertools.islice(names, MAX_TYPES)]
+
+
+def place_of(error: BaseException) -> str:
+    """Where an exception came from: the innermost frame of the user's code, or of all if there is none.
+
+    Hosts may keep the same file in different folders, so the place has none.
+    """
+    users, innermost = "", ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        innermost = f"{os.path.basename(code.co_filename)}:{code.co_qualname}:{line}"
+        if not _is_installed(code.co_filename, frame.f_globals.get("__name__", "")):
+            users = innermost
+    return as_told((users or innermost)[-MAX_PLACE:])[-MAX_PLACE:]
+
+
+def _is_installed(filename: str, module: str) -> bool:
+    """Whether code belongs to us, to Python or to an installed package."""
+    if module.partition(".")[0] in ("maggy_like", "optimizers") or filename.startswith("<frozen"):
+        return True
+    paths = sysconfig.get_paths()
+    return any(filename.startswith(paths[kind] + os.sep) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def as_told(text: str) -> str:

@@ -79,7 +79,8 @@ def test_asha_promotes_from_checkpoints_in_fresh_processes(search: Any) -> None:
 
 def test_asha_stops_where_nothing_is_saved(search: Any) -> None:
     result = search(fns.climb, optimizer="asha", min_budget=1, n_trials=12, workers=1)
-    assert result.counts[TrialState.STOPPED] >= 8
+    assert result.counts[TrialState.STOPPED] >= 4
+    assert result.counts[TrialState.COMPLETED] >= 1
     assert all(len(trial.curve) in (1, 3, 9) for trial in result.trials)
 
 

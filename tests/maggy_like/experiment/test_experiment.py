@@ -159,7 +159,7 @@ def test_an_exception_costs_two_attempts_and_the_search_goes_on() -> None:
     assert [event.failure.message for event in ended if event.failure] == ["ValueError: x", f"ValueError: x {ALIKE}"]
 
 
-@pytest.mark.parametrize("further", ["message", "step", "checkpoint", "worker"])
+@pytest.mark.parametrize("further", ["place", "type", "step", "checkpoint", "worker"])
 def test_an_attempt_that_failed_in_another_way_or_later_is_followed_by_another(further: str) -> None:
     hand = Hand(n_trials=1, max_attempts=3).start()
     worker = hand.join(0)
@@ -167,8 +167,10 @@ def test_an_attempt_that_failed_in_another_way_or_later_is_followed_by_another(f
     hand.finish(worker, **RAISED)
     hand.report(worker, 3, 0.5)
     match further:
-        case "message":
-            hand.finish(worker, **{**RAISED, "message": "ValueError: y"})
+        case "place":
+            hand.finish(worker, **{**RAISED, "place": "train.py:train:4"})
+        case "type":
+            hand.finish(worker, **{**RAISED, "types": ("builtins.KeyError",)})
         case "step":
             hand.report(worker, 4, 0.5)
             hand.finish(worker, **RAISED)
