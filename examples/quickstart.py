@@ -67,5 +67,5 @@ if __name__ == "__main__":
     best = result.best_trial
     assert best is not None
     print(f"best configuration: {result.best_config}")
-    print(f"accuracy on held-out digits: {result.best_value:.4f} (trial {best.id}, {best.step} passes)")
+    print(f"accuracy on held-out digits: {result.best_value:.4f} (trial {best.id}, after {result.best_step} passes)")
     print(f"journal, logs and checkpoints: {result.directory}")
