@@ -27,13 +27,18 @@ from maggy_like.worker.task import KeyPair, WorkerContext, WorkerTask
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.resource import ResourceProfile
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 FIRST_PATIENCE = 60.0
 """Seconds that a session gets until its first executor has registered."""
 
 NEXT_PATIENCE = 15.0
 """Seconds without another executor after which the gang counts as too large."""
+
+TOO_FEW_PARTITIONS = (
+    "Spark made fewer partitions than there are workers: spark.sql.leafNodeDefaultParallelism, or else "
+    "spark.default.parallelism, is smaller than workers; leave them out, or set one to the number of workers at least"
+)
 
 SETTLING = 2.0
 """Seconds without a new executor after which their number counts as final."""
@@ -94,17 +99,23 @@ class SparkRun(EngineRun):
         else:
             self._session.addTag(self._tag)
 
+    def _places(self) -> DataFrame:
+        """A row a worker: each task gets its own, and no task sees the keys of the others, as a closure would show."""
+        import pyarrow
+
+        public, secret = zip(*self._keys, strict=True)
+        rows = {"worker": list(self.indexes), "public": list(public), "secret": list(secret)}
+        return self._session.createDataFrame(pyarrow.table(rows))
+
     def _collect(self) -> None:
         from maggy_like.spark.progress_bar import hidden_progress_bar
 
-        size = len(self.indexes)
         quiet = hidden_progress_bar(self._session) if is_classic(self._session) else contextlib.nullcontext()
         try:
             with quiet:
                 self._tag_job()
-                places = self._session.range(size, numPartitions=size)
-                member = gang_member(self._task, self.indexes, self.epoch, self._keys)
-                places.mapInArrow(member, "worker bigint", barrier=True, profile=self._profile).collect()
+                member = gang_member(self._task, self.epoch)
+                self._places().mapInArrow(member, "worker bigint", barrier=True, profile=self._profile).collect()
         except Exception as error:  # the job failed or was cancelled; the driver decides what follows
             self._ended = self._explain(error)
 
@@ -119,6 +130,7 @@ class SparkRun(EngineRun):
         if cause.startswith(("ModuleNotFoundError", "ImportError")) or "PYTHON_VERSION_MISMATCH" in cause:
             self.is_hopeless = True
             cause += f"; the Spark workers run another Python: {ANOTHER_PYTHON.format(sys.executable)}"
+        self.is_hopeless = self.is_hopeless or TOO_FEW_PARTITIONS in cause
         return f"the Spark job ended: {cause}"
 
 
@@ -254,7 +266,7 @@ class SparkEngine(Engine):
 
 
 def gang_member(
-    task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair]
+    task: WorkerTask, epoch: int
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
     """The function that each barrier task runs: an agent, until the search is over."""
 
@@ -264,14 +276,14 @@ def gang_member(
 
         from maggy_like.worker.agent import Agent
 
-        for _ in batches:
-            pass
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        if len(rows) != 1:
+            raise EngineError(TOO_FEW_PARTITIONS)
+        index, keys = rows[0]["worker"], (rows[0]["public"], rows[0]["secret"])
         context = BarrierTaskContext.get()
-        place = context.partitionId()
-        index = indexes[place]
         gpu = context.resources().get("gpu")
         accelerators = tuple(gpu.addresses) if gpu is not None else ()
-        Agent(task, WorkerContext(index, epoch, socket.gethostname(), keys[place], accelerators)).run()
+        Agent(task, WorkerContext(index, epoch, socket.gethostname(), keys, accelerators)).run()
         yield pyarrow.RecordBatch.from_pydict({"worker": [index]})
 
     return run
