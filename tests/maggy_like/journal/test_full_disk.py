@@ -99,6 +99,7 @@ def test_a_disk_that_stays_full_ends_the_search_and_loses_nothing(
 def test_ctrl_c_ends_the_wait(run_script: RunScript, tmp_path: Path) -> None:
     interrupts = """
 import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background would ignore it
 from maggy_like import write_ahead
 refused = WriteAhead._refused
 def refuse(self, *args):
