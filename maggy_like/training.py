@@ -38,6 +38,7 @@ from maggy_like.trained import Training
 from maggy_like.watch import Callback
 from maggy_like.worker.checkpoints import load_state, returned_url, save_state
 from optimizers.arguments import explains_arguments
+from maggy_like.worker.metrics import shortened
 from optimizers.direction import Direction
 from optimizers.domains import Constant
 from optimizers.enumeration import Enumeration
@@ -228,7 +229,8 @@ def check_config(config: Mapping[str, Any] | None) -> Config:
     for name, value in given.items():
         if value is not None and not isinstance(value, bool | int | float | str):
             raise ConfigError(
-                f"config[{name!r}] is {value!r} of type {type(value).__name__}; pass numbers, text, booleans or None "
+                f"config[{name!r}] is {' '.join(shortened(value).split())} of type {type(value).__name__}; pass "
+                "numbers, text, booleans or None "
                 "there, and other objects by functools.partial(train_fn, ...)"
             )
         if isinstance(value, float) and not math.isfinite(value):

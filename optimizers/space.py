@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from optimizers.domains import Constant, domain_from_json
 from optimizers.errors import SearchSpaceError
 from optimizers.names import did_you_mean
 from optimizers.scalars import same
-from optimizers.spellings import read_domain
+from optimizers.spellings import MAGGY_METHODS, read_domain
 from optimizers.trial import Config
 
 _MAX_DRAWS = 10_000  # without one that the constraints allow
@@ -49,6 +49,11 @@ class SearchSpace:
     """
 
     __slots__ = ("_beliefs", "_constraints", "_dimensions", "_domains", "_parents_first")
+
+    if not TYPE_CHECKING:  # so that type checkers know what is missing
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"a search space has no attribute {name!r}{MAGGY_METHODS.get(name, '')}")
 
     def __init__(self, params: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         params = {} if params is None else params

@@ -19,6 +19,12 @@ _MAGGY: dict[str, Callable[[Sequence[Any]], Domain]] = {
     "CATEGORICAL": Choice,
 }
 
+MAGGY_METHODS = {
+    "add": "; that was the first Maggy's, and today all are given at once: SearchSpace(lr=Float(1e-4, 1e-1))",
+    "get": "; that was the first Maggy's, and is space.domains[name] today",
+}
+"""Methods of the first Maggy's ``Searchspace``, and what does the same today."""
+
 
 def read_domain(name: str, spelling: Any) -> Domain:
     """The domain that ``spelling`` stands for.

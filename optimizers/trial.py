@@ -59,6 +59,10 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         """What is the same for failures that are alike; messages are not, with their addresses, numbers and paths."""
         return self.kind, self.types[0] if self.types else "", self.place
 
+    def __str__(self) -> str:
+        """For people: the kind and the message, and the traceback below them."""
+        return f"{self.kind}: {self.message}\n{self.traceback}".rstrip()
+
 
 class Checkpoint(msgspec.Struct, frozen=True):
     """A saved state of a trial: the step it was taken at, and its name in the run's store."""

@@ -88,7 +88,8 @@ class Variant:
 
         Args:
             config: Values of parameters that the study has.
-            model: A function of the model as it is built, that returns the one to use.
+            model: A function that gets the built model (an object, neither its class nor its arguments) and returns
+                the one to use: the same, changed in place, or another.
             data: A function of the table as :meth:`apply` has it, that returns the one to use.
 
         Raises:

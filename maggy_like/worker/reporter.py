@@ -24,6 +24,14 @@ class BudgetUsed(BaseException):
     """The trial reported past the steps that were granted. No ``Exception``, as above."""
 
 
+BROADCAST = "; that was the first Maggy's, and is report today: reporter.report(accuracy=..., step=...)"
+
+TOO_MANY = (
+    "report({}) has more than one value without a name; name the step, and metrics where there are several: "
+    "report(loss, step=step), report(loss=..., accuracy=..., step=step)"
+)
+
+
 class Reporter:
     """The training function's line to the driver. Alone (``Reporter(budget=10)``) it just keeps count.
 
@@ -167,11 +175,12 @@ class Reporter:
 
         return parallel.average(numbers, weight)
 
-    def report(self, value: float | None = None, /, *, step: int | None = None, **metrics: float) -> None:
+    def report(self, value: float | None = None, /, *unnamed: Any, step: int | None = None, **metrics: float) -> None:
         """Report metrics at a step.
 
         Args:
             value: The objective, if it needs no name.
+            *unnamed: Nothing: the step and further metrics are named.
             step: Progress, rising from call to call; one past the last if not given.
             **metrics: Numbers by name (tensors of one element too); the objective among them.
 
@@ -180,6 +189,8 @@ class Reporter:
                 than 10,000 different names.
             Exception: Whatever kept an earlier report from being sent.
         """
+        if unnamed:
+            raise ReportError(TOO_MANY.format(", ".join(map(shortened, (value, *unnamed)))))
         sender = self._sender
         if sender is not None:
             if sender.fault is not None:
@@ -232,6 +243,11 @@ class Reporter:
                 "names at each step: a number that is part of a name belongs into step= or into a value"
             )
         self._names.add(name)
+
+    if not TYPE_CHECKING:  # so that type checkers know what is missing
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"the reporter has no attribute {name!r}{BROADCAST if name == 'broadcast' else ''}")
 
     def log(self, *parts: object) -> None:
         """Print a line; it stands in the display and in the trial's log file."""
