@@ -37,8 +37,8 @@ from maggy_like.runs import make_result, training_of
 from maggy_like.trained import Training
 from maggy_like.watch import Callback
 from maggy_like.worker.checkpoints import load_state, returned_url, save_state
-from optimizers.arguments import explains_arguments
 from maggy_like.worker.metrics import shortened
+from optimizers.arguments import explains_arguments
 from optimizers.direction import Direction
 from optimizers.domains import Constant
 from optimizers.enumeration import Enumeration
