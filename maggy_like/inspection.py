@@ -176,9 +176,28 @@ def _defaults(function: types.FunctionType) -> Mapping[str, Any]:
 
 
 def uses_checkpoints(train_fn: Callable[..., Any]) -> bool:
-    """Whether the function, or one it calls by name, both saves and restores checkpoints."""
-    names = {name for function in _own_functions(train_fn) for code in _codes(function) for name in code.co_names}
-    return {"checkpoint", "restore"} <= names
+    """Whether the function, or one of the user's that it refers to, both saves and restores checkpoints.
+
+    What counts is a method ``checkpoint`` or ``restore`` of a variable or of an attribute ``reporter``, which the code
+    calls, or takes from what is named ``reporter``. A word alone counts for nothing: a name, a string, a function
+    ``checkpoint`` of a module. What is reached in other ways (by ``getattr``, in an installed package) is not seen.
+    """
+    codes = (code for function in _own_functions(train_fn) for code in _codes(function))
+    return {"checkpoint", "restore"} <= {name for code in codes for name in _methods_of_variables(code)}
+
+
+def _methods_of_variables(code: types.CodeType) -> Iterator[str]:
+    """The names of the methods that code calls of a variable or of ``reporter``, or takes from ``reporter``."""
+    before = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR") and before is not None:
+            receiver = before.argval[-1] if isinstance(before.argval, tuple) else before.argval
+            # From 3.12 on the lowest bit of LOAD_ATTR says that the attribute is called.
+            is_call = instruction.opname == "LOAD_METHOD" or (sys.version_info >= (3, 12) and bool(instruction.arg & 1))
+            is_variable = before.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME"))
+            if receiver == "reporter" or (is_call and is_variable):
+                yield str(instruction.argval)
+        before = instruction
 
 
 def uses_budget(train_fn: Callable[..., Any]) -> bool:
@@ -243,7 +262,8 @@ def _own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]
             waiting.extend(member for member in vars(value).values() if inspect.isfunction(member))
             continue
         if not isinstance(value, types.FunctionType | types.MethodType):
-            value = vars(type(value)).get("__call__")
+            value = getattr(value, "__call__", None)  # noqa: B004 (bound to its object, whose other methods it may call)
+        owner = getattr(value, "__self__", None)
         function = inspect.unwrap(getattr(value, "__func__", value)) if value is not None else None
         if not isinstance(function, types.FunctionType) or id(function) in seen:
             continue
@@ -251,7 +271,16 @@ def _own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]
             continue
         seen.add(id(function))
         yield function
+        if owner is not None:
+            waiting.extend(_methods_that(function, owner))
         waiting.extend(value for _, _, value in _references(function) if isinstance(value, types.FunctionType | type))
+
+
+def _methods_that(function: types.FunctionType, owner: Any) -> Iterator[types.MethodType]:
+    """The methods of ``owner`` that one of its methods names."""
+    for name in {name for code in _codes(function) for name in code.co_names}:
+        if isinstance(method := getattr(type(owner), name, None), types.FunctionType):
+            yield types.MethodType(method, owner)
 
 
 def _codes(function: types.FunctionType) -> Iterator[types.CodeType]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 
 from maggy_like.inspection import modules_of, uses_checkpoints
 
@@ -38,6 +39,80 @@ def saves_elsewhere(x: float, reporter: Any) -> None:
 class Trainer:
     def __call__(self, x: float, reporter: Any) -> None:
         saves(reporter)
+
+
+class Methodical:
+    """Saves and restores in methods that ``__call__`` calls."""
+
+    def __call__(self, x: float, reporter: Any) -> None:
+        self.reporter = reporter
+        self.begin()
+        self.save(x)
+
+    def begin(self) -> None:
+        self.state = self.reporter.restore()
+
+    def save(self, x: float) -> None:
+        self.reporter.checkpoint(x)
+
+    def train(self, x: float, reporter: Any) -> None:
+        self.reporter = reporter
+        self.begin()
+        self.save(x)
+
+
+class Idle(Methodical):
+    def __call__(self, x: float, reporter: Any) -> None:
+        reporter.report(x)
+
+
+def names_alone(x: float, reporter: Any) -> None:
+    """Speaks of checkpoint and restore."""
+    checkpoint = restore = x  # a checkpoint to restore
+    reporter.report(checkpoint + restore + len("checkpoint, restore"))
+
+
+def attributes_alone(x: Any, reporter: Any) -> None:
+    x.checkpoint = x.restore = 1.0
+    reporter.report(x.checkpoint + x.restore)
+
+
+def modules_alone(x: float, reporter: Any) -> None:
+    import torch.utils.checkpoint
+
+    torch.utils.checkpoint.checkpoint(json.loads, x)
+    torch.utils.restore(x)
+    checkpoint(restore(x))
+
+
+def checkpoint(x: float) -> float:
+    return x
+
+
+restore = checkpoint
+
+
+def hands_on(x: float, reporter: Any) -> None:
+    keep, bring = reporter.checkpoint, reporter.restore
+    keep(bring() + x)
+
+
+def under_another_name(x: float, r: Any) -> None:
+    def inner() -> None:
+        r.checkpoint(x)
+
+    r.restore()
+    inner()
+
+
+@pytest.mark.parametrize("function", [Methodical(), Methodical().train, hands_on, under_another_name])
+def test_checkpoints_are_found_by_what_the_code_does(function: Any) -> None:
+    assert uses_checkpoints(function)
+
+
+@pytest.mark.parametrize("function", [names_alone, attributes_alone, modules_alone, Idle()])
+def test_words_alone_are_no_checkpoints(function: Any) -> None:
+    assert not uses_checkpoints(function)
 
 
 def test_modules_are_found_in_the_code_and_among_the_globals() -> None:
