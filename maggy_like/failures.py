@@ -19,8 +19,8 @@ class FailurePolicy:
     A typo in the training function fails each trial. Once so many trials have failed alike, and none has succeeded,
     the search ends, and :func:`~maggy_like.lagom` raises a :class:`~maggy_like.errors.TrialsFailedError` with the
     traceback. Alike are exceptions of one type at one place (file, function and line), whatever their messages say,
-    and crashes of one kind. An attempt that returned, was paused or was stopped by a rule has succeeded; a report is
-    not enough. What machines do (lost workers, a store that is away) never counts.
+    and crashes of one kind. An attempt that returned or was paused has succeeded; reports are not enough, so one
+    that was stopped early has not. What machines do (lost workers, a store that is away) never counts.
 
     Args:
         alike: How many trials that fail alike end the search; None for as many as run at a time, and at least 3;

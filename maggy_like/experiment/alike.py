@@ -8,7 +8,7 @@ from maggy_like.errors import TrialsFailedError
 from optimizers.events import AttemptEnded
 from optimizers.trial import Failure, TrialState
 
-_SUCCEEDED = (TrialState.COMPLETED, TrialState.PAUSED, TrialState.STOPPED)
+_SUCCEEDED = (TrialState.COMPLETED, TrialState.PAUSED)
 _LEAST_AT_THE_END = 2
 """Trials below which a search whose trials have all failed alike says nothing of the function."""
 
