@@ -45,7 +45,7 @@ def load(train_fn: Callable[..., Any], **fields: Any) -> Callable[..., Any]:
     sources = sources_of(train_fn)
     data = pickle_train_fn(train_fn)
     linecache.clearcache()
-    return load_train_fn(WorkerTask("", b"", (b"", b""), "", data, (), (), (), "", "", sources=sources, **fields))
+    return load_train_fn(WorkerTask("", b"", "", data, (), (), (), "", "", sources=sources, **fields))
 
 
 def test_functions_and_classes_of_main_are_pickled_by_name_in_a_trial(main: types.ModuleType) -> None:
