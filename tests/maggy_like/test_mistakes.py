@@ -85,11 +85,11 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "timeout=-1": ({"timeout": -1}, "timeout must be a positive number of seconds, got -1"),
     "report_timeout=0.5": (
         {"report_timeout": 0.5}, "report_timeout must be a number of seconds of at least 1, got 0.5; leave it out"),
-    "an unknown direction": ({"direction": "maximise"}, r"'minimize', got 'maximise' \(did you mean 'maximize'"),
+    "an unknown direction": ({"direction": "maximise"}, r"'minimize', got 'maximise' \(did you"),
     "as many directions as objectives": (
         {"metric": ["loss", "seconds"], "direction": ["min"]}, r"has 2 names and .*\['min'\] has 1; give a direction"),
     "one direction for several objectives": (
-        {"metric": ["loss", "seconds"], "direction": "max"}, r"direction='max' does not fit metric=\['loss', 'seconds'\]; give"),
+        {"metric": ["loss", "seconds"], "direction": "max"}, r"direction='max' does not fit metric=.* one direction"),
     "several directions for one objective": ({"metric": "loss", "direction": ["min"]}, "does not fit metric='loss'"),
     "the same objective twice": (
         {"metric": ["loss", "loss"], "direction": ["min", "max"]}, "names 'loss' twice; name each objective once"),
