@@ -115,9 +115,9 @@ class Result:
     def checkpoint_of(self, trial: int | Trial) -> str | None:
         """URL of the state that a trial saved at its best value; None where it saved none.
 
-        A state belongs to the report that follows it: ``train_fn`` saves, then reports. Where no state was saved at
-        the step of the best value, it is the one with the best value of those that were saved; where none of them
-        belongs to a report, the newest. In a search with ``value="last"`` it is always the newest.
+        A state belongs to the report that follows it, or to that of ``reporter.checkpoint(state, step=...)``. Where no
+        state was saved at the step of the best value, it is the one with the best value of those that were saved;
+        where none of them belongs to a report, the newest. In a search with ``value="last"`` it is always the newest.
 
         Args:
             trial: The trial or its number.
@@ -210,11 +210,11 @@ class Result:
         begun because a fault had ended the one before, and the first. Where there are several objectives, each has a
         column of its own instead of ``value``: ``value_accuracy``, ...
 
-        An attribute with the name of another column has the column ``attribute_NAME``.
+        A parameter with the name of another column has the column ``param_NAME``, such an attribute ``attribute_NAME``.
         """
         import pandas
 
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "trial": trial.id,
                 "state": trial.state.value,
@@ -224,16 +224,17 @@ class Result:
                 "seconds": trial.seconds,
                 "failure": trial.failure.message if trial.failure is not None else None,
                 "parent": trial.parent,
-                **trial.config,
             }
             for trial in self.trials
         ]
-        names = attribute_names(self.trials, taken={*self.space.domains, *(name for row in rows for name in row)})
+        fixed = {name for row in rows for name in row}
+        params = {name: f"param_{name}" if name in fixed else name for name in self.space.domains}
+        names = attribute_names(self.trials, taken={*fixed, *params, *params.values()})
         for trial, row in zip(self.trials, rows, strict=True):
+            row |= {params.get(name, name): value for name, value in trial.config.items()}
             row |= {names[name]: value for name, value in trial.attributes.items()}
         table = pandas.DataFrame(rows)
-        whole = {"value_step", "step", "parent"} - self.space.domains.keys()
-        return table.astype({name: "Int64" for name in whole if name in table})
+        return table.astype({name: "Int64" for name in ("value_step", "step", "parent") if name in table})
 
     def curves(self) -> pandas.DataFrame:
         """A row a measurement: trial, step, metric, value."""

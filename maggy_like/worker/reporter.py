@@ -253,7 +253,7 @@ class Reporter:
         """Print a line; it stands in the display and in the trial's log file."""
         print(*parts, flush=True)
 
-    def checkpoint(self, state: Any) -> None:
+    def checkpoint(self, state: Any, *, step: int | None = None) -> None:
         """Save ``state``, whole or not at all; the newest few and the best are kept.
 
         It may be anything that cloudpickle takes, so objects of a notebook's own classes too.
@@ -270,8 +270,25 @@ class Reporter:
 
         Args:
             state: What :meth:`restore` shall give back: weights, optimizer state, the step.
+            step: The reported step whose value this state has, where it is saved after its report. By default that
+                is the step of the next report.
+
+        Raises:
+            ReportError: No report of ``step`` has been made, or the state cannot be pickled.
+
+        Example:
+            >>> reporter.report(accuracy=accuracy, step=epoch)
+            >>> reporter.checkpoint(model.state_dict(), step=epoch)
         """
+        if step is not None and (self._step is None or as_step(step) > self._step):
+            reported = "none was reported" if self._step is None else f"the last one reported was {self._step}"
+            raise ReportError(
+                f"checkpoint(step={shortened(step)}) is for a step that was reported, and {reported}; report it "
+                "first, or leave step out to save before the report"
+            )
         self._saves.save(state)
+        if step is not None:
+            self._saves.reported(step)
 
     def restore(self, into: Any = None) -> Any:
         """The newest saved state of this trial, or None if there is none.

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import maggy_like.api
-from maggy_like import Float, Result, lagom
+from maggy_like import Float, Reporter, Result, lagom
 from maggy_like.display import LogLine, Snapshot
 from maggy_like.errors import ConfigError, UserError
+from maggy_like.worker.metrics import ReportError
 from optimizers.events import AttemptStarted
 from optimizers.trial import Checkpoint, TrialState
 
@@ -160,6 +161,41 @@ def test_the_state_of_each_trial_can_be_read(tmp_path: Path) -> None:
     assert result.best_checkpoint is not None
     assert result.best_checkpoint == result.checkpoint_of(result.trials[0])
     assert result.best_checkpoint.startswith("file://")
+
+
+def test_a_state_that_is_saved_after_its_report_names_its_step(tmp_path: Path) -> None:
+    def reports_first(lr: float, reporter: Any) -> None:
+        for step in range(1, reporter.budget + 1):
+            reporter.report(acc=-abs(step - 3) + lr, step=step)
+            reporter.checkpoint({"step": step}, step=step)
+
+    result = search(reports_first, tmp_path, n_trials=2)
+    assert result.best_step == 3
+    assert [result.load(trial) for trial in result.trials] == [{"step": 3}] * 2
+
+
+def test_a_state_of_a_step_that_was_not_reported_is_refused() -> None:
+    reporter = Reporter()
+    with pytest.raises(
+        ReportError, match=r"checkpoint\(step=2\) is for a step that was reported, and none was reported"
+    ):
+        reporter.checkpoint({}, step=2)
+    reporter.report(acc=0.5, step=1)
+    with pytest.raises(ReportError, match=r"the last one reported was 1; report it first, or leave step out"):
+        reporter.checkpoint({}, step=2)
+    reporter.checkpoint({"step": 1}, step=1)
+    assert reporter.restore() == {"step": 1}
+
+
+def test_parameters_and_columns_of_one_name_stand_side_by_side(tmp_path: Path) -> None:
+    def half(step: float, value: float) -> float:
+        return step / 2
+
+    result = search(half, tmp_path, space={"step": Float(0, 1), "value": Float(0, 1)})
+    table = result.to_pandas()
+    assert list(table["value"]) == [step / 2 for step in table["param_step"]]
+    assert list(table["param_value"]) == [trial.config["value"] for trial in result.trials]
+    assert table["step"].isna().all()
 
 
 def test_a_state_of_no_report_is_better_than_none(tmp_path: Path) -> None:
