@@ -156,7 +156,8 @@ def test_rules_stack_and_leave_the_inner_scheduler_its_say() -> None:
 
 def test_an_inner_stop_stands() -> None:
     scheduler = watch(MedianRule(ASHA(eta=2, mode="stopping")))
-    assert scheduler.report(0, 1, 1.0) is STOP  # the first of a rung is not in its best half
+    assert scheduler.report(0, 1, 1.0) is Decision.CONTINUE
+    assert scheduler.report(1, 1, 2.0) is STOP  # neither the best so far nor in the better half
     assert scheduler.grant(1).milestones == (1, 3, 6, 12, 25, 50)
 
 

@@ -109,12 +109,11 @@ def unsent(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """No report can be sent; set when that was tried."""
     tried = threading.Event()
 
-    def flush(self: Sender, *, awaiting: bool = False) -> None:
-        if self.buffer:
-            tried.set()
-            raise MemoryError("no room to encode")
+    def send_some(self: Sender, *, awaiting: bool) -> bool:
+        tried.set()
+        raise MemoryError("no room to encode")
 
-    monkeypatch.setattr(Sender, "flush", flush)
+    monkeypatch.setattr(Sender, "_send_some", send_some)
     return tried
 
 
