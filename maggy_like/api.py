@@ -93,14 +93,14 @@ def lagom(
             ``skopt`` ``"skopt"``.
         metric: Name of the objective; may be left out when only one metric is reported. Or a list of several:
             then the result has a Pareto set, ``result.pareto``, and no best trial.
-        direction: Whether the objective is to be large (``"max"``) or small (``"min"``); a list for several. By default
-            its name says it (``val_loss`` is to be small, ``accuracy`` large); where that does not, it is ``"max"``,
-            and the display says so.
+        direction: ``"max"`` if larger values of the objective are better, ``"min"`` if smaller ones are; a list for
+            several objectives. By default it follows from the metric's name (``val_loss`` is minimised, ``accuracy``
+            maximised); a metric whose name does not say it is maximised, and the display says so.
         value: What a trial is worth: the ``"best"`` of its reports, so that the best of the search never gets worse,
             or the ``"last"`` of its last ended attempt (while it runs for the first time, its newest report). Trials
             of several objectives and of an ablation always count by what they end with.
-        n_trials: How many configurations to try, over all workers. By default 50, a grid's whole
-            size, or no bound when ``timeout`` is given.
+        n_trials: How many configurations to try, over all workers. By default 50; all of them with an
+            optimizer that goes through all (``"grid"``); no bound when ``timeout`` is given.
         timeout: Seconds after which the search ends with what it has.
         target: The search is over once a trial has this value of the objective, or a better one.
         max_budget: Steps of a full training: ``reporter.budget`` tells the function its share.

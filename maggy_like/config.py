@@ -24,7 +24,6 @@ from maggy_like.warm_start import gather, recorded
 from maggy_like.worker.task import Isolation
 from optimizers.base import Optimizer, Problem
 from optimizers.direction import SPELLINGS, Direction, direction_hint, direction_of
-from optimizers.grid import Grid
 from optimizers.names import did_you_mean
 from optimizers.objectives import Directions
 from optimizers.ranking import WORTHS, Worth
@@ -171,8 +170,8 @@ def check_settings(
         earlier, told, directions = gather(warm_start, space, metrics, directions)
     points = check_points(points_to_evaluate, space, earlier)
     if n_trials is None:
-        all_of_it = made.size(space) + len(points) if isinstance(made, Grid) else None
-        n_trials = all_of_it or (None if timeout else DEFAULT_TRIALS)
+        size = made.size(space)
+        n_trials = size + len(points) if size else None if timeout else DEFAULT_TRIALS
     problem = Problem(space, seed, max_budget, n_trials, earlier, n_objectives=len(directions))
     made.check(problem)
     return Settings(
@@ -321,15 +320,15 @@ def build_optimizer(optimizer: Any, options: Mapping[str, Any], train_fn: Callab
 
 
 def reach_hint(optimizer: Optimizer, problem: Problem) -> str:
-    """A warning where the schedule means less than one of so few trials to be trained to the end."""
+    """A warning where the schedule grants ``max_budget`` to less than one of so few trials."""
     meant = optimizer.full_trainings(problem)
     if problem.n_trials is None or meant >= 1.0:
         return ""
     needed = math.ceil(problem.n_trials / meant - 1e-9)  # not one more for a rounding error
     return (
         f"n_trials={problem.n_trials} is few for {optimizer.describe()} and max_budget={problem.max_budget}: hardly "
-        f"any trial but the best so far will be trained to the end; give n_trials={needed} or more, or a larger "
-        "min_budget"
+        f"any trial but the best so far will be trained for all {problem.max_budget} steps; give n_trials={needed} or "
+        "more, or a larger min_budget"
     )
 
 

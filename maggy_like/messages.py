@@ -16,7 +16,7 @@ from msgspec import Meta
 from maggy_like.fields import MAX_NESTED, Count, Host, Line, Name, Number, Port, Step, Text, is_flat
 from maggy_like.state_names import check_owner
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 MAX_TYPES = 20
 """Classes that are told of an exception."""

@@ -31,6 +31,7 @@ from optimizers.errors import OptimizerError
 from optimizers.options import integer
 from optimizers.random_search import RandomSearch
 from optimizers.rungs import BestSoFar, Rung, rung_levels
+from optimizers.space import SearchSpace
 
 Mode = Literal["promotion", "stopping"]
 
@@ -188,6 +189,9 @@ class ASHA(Optimizer):
 
     def ask(self, index: int, history: History) -> Answer:
         return self.sampler.ask(index, history)
+
+    def size(self, space: SearchSpace) -> int | None:
+        return self.sampler.size(space)
 
     def levels(self, max_budget: int) -> tuple[int, ...]:
         """The steps of the rungs in a search of ``max_budget`` steps."""

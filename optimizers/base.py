@@ -293,6 +293,13 @@ class Optimizer(ABC):
             )
         self.validate(problem)
 
+    def size(self, space: SearchSpace) -> int | None:
+        """How many configurations of ``space`` this proposes at most before it ends; None where it does not end.
+
+        A search without ``n_trials`` and ``timeout`` tries them all.
+        """
+        return None
+
     def full_trainings(self, problem: Problem) -> float:
         """How many of the trials of a search are meant to be trained to ``max_budget``; ``inf`` for all, or unknown."""
         return math.inf

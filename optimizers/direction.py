@@ -1,4 +1,4 @@
-"""Which way a metric is to go, as far as its name says it."""
+"""Whether a metric is to be maximised or minimised, as far as its name says it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS = re.compile(r"[A-Z]+\d*(?![a-z])|[A-Z]?[a-z]+\d*|\d+")
 
 
 def direction_of(metric: str) -> Direction | None:
-    """Which way a metric is to go, or None if its name does not say it.
+    """Whether a metric is to be maximised or minimised, or None if its name does not say it.
 
     The last word of the name that says anything decides, since it is what the others describe: ``mean_squared_error``
     is an error, ``val_acc_loss`` a loss. After ``neg`` or ``negative`` it is the other way round.
@@ -49,25 +49,31 @@ def opposite(direction: Direction) -> Direction:
 
 
 def direction_hint(metric: str, direction: Direction, *, given: bool) -> str:
-    """What to tell of the direction in which a metric is optimised; nothing where nobody could be surprised.
+    """A hint about the direction in which a metric is optimised; empty where it is what its name says.
 
     Args:
         metric: Its name; ``value`` where it has none.
         direction: In which it is optimised.
-        given: Whether somebody asked for that; else it follows from the name where that says it.
+        given: Whether the user gave it; else it follows from the name, or is the default.
     """
     says = direction_of(metric)
     other = opposite(direction)
     if given:
-        against = f"direction={direction!r}, though {metric!r} sounds as if it were to be {_SIZES[other]}"
-        return f"{against}; pass direction={other!r}, or leave it out, if it is" if says == other else ""
+        if says != other:
+            return ""
+        conflict = f"direction={direction!r} {_VERBS[direction]}s {metric!r}, and its name suggests to "
+        return f"{conflict}{_VERBS[other]} it; pass direction={other!r}, or leave it out, to {_VERBS[other]} it"
     if says is not None:
         return ""
-    why = "the objective has no name" if metric == "value" else f"the name {metric!r} says no direction"
-    return f"{why}, so it is to be {_SIZES[direction]}; pass direction={other!r} if it is to be {_SIZES[other]}"
+    named = metric != "value"
+    subject, why = (repr(metric), "its name does not say") if named else ("the objective", "it has no name that says")
+    return (
+        f"{subject} is {_VERBS[direction]}d: {why} whether larger or smaller is better; pass direction={other!r} to "
+        f"{_VERBS[other]} it"
+    )
 
 
-_SIZES = {"max": "large", "min": "small"}
+_VERBS = {"max": "maximise", "min": "minimise"}
 
 
 def _words(name: str) -> list[str]:

@@ -17,6 +17,7 @@ from optimizers.base import Answer, Decision, Grant, History, Observation, Optim
 from optimizers.errors import OptimizerError
 from optimizers.options import integer
 from optimizers.random_search import RandomSearch
+from optimizers.space import SearchSpace
 
 
 class Watcher(Scheduler):
@@ -85,6 +86,9 @@ class StoppingRule(Optimizer):
 
     def validate(self, problem: Problem) -> None:
         self.optimizer.validate(problem)
+
+    def size(self, space: SearchSpace) -> int | None:
+        return self.optimizer.size(space)
 
     def full_trainings(self, problem: Problem) -> float:
         return self.optimizer.full_trainings(problem)

@@ -12,6 +12,7 @@ import numpy as np
 from optimizers.base import History, Optimizer, Problem
 from optimizers.errors import OptimizerError
 from optimizers.novelty import key
+from optimizers.options import integer
 from optimizers.space import SearchSpace
 from optimizers.trial import Config
 
@@ -45,7 +46,7 @@ class OptunaSampler(Optimizer):
     failed trial counts as failed then, since it has none.
 
     ``PartialFixedSampler`` takes its values as they stand in the search space. ``BruteForceSampler`` ends the
-    search when all configurations are tried.
+    search when all configurations are tried; it tries all of them unless ``n_trials`` or ``timeout`` is given.
 
     Samplers that keep a state in marks on the trials, CMA-ES and the genetic ones, find each trial
     marked as if it had been asked for when the one before it ended: a generation is full when as many
@@ -113,6 +114,13 @@ class OptunaSampler(Optimizer):
             )
         if problem.n_objectives > 1:
             self._check_several(problem)
+
+    def size(self, space: SearchSpace) -> int | None:
+        if importlib.util.find_spec("optuna") is None:
+            return None  # validate() says so
+        from optimizers.adapters.optuna_samplers import is_exhaustive
+
+        return space.size if is_exhaustive(self._make(0)) else None
 
     def _check_several(self, problem: Problem) -> None:
         """Ask once, since samplers of one objective tell only then."""
@@ -213,13 +221,10 @@ class TPE(OptunaSampler):
     """
 
     def __init__(self, n_startup_trials: int = 10, n_ei_candidates: int = 24, multivariate: bool = True) -> None:
-        for name, value in (("n_startup_trials", n_startup_trials), ("n_ei_candidates", n_ei_candidates)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise OptimizerError(f"{name} must be an integer of at least 1, got {value!r}")
         if not isinstance(multivariate, bool):
             raise OptimizerError(f"multivariate must be True or False, got {multivariate!r}")
-        self.n_startup_trials = n_startup_trials
-        self.n_ei_candidates = n_ei_candidates
+        self.n_startup_trials = integer("n_startup_trials", n_startup_trials, least=1)
+        self.n_ei_candidates = integer("n_ei_candidates", n_ei_candidates, least=1)
         self.multivariate = multivariate
         super().__init__(self._sampler)
 

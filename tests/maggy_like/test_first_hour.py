@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
+from optuna.samplers import BruteForceSampler
 
-from maggy_like import Reporter, SearchSpace, Searchspace, run
+from maggy_like import Reporter, SearchSpace, Searchspace, lagom, run
 from maggy_like.errors import ConfigError
 from maggy_like.worker.metrics import ReportError
-from optimizers.domains import Float
+from optimizers.adapters import OptunaSampler
+from optimizers.domains import Float, Integer
 from optimizers.trial import Failure
 
 
@@ -54,3 +57,11 @@ def test_a_model_in_a_config_is_named_in_short() -> None:
     assert "of type Sequential; pass numbers" in message
     assert len(message) < 500
     assert "\n" not in message
+
+
+def test_a_sampler_that_goes_through_all_configurations_tries_them_all_by_default(tmp_path: Path) -> None:
+    optimizer = OptunaSampler(lambda seed: BruteForceSampler(seed))
+    space = {"a": Integer(1, 60)}
+    result = lagom(lambda a: a, space, optimizer=optimizer, engine="inline", directory=tmp_path, progress=False)
+    assert result.best_config == {"a": 60}
+    assert len(result.trials) == 60

@@ -32,11 +32,16 @@ def test_nothing_is_told_where_nobody_is_surprised() -> None:
 
 def test_a_direction_that_the_name_does_not_say_is_told_with_the_mend() -> None:
     assert direction_hint("wobble", "max", given=False) == (
-        "the name 'wobble' says no direction, so it is to be large; pass direction='min' if it is to be small"
+        "'wobble' is maximised: its name does not say whether larger or smaller is better; "
+        "pass direction='min' to minimise it"
     )
-    assert direction_hint("value", "max", given=False).startswith("the objective has no name, so it is to be large")
+    assert direction_hint("value", "max", given=False).startswith(
+        "the objective is maximised: it has no name that says "
+    )
 
 
 def test_a_direction_against_the_name_is_told() -> None:
-    told = direction_hint("loss", "max", given=True)
-    assert told.startswith("direction='max', though 'loss' sounds as if it were to be small; pass direction='min'")
+    assert direction_hint("loss", "max", given=True) == (
+        "direction='max' maximises 'loss', and its name suggests to minimise it; "
+        "pass direction='min', or leave it out, to minimise it"
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimizers.adapters import OptunaSampler
+from optimizers.adapters import TPE, OptunaSampler
 from optimizers.asha import ASHA
 from optimizers.base import Config, History, Optimizer
 from optimizers.bayesian import BayesianSearch
@@ -92,6 +92,8 @@ INTEGERS: list[tuple[str, Callable[[Any], Optimizer]]] = [
     ("resolution", lambda n: Grid(n)),
     ("patience", lambda n: Patience(patience=n)),
     ("min_trials", lambda n: MedianRule(min_trials=n)),
+    ("n_startup_trials", lambda n: TPE(n_startup_trials=n)),
+    ("n_ei_candidates", lambda n: TPE(n_ei_candidates=n)),
 ]
 
 

@@ -32,7 +32,7 @@ def test_the_first_report_says_it_in_the_journal_and_a_resumed_run_knows() -> No
 @pytest.mark.parametrize(
     ("study", "expected"),
     [
-        ({"direction": "max"}, ["direction='max', though 'loss' sounds as if it were to be small"]),
+        ({"direction": "max"}, ["direction='max' maximises 'loss', and its name suggests to minimise it"]),
         ({"direction": "min"}, []),
         ({"objectives": ["loss"]}, []),  # told before the search, if there is anything to tell
     ],
@@ -50,4 +50,4 @@ def test_a_value_that_is_merely_returned_has_no_name_and_is_to_be_large() -> Non
     hand = Hand().start()
     hand.finish(hand.join(0), 0.5)
     assert hand.study.direction == "max"
-    assert [line.split(",")[0] for line in hand.shown] == ["the objective has no name"]
+    assert [line.split(":")[0] for line in hand.shown] == ["the objective is maximised"]

@@ -33,7 +33,9 @@ from optimizers.base import History, Observation, Optimizer, Pending, Problem
 from optimizers.domains import Choice, Float, Integer, Ordinal
 from optimizers.errors import OptimizerError
 from optimizers.events import Measured
+from optimizers.grid import Grid
 from optimizers.space import SearchSpace
+from optimizers.stopping import MedianRule
 from optimizers.study import Study
 from optimizers.testing import SPACES, check_optimizer
 from optimizers.trial import Config, Trial
@@ -281,6 +283,14 @@ def test_fixed_values_stay_where_the_space_allows_little() -> None:
 
     with pytest.raises(OptimizerError, match=r"nothing that PartialFixedSampler proposed in .* fix other values"):
         search(optimizer, 1, workers=1, space=PLANE.where(never))
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, MedianRule, lambda inner: ASHA(sampler=inner)])
+def test_who_goes_through_all_configurations_knows_how_many_there_are(wrap: Callable[[Optimizer], Optimizer]) -> None:
+    space = SearchSpace(act=["relu", "gelu"], units=Integer(1, 5))
+    assert wrap(OptunaSampler(lambda seed: BruteForceSampler(seed))).size(space) == 10
+    assert wrap(OptunaSampler(lambda seed: RandomSampler(seed))).size(space) is None
+    assert wrap(Grid(5)).size(space) == 10
 
 
 @pytest.mark.parametrize("hasty", [False, True])
