@@ -150,10 +150,10 @@ class Constant(Domain):
         return 0.5
 
 
-def _read(setting: Any) -> Any:
+def _read(name: str, setting: Any) -> Any:
     """An argument in the form of :meth:`Domain.to_json`."""
-    if isinstance(setting, dict) and setting.keys() != {"tuple"}:  # a condition
-        return {key: from_json(inner) for key, inner in setting.items()}
+    if name == "when" and isinstance(setting, dict):  # by parameters, whose names may be any: "tuple" too
+        return {parent: from_json(values) for parent, values in setting.items()}
     return from_json(setting)
 
 
@@ -181,7 +181,7 @@ def domain_from_json(data: Mapping[str, Any]) -> Domain:
         raise SearchSpaceError(
             f"unknown type {name!r} in {dict(data)!r}{did_you_mean(str(name), _KINDS)}; use one of {', '.join(_KINDS)}"
         )
-    arguments = {key: _read(value) for key, value in data.items() if key != "type"}
+    arguments = {key: _read(key, value) for key, value in data.items() if key != "type"}
     known = [item.name for item in fields(cast(Any, kind))]
     for key in arguments:
         if key not in known:

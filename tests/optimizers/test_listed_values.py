@@ -65,6 +65,13 @@ def test_lists_and_tuples_in_other_places() -> None:
     assert all(space.allows(space.sample(np.random.default_rng(seed))) for seed in range(5))
 
 
+def test_a_parameter_may_be_called_as_the_form_of_a_tuple() -> None:
+    space = SearchSpace({"tuple": Choice([1, (3, 4)]), "rate": Choice([1, 2], when={"tuple": [(3, 4)]})})
+    assert repr(SearchSpace.from_json(json.loads(json.dumps(space.to_json())))) == repr(space)
+    config = {"tuple": (3, 4), "rate": 1}
+    assert from_json(to_json(TrialCreated(0, config, 0))) == TrialCreated(0, config, 0)
+
+
 def test_what_is_the_same_is_refused_twice() -> None:
     with pytest.raises(SearchSpaceError, match=r"has the value \[64\] twice"):
         Choice([(64,), [64]])
