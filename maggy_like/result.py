@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -228,13 +228,15 @@ class Result:
             for trial in self.trials
         ]
         fixed = {name for row in rows for name in row}
-        params = {name: f"param_{name}" if name in fixed else name for name in self.space.domains}
+        params = {name: _param_column(name, fixed, self.space) for name in self.space.domains}
         names = attribute_names(self.trials, taken={*fixed, *params, *params.values()})
         for trial, row in zip(self.trials, rows, strict=True):
             row |= {params.get(name, name): value for name, value in trial.config.items()}
             row |= {names[name]: value for name, value in trial.attributes.items()}
         table = pandas.DataFrame(rows)
-        return table.astype({name: "Int64" for name in ("value_step", "step", "parent") if name in table})
+        for name in {"value_step", "step", "parent"} & fixed:  # floats would round large steps
+            table[name] = pandas.array([row[name] for row in rows], dtype="Int64")
+        return table
 
     def curves(self) -> pandas.DataFrame:
         """A row a measurement: trial, step, metric, value."""
@@ -353,3 +355,11 @@ class Result:
         names = (self.objective, *(name for _, name in self.others))
         values = trial.values or (None,) * len(names)
         return {f"value_{name}": value for name, value in zip(names, values, strict=True)}
+
+
+def _param_column(name: str, fixed: Collection[str], space: SearchSpace) -> str:
+    """The column of a parameter in :meth:`Result.to_pandas`: its name, or ``param_NAME`` where that is taken."""
+    column = name
+    while column in fixed or (column != name and column in space.domains):
+        column = f"param_{column}"
+    return column

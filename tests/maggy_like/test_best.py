@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 import maggy_like.api
@@ -15,7 +16,8 @@ from maggy_like.display import LogLine, Snapshot
 from maggy_like.errors import ConfigError, UserError
 from maggy_like.worker.metrics import ReportError
 from optimizers.events import AttemptStarted
-from optimizers.trial import Checkpoint, TrialState
+from optimizers.space import SearchSpace
+from optimizers.trial import Checkpoint, Trial, TrialState
 
 pytestmark = pytest.mark.e2e
 
@@ -196,6 +198,23 @@ def test_parameters_and_columns_of_one_name_stand_side_by_side(tmp_path: Path) -
     assert list(table["value"]) == [step / 2 for step in table["param_step"]]
     assert list(table["param_value"]) == [trial.config["value"] for trial in result.trials]
     assert table["step"].isna().all()
+
+
+def table_of(*trials: Trial, **space: Float) -> pandas.DataFrame:
+    return Result(list(trials), None, "acc", "max", "completed", 1.0, Path(), SearchSpace(space)).to_pandas()
+
+
+def test_no_parameter_takes_the_column_that_another_was_given() -> None:
+    row = table_of(Trial(0, {"value": 0.1, "param_value": 0.2}), value=Float(0, 1), param_value=Float(0, 1)).loc[0]
+    assert (row["param_param_value"], row["param_value"]) == (0.1, 0.2)
+
+
+def test_large_steps_are_exact_in_the_table() -> None:
+    largest = (1 << 63) - 1
+    table = table_of(Trial(0, {}), Trial(1, {}, value=1.0, reported=largest, value_step=largest - 1, parent=0))
+    assert table["step"].tolist() == [pandas.NA, largest]
+    assert table["value_step"].tolist() == [pandas.NA, largest - 1]
+    assert table["parent"].tolist() == [pandas.NA, 0]
 
 
 def test_a_state_of_no_report_is_better_than_none(tmp_path: Path) -> None:
