@@ -135,9 +135,9 @@ class Sender:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is enough for a message."""
+        """Whether there is enough for a message, and nothing that keeps it from being sent."""
         try:
-            return len(self.buffer) * len(self.buffer[0][1]) >= FRAME
+            return self.fault is None and len(self.buffer) * len(self.buffer[0][1]) >= FRAME
         except IndexError:  # the other thread has just sent it
             return False
 

@@ -74,7 +74,7 @@ class Saving:
 
         Raises:
             ShardedStoreError: The store refused it, to this rank or another.
-        ShardedStateError: It failed otherwise.
+            ShardedStateError: It failed otherwise.
         """
         from torch.distributed.checkpoint.api import CheckpointException
 

@@ -138,6 +138,15 @@ def test_what_cannot_be_sent_is_not_lost_and_the_trial_hears_why() -> None:
     assert [decode_to_driver(frame) for frame in frames] == [Reported(0, 1, "loss", {"loss": ([1], [0.5])})]
 
 
+def test_nobody_tries_again_and_again_to_send_what_cannot_be_sent() -> None:
+    sender = Sender(assign(), lambda frame: None)
+    sender.buffer += [TOO_LARGE] * module.FRAME
+    assert sender.is_behind
+    sender.flush_behind()
+    assert sender.fault is not None
+    assert not sender.is_behind
+
+
 def test_an_agent_that_is_gone_is_no_fault_of_the_reports() -> None:
     def send(frame: bytes) -> None:
         raise Disconnected
