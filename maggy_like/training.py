@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from maggy_like.config import Settings, check_least, check_settings, whole
 from maggy_like.display import make_display
@@ -42,6 +40,7 @@ from optimizers.arguments import explains_arguments
 from optimizers.direction import Direction
 from optimizers.domains import Constant
 from optimizers.enumeration import Enumeration
+from optimizers.scalars import plain, read_value
 from optimizers.space import SearchSpace
 from optimizers.trial import Config, TrialState
 
@@ -78,7 +77,8 @@ def run(
         train_fn: The function. Its parameters are filled by name, as for :func:`maggy_like.lagom`: those of
             ``config``, and ``reporter``, ``config`` or ``budget``. It may return anything; what is not plain data
             (numbers, text, lists and dicts of them) must pickle, and travels through ``store``.
-        config: Arguments by name: numbers, text, booleans or None. For others, use :func:`functools.partial`.
+        config: Arguments by name: numbers, text, booleans or None, or tuples or lists of them. For others, use
+            :func:`functools.partial`.
         workers: Size of the gang; by default all slots of the engine.
         min_workers: How many workers will do, where lost ones do not come back within 30 s.
         budget: Steps to train for, if ``train_fn`` asks ``reporter.budget`` for them; else it runs as long as it likes.
@@ -225,20 +225,30 @@ def check_config(config: Mapping[str, Any] | None) -> Config:
     """
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(f"config must be a dict of arguments by name, got {config!r}")
-    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in (config or {}).items()}
+    given = dict(config or {})
     for name, value in given.items():
-        if value is not None and not isinstance(value, bool | int | float | str):
-            raise ConfigError(
-                f"config[{name!r}] is {' '.join(shortened(value).split())} of type {type(value).__name__}; pass "
-                "numbers, text, booleans or None "
-                "there, and other objects by functools.partial(train_fn, ...)"
-            )
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(
-                f"config[{name!r}] is {value!r}, which the journal cannot hold; pass a finite number or None there, "
-                "or functools.partial(train_fn, ...)"
-            )
-    return given
+        for item in _items(value):
+            if item is not None and not isinstance(item, bool | int | float | str):
+                raise ConfigError(
+                    f"config[{name!r}] is {' '.join(shortened(value).split())} of type {type(value).__name__}; pass "
+                    "numbers, text, booleans or None, or tuples or lists of them, there, and other objects by "
+                    "functools.partial(train_fn, ...)"
+                )
+            if isinstance(item, float) and not math.isfinite(item):
+                raise ConfigError(
+                    f"config[{name!r}] is {value!r}, which the journal cannot hold; pass a finite number or None "
+                    "there, or functools.partial(train_fn, ...)"
+                )
+    return {name: read_value(value) for name, value in given.items()}
+
+
+def _items(value: Any) -> Iterator[Any]:
+    """The plain values in a value of :func:`~optimizers.scalars.read_value`."""
+    if type(value) in (tuple, list):
+        for inner in value:
+            yield from _items(inner)
+    else:
+        yield plain(value)
 
 
 def search(job: Job) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from maggy_like import Float, lagom, run
 from maggy_like.display.text import config_text
-from maggy_like.errors import TrainFunctionError
+from maggy_like.errors import ConfigError, TrainFunctionError
 from optimizers.space import SearchSpace
 
 SPACE = {"lambda": Float(0.1, 1.0), "model.lr": [0.1, 0.2], "clf__svc.C": 3, "layers": [(64, 64), (128,), [32]]}
@@ -70,6 +71,17 @@ def test_run_takes_such_names_too(tmp_path: Path) -> None:
         return config["model.lr"]
 
     assert run(named, {"model.lr": 0.5}, engine="inline", directory=tmp_path, progress=False) == 0.5
+
+
+def test_run_takes_the_best_configuration_of_a_search(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"engine": "inline", "directory": tmp_path, "progress": False}
+    best = lagom(by_keywords, SPACE, optimizer="random", n_trials=2, **options).best_config
+    assert best is not None
+    assert run(lambda config: repr(config), best, **options) == repr(best)
+    with pytest.raises(ConfigError, match=r"config\['layers'\] is \(1, nan\), which the journal cannot hold"):
+        run(by_name, {"layers": (1, math.nan)}, **options)
+    with pytest.raises(ConfigError, match=r"config\['layers'\] is .* of type list; pass numbers, .* tuples or lists"):
+        run(by_name, {"layers": [1, object()]}, **options)
 
 
 @pytest.mark.parametrize("name", ["lambda", "model.lr", "a b"])
