@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +74,12 @@ def uses_joblib() -> bool:
 def remove_leftovers(pid: int) -> None:
     """Remove what joblib keeps in shared memory, of a process that was killed and so could not (Linux)."""
     mark = re.compile(rf"sem\.loky-{pid}-|joblib_memmapping_folder_{pid}_")
+    left: Iterable[str] = ()
     with contextlib.suppress(OSError):
-        for name in filter(mark.match, os.listdir(SHARED_MEMORY)):
-            path = SHARED_MEMORY / name
+        left = os.listdir(SHARED_MEMORY)
+    for name in filter(mark.match, left):
+        path = SHARED_MEMORY / name
+        with contextlib.suppress(OSError):  # it has just gone, or it is another user's, whose process had this number
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
