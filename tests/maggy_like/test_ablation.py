@@ -272,7 +272,7 @@ def test_another_study_does_not_go_on_with_a_run(ablate: Any) -> None:
 def test_a_result_travels_and_shows_itself(ablate: Any, capsys: pytest.CaptureFixture[str]) -> None:
     study = fns.network_study()  # with a lambda, which pickle does not take
     result = ablate(fns.tell, study, repeats=2, progress="plain", metric="score")
-    assert re.search(r"completed after .*14 trials \(14 done\)", capsys.readouterr().out)
+    assert re.search(r"completed after .*14 trials \(14 completed\)", capsys.readouterr().out)
     arrived = pickle.loads(pickle.dumps(result))
     assert answer(arrived) == answer(result)
     assert repr(arrived) == repr(result)
@@ -314,7 +314,7 @@ def test_the_example_runs_on_spark(run_script: Any) -> None:
 
 def check_example(done: Any) -> None:
     assert done.returncode == 0, done.stderr
-    assert "70 trials (70 done)" in done.stdout
+    assert "70 trials (70 completed)" in done.stdout
     rows = dict(re.findall(r"^(\w+) .* (worse without it|better without it|no difference seen)$", done.stdout, re.M))
     assert list(rows) == ["size", "texture", "norm", "residual", "dropout", "weight_decay"]
     assert rows["norm"] == "worse without it"
