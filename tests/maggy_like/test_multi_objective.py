@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from maggy_like import Float, Result, lagom
+from maggy_like import FailurePolicy, Float, Result, lagom
 from maggy_like.errors import ConfigError, UserError
 from optimizers.trial import TrialState
 
@@ -75,7 +75,7 @@ def test_a_metric_that_is_missing_fails_the_trial_and_is_named(tmp_path: Path) -
     def forgetful(x: float) -> dict[str, float]:
         return {"accuracy": x} if x > 0.5 else {"latency": x}
 
-    result = search(forgetful, tmp_path)
+    result = search(forgetful, tmp_path, failures=FailurePolicy(alike=0))
     assert result.counts == {TrialState.FAILED: 8}
     said = {trial.failure.message for trial in result.failures if trial.failure is not None}
     assert any("the metric 'latency' is missing; given: accuracy" in message for message in said)
