@@ -188,6 +188,7 @@ class Serving:
                             self.server.send(received.worker, Decided(trial, attempt, False))
                         case Beat():
                             self.server.send(received.worker, Beat())
+                self.server.acknowledge()
             except Exception:
                 traceback.print_exc()
                 self.crashes += 1

@@ -15,6 +15,7 @@ from maggy_like.display.lines import LineBuffer
 from maggy_like.errors import OptimizerError
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
+from maggy_like.experiment.finale import ENDS
 from maggy_like.experiment.inputs import (
     Input,
     StopRequested,
@@ -118,7 +119,7 @@ class Driver:
         self._timeout = timeout
         self._started = time.monotonic()
         self._wall = time.time() - self._started
-        self._released = False
+        self._has_ended = self._is_stopped = self._released = False
         self._threads = [
             threading.Thread(target=self._run, name="maggy-driver", daemon=True),
             threading.Thread(target=self._propose, name="maggy-optimizer", daemon=True),
@@ -127,7 +128,7 @@ class Driver:
     @property
     def has_ended(self) -> bool:
         """Whether the search itself is over, and the journal has it (workers may still be leaving)."""
-        return (self._experiment.ending is not None and not self._write_ahead.is_stuck) or self.done.is_set()
+        return self._has_ended or self.done.is_set()
 
     def start(self) -> None:
         """Begin to serve."""
@@ -192,7 +193,9 @@ class Driver:
             if (waited := time.monotonic() - asked) > STALL:
                 stalled += waited
             while self._posted:
-                commands += self._handle(self._posted.popleft())
+                event = self._posted.popleft()
+                self._is_stopped |= isinstance(event, StopRequested)
+                commands += self._handle(event)
             now = time.monotonic()
             if now - tick >= TICK:
                 commands += self._handle(Tick(stalled))  # at once after the poll: it judges by what has been heard
@@ -258,9 +261,12 @@ class Driver:
 
     def _execute(self, commands: list[Command]) -> None:
         """Carry a round's commands out; all events are safe, in one append, before the first message is sent."""
-        was_stopped = self._released or self._experiment.ending not in (None, "completed", "timeout")
-        ready = self._write_ahead.carry(commands, is_last=was_stopped)
-        self._server.acknowledge()
+        ending = self._experiment.ending
+        is_last = self._released or self._is_stopped or ending not in (None, *ENDS)
+        ready = self._write_ahead.carry(commands, is_last=is_last)
+        if not self._write_ahead.is_stuck:  # else workers fill their windows, and not this process
+            self._server.acknowledge()
+            self._has_ended = ending is not None
         for command in ready:
             match command:
                 case Append(event=event):

@@ -141,9 +141,8 @@ class Server:
     def poll(self, timeout: float) -> Iterator[Received]:
         """Wait up to ``timeout`` seconds, then give what has arrived: for a bounded time, and fair between workers.
 
-        What the call before gave is acknowledged first.
+        It is acknowledged with :meth:`acknowledge` alone.
         """
-        self.acknowledge()
         ready = dict(self._poller.poll(0 if self._backlog else int(timeout * 1000)))
         if self._wake_read.fileno() in ready:
             self._wake_read.recv(4096)

@@ -1,21 +1,28 @@
-"""The driver itself fails: whoever waits for it is told at once, and of what."""
+"""The driver fails, or its journal refuses: whoever waits for it is told when, and of what; nothing is said too early."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from wire import wait_for
+from wire import hello, wait_for
 
 from maggy_like.display.base import Snapshot
 from maggy_like.driver import Driver
+from maggy_like.errors import StoreError
 from maggy_like.experiment import StateMachine
+from maggy_like.experiment.inputs import StopRequested, WorkerId
 from maggy_like.journal import Journal, place_of
+from maggy_like.messages import Logged, Ready
 from maggy_like.proposer.base import DirectProposer
+from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Server
 from optimizers import Float
+from optimizers.events import AttemptStarted, Event, Measured, TrialCreated
 from optimizers.random_search import RandomSearch
 from optimizers.study import Study
 
@@ -79,3 +86,115 @@ def test_a_proposer_that_cannot_start_ends_the_search_with_its_error(
     wait_for(lambda: driver._experiment.ending is not None, PATIENCE)
     assert isinstance(driver._experiment.error, Broken)
     assert driver._experiment.ending == "error"
+
+
+class Refusing:
+    """A journal's ``append`` that refuses while it is told to, and knows when it was tried."""
+
+    def __init__(self, journal: Journal, act: Callable[[], None]) -> None:
+        self.tried = threading.Event()
+        self._append = journal.append
+        self._act: Callable[[], None] | None = act
+
+    def serve(self) -> None:
+        self._act = None
+
+    def __call__(self, events: list[Event]) -> None:
+        if events and self._act is not None:
+            self.tried.set()
+            self._act()
+        self._append(events)
+
+
+def refuse() -> None:
+    raise StoreError("the disk is full")
+
+
+def at_target(driver: Driver) -> None:
+    """Have the search end as it begins: its target was reached by a trial that was cut off."""
+    driver._experiment._target = 0.9
+    config = {"x": 0.5}
+    driver._experiment.replay(
+        [
+            TrialCreated(0, config, 0),
+            AttemptStarted(0, 1, 0, 1, 0.0, config, 0, None, 0, 1),
+            Measured(0, 1, "accuracy", {"accuracy": ([1], [0.95])}, direction="max"),
+        ]
+    )
+
+
+def test_a_search_that_has_reached_its_target_waits_for_a_journal_that_refuses(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_target(driver)
+    journal = driver._write_ahead._journal
+    refusing = Refusing(journal, refuse)
+    monkeypatch.setattr(journal, "append", refusing)
+    driver.start()
+    assert refusing.tried.wait(PATIENCE)
+    wait_for(lambda: driver._write_ahead.is_stuck or driver.done.is_set(), PATIENCE)
+    assert driver._experiment.ending == "target"
+    assert not driver.done.is_set()
+    refusing.serve()
+    wait_for(lambda: driver.has_ended, PATIENCE)
+    assert driver.error is None
+    assert driver.events.get().trial == 0
+
+
+def test_a_search_has_not_ended_before_the_journal_has_its_last_events(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_target(driver)
+    journal, serves = driver._write_ahead._journal, threading.Event()
+    refusing = Refusing(journal, lambda: assert_wait(serves))
+    monkeypatch.setattr(journal, "append", refusing)
+    driver.start()
+    assert refusing.tried.wait(PATIENCE)
+    assert driver._experiment.ending == "target"
+    assert not driver.has_ended  # else the workers, and the patience with the store, would be cut short
+    serves.set()
+    wait_for(lambda: driver.has_ended, PATIENCE)
+
+
+def assert_wait(event: threading.Event) -> None:
+    assert event.wait(PATIENCE)
+
+
+def test_who_stops_a_search_that_has_ended_does_not_wait_for_its_journal(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_target(driver)
+    journal = driver._write_ahead._journal
+    refusing = Refusing(journal, refuse)
+    monkeypatch.setattr(journal, "append", refusing)
+    driver.start()
+    wait_for(lambda: driver._write_ahead.is_stuck, PATIENCE)
+    driver.post(StopRequested("interrupted"))
+    assert driver.done.wait(PATIENCE)
+    assert isinstance(driver.error, StoreError)
+
+
+def test_what_the_journal_does_not_have_is_not_acknowledged(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, server = driver._write_ahead._journal, driver._server
+    refusing = Refusing(journal, refuse)
+    monkeypatch.setattr(journal, "append", refusing)
+    client = Client(server.address, server.public_key, server.admit(WorkerId(0, 0)))
+    client.introduce(hello(0))
+    driver.start()
+    client.send(Ready())  # a trial would begin, if the journal could say so
+
+    def answered() -> bool:
+        before = client.heard
+        client.beat()
+        wait_for(lambda: client.receive() is not None and client.heard > before, PATIENCE)
+        return True
+
+    wait_for(lambda: client.receive() is not None and driver._write_ahead.is_stuck, PATIENCE)
+    client.send(Logged(0, 1, ["a line"]))
+    for _ in range(5):
+        answered()
+        time.sleep(0.1)
+    assert not client._link.is_empty
+    refusing.serve()
+    wait_for(lambda: answered() and client._link.is_empty, PATIENCE)
+    client.close()

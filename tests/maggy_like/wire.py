@@ -68,6 +68,7 @@ class EchoServer:
                     self.server.send(received.worker, Decided(report.trial, report.attempt, False))
                 elif isinstance(received.message, Beat):
                     self.server.send(received.worker, Beat())
+            self.server.acknowledge()
 
 
 @contextmanager

@@ -60,6 +60,7 @@ def arrived(server: Server, client: Client, count: int = 1) -> list[Received]:
     received: list[Received] = []
     for _ in range(500):
         received += server.poll(0.01)
+        server.acknowledge()
         client.receive()
         if len(received) >= count:
             break

@@ -129,6 +129,7 @@ class Stage:
                 if isinstance(received.message, Beat):
                     self.say(Beat())
                 self.heard.append(received.message)
+            self._server.acknowledge()
             while self.heard:
                 if is_it(message := self.heard.pop(0)):
                     return message
@@ -143,6 +144,7 @@ class Stage:
         self.say(Refused("over"))
         while self._thread.is_alive():
             list(self._server.poll(0.05))
+            self._server.acknowledge()
         for played in self._played:
             played.channel.close()
         while not self.nursery.born.empty():
