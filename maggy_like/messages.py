@@ -125,9 +125,9 @@ class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True, tag="waiting"):
     """A trial waits for the store, which refuses; no longer, where no reason is given."""
 
-    trial: int
-    attempt: int
-    reason: str = ""
+    trial: Number
+    attempt: Number
+    reason: Text = ""
 
 
 class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):

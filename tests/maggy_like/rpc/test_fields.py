@@ -47,6 +47,8 @@ BAD: dict[str, dict[str, Any]] = {
     "a port past the last": {**OPENED, "port": 65536},
     "fewer than no reports": {"type": "held", **OF, "reports": -1},
     "a step that cannot be saved": {"type": "checkpointed", **OF, "step": 2**63, "name": "00001/1-1.pkl"},
+    "a wait of no trial": {"type": "waiting", "trial": -1, "attempt": 1, "reason": "full"},
+    "a reason without end": {"type": "waiting", **OF, "reason": "x" * 1_000_001},
     "nested without end": {**FINISHED, "returned": nested(51)},
     "keys that are no text": {**FINISHED, "returned": {1: 2}},
     "attributes nested without end": {**FINISHED, "attributes": {"a": nested(51)}},
