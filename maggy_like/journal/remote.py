@@ -34,6 +34,7 @@ class RemotePlace:
         self._lease = Lease(fs, f"{self._path}/lease.json", url)
         self._number = 0
         self._segment = b""
+        self._tried: tuple[int, bytes] | None = None  # where an append that failed would have been put
         self.name = url
 
     def exists(self) -> bool:
@@ -60,10 +61,13 @@ class RemotePlace:
     def append(self, data: bytes) -> None:
         self._lease.renew()
         number, segment = self._number, self._segment
-        if not number or (segment and len(segment) + len(data) > SEGMENT):
+        if self._tried is not None:  # it may have taken effect all the same: this takes its place
+            number, segment = self._tried
+        elif not number or (segment and len(segment) + len(data) > SEGMENT):
             number, segment = number + 1, b""
+        self._tried = number, segment
         self._fs.pipe_file(self._file(number), segment + data)
-        self._number, self._segment = number, segment + data
+        self._number, self._segment, self._tried = number, segment + data, None
 
     def replace(self, data: bytes) -> str:
         count = 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
-from maggy_like.errors import JournalError
+from maggy_like.errors import JournalError, StoreError
 from maggy_like.journal import FORMAT_VERSION, Journal, RunHeader, place_of, read_journal
 from maggy_like.journal.remote import SEGMENT
 from optimizers.events import AttemptStarted, CheckpointSaved, Event, TrialCreated
@@ -89,6 +91,30 @@ def test_more_than_fits_into_one_segment(url: str) -> None:
     sizes = [len(part.data) for part in place_of(url).read()]
     assert url.startswith(("memory", "s3")) == (len(sizes) == 5)
     assert all(size <= SEGMENT for size in sizes[:-1]) or len(sizes) == 1
+
+
+@pytest.mark.parametrize("before", [0, SEGMENT // 2], ids=["a new segment", "one that has room"])
+def test_an_append_whose_answer_alone_was_lost_stands_once(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"memory://{uuid.uuid4().hex}/run"
+    events = [TrialCreated(n, {"text": "x" * size}) for n, size in enumerate([SEGMENT - before, SEGMENT // 3, SEGMENT])]
+    journal = Journal(place_of(url))
+    journal.begin(HEADER)
+    journal.append(events[:1])
+    put = MemoryFileSystem.pipe_file
+
+    def put_and_fail(self: MemoryFileSystem, *args: Any, **options: Any) -> None:
+        put(self, *args, **options)
+        raise TimeoutError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "pipe_file", put_and_fail)
+        with pytest.raises(StoreError, match="no answer"):
+            journal.append(events[1:2])
+    journal.append(events[1:])  # again, with what has come meanwhile
+    journal.close()
+    contents = read_journal(place_of(url))
+    assert contents.events == events
+    assert not contents.damage
 
 
 def test_a_second_driver_is_refused_until_the_first_has_left(url: str) -> None:
