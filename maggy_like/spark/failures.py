@@ -39,13 +39,13 @@ def cause_of(text: str) -> str:
 
 
 def java_end(session: SparkSession) -> str | None:
-    """How the Java process of a classic session ended; None while it answers."""
+    """How the Java process of a classic session ended; None while it answers, and of a session that was stopped."""
     context = session.sparkContext
     try:
         context._jsc.sc().isStopped()
-    except Py4JJavaError:
+    except (Py4JJavaError, AttributeError):  # AttributeError: stopped here; the engine says so when it launches again
         return None
-    except (Py4JError, OSError, AttributeError):  # AttributeError: stopped here meanwhile
+    except (Py4JError, OSError):
         pass
     else:
         return None
