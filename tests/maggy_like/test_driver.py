@@ -1,4 +1,4 @@
-"""The driver fails, or its journal refuses: whoever waits for it is told when, and of what; nothing is said too early."""
+"""The driver fails, or its journal refuses: whoever waits is told of what, and nothing is said too early."""
 
 from __future__ import annotations
 
