@@ -289,9 +289,9 @@ def check_target(target: Any, metrics: Sequence[str]) -> float | None:
     if target is None:
         return None
     if isinstance(target, bool) or not isinstance(target, Real) or not math.isfinite(target):
-        raise ConfigError(f"target must be a finite number, a value of the objective, got {target!r}")
+        raise ConfigError(f"target must be a finite number, got {target!r}")
     if len(metrics) > 1:
-        raise ConfigError(f"target={target!r} is a value of one objective, and metric={list(metrics)!r}; leave it out")
+        raise ConfigError(f"target={target!r} needs one objective, and metric={list(metrics)!r} has more; leave it out")
     return float(target)
 
 

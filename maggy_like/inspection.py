@@ -87,7 +87,7 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
             )
         if not takes_all and (keyword.iskeyword(given) or not given.isidentifier()):
             raise TrainFunctionError(
-                f"{given!r}, which {source} sets, can be no parameter of {name}: it is no Python identifier; take "
+                f"{name} cannot have a parameter {given!r}, which {source} sets: it is no Python identifier; take "
                 f"config (a dict of all) and use config[{given!r}], or take **parameters"
             )
         if given not in parameters and not takes_all:

@@ -93,7 +93,7 @@ def check_watchers(callbacks: Sequence[Callback], handle: Experiment | None) -> 
         except TypeError:
             takes = inspect.signature(callback)
             raise ConfigError(
-                f"callbacks are called with one event, and {name_of(callback)}{takes} cannot be; use def f(event): ..."
+                f"a callback takes one event, and {name_of(callback)}{takes} takes others; use def f(event): ..."
             ) from None
         except ValueError:  # a built-in function that says nothing of its arguments
             continue

@@ -200,7 +200,7 @@ def _no_run(where: str) -> str:
     if runs := _runs_in(where):
         named = ", ".join(repr(f"{where}/{name}") for name in runs[:_MOST_NAMED])
         more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
-        return f"{where!r} is a folder of runs, and no run; use the folder of one: {named}{more}"
+        return f"{where!r} is a folder of runs, not a run; use the folder of one: {named}{more}"
     folder, _, name = where.rpartition("/")
     around = folder or "maggy_runs"
     near = [repr(f"{around}/{run}") for run in difflib.get_close_matches(name, _runs_in(around))]

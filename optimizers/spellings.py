@@ -20,10 +20,10 @@ _MAGGY: dict[str, Callable[[Sequence[Any]], Domain]] = {
 }
 
 MAGGY_METHODS = {
-    "add": "; that was the first Maggy's, and today all are given at once: SearchSpace(lr=Float(1e-4, 1e-1))",
-    "get": "; that was the first Maggy's, and is space.domains[name] today",
+    "add": "; unlike in the first Maggy, pass all parameters at once: SearchSpace(lr=Float(1e-4, 1e-1))",
+    "get": "; unlike in the first Maggy, use space.domains[name]",
 }
-"""Methods of the first Maggy's ``Searchspace``, and what does the same today."""
+"""Methods of the first Maggy's ``Searchspace``, and what does the same here."""
 
 
 def read_domain(name: str, spelling: Any) -> Domain:
@@ -126,6 +126,6 @@ def _read_tuple(spelling: tuple[Any, ...]) -> Domain:
             return make(values)
         case _:
             raise SearchSpaceError(
-                f"a tuple is read only as (type, values), got {spelling!r}; "
+                f"a tuple must be (type, values), as in the first Maggy, got {spelling!r}; "
                 f"use a list for a choice, or Constant({spelling!r}) for the tuple itself"
             )

@@ -93,7 +93,7 @@ class LocalEngine(Engine):
         if workers <= cores:
             return []
         noun = f"{cores} cores" if cores > 1 else "one core"
-        return [f"{workers} workers share {noun} of this machine; workers={cores} has one each"]
+        return [f"{workers} workers share {noun} of this machine; with workers={cores} each has its own"]
 
     def driver_host(self) -> str:
         return "127.0.0.1"

@@ -56,9 +56,10 @@ class AlikeFailures:
         if count < self._enough and (n_trials is None or count < max(n_trials, _LEAST_AT_THE_END)):
             return None
         trace = f"\n\n{failure.traceback.rstrip()}\n" if failure.traceback else ""
-        expected = f", or expected=({failure.types[0].rpartition('.')[2]},) if these are" if failure.types else ""
+        kind = failure.types[0].rpartition(".")[2] if failure.types else ""
+        expected = f", or expected=({kind},) for failures of this type" if kind else ""
         return TrialsFailedError(
             f"{count} trials failed alike and none has succeeded, so the search has ended: {failure.message}{trace}\n"
-            "Mend the function and go on with resume=True and the run's name. If it is to go on whatever fails, pass "
-            f"failures=FailurePolicy(alike=0){expected}."
+            "Mend the function and go on with resume=True and the run's name. To try all configurations all the same, "
+            f"pass failures=FailurePolicy(alike=0){expected}."
         )

@@ -27,7 +27,7 @@ FINAL = ("report",)
 """Kinds of failure that can only come again, and are not paid for twice."""
 
 
-SLOWED = "reports faster than it can be taken in (metrics: {}): its report() waits; report fewer, or less often"
+SLOWED = "reports faster than the driver takes it in (metrics: {}), so its report() waits; report fewer, or less often"
 """What the reader hears of a trial whose reports wait, once a run."""
 
 
@@ -96,7 +96,7 @@ class Attempts:
         return decision
 
     def _with_direction(self, event: Measured) -> Measured:
-        """A measurement that says which way the objective goes, if it is the first to name it; that is told."""
+        """A measurement that sets the direction, if it is the first to name the objective; shows a hint about it."""
         objectives = self._study.objectives
         if self._is_named:
             return event
@@ -191,7 +191,8 @@ class Attempts:
             nth = f" (attempt {trial.losses + 1} of {self._max_attempts})" if self._max_attempts > 1 else ""
             self.fail(trial, replace(failure, message=failure.message + nth))
         elif failure.kind == GANG_LOST and trial.falls + 1 >= self._max_falls:
-            self.fail(trial, Failure(GANG_LOST, f"{failure.message} (fall {trial.falls + 1} of {self._max_falls})"))
+            nth = f" (loss of workers {trial.falls + 1} of {self._max_falls})"
+            self.fail(trial, Failure(GANG_LOST, failure.message + nth))
         elif self._is_repeated(trial, failure):
             message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
             self.fail(trial, replace(failure, message=message))

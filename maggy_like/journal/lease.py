@@ -121,11 +121,11 @@ class Lease:
         if holder is None:
             return JournalLostError(
                 f"the lease of the run in {self._name} was deleted while the run went on, most likely with all of "
-                "the run, so the search was ended; what it found stands in this error's result"
+                "the run, so the search was ended; the result so far is this error's attribute result"
             )
         return JournalError(
-            f"the run in {self._name} was taken over: its lease, once this process's, is that of process {holder.pid} "
-            f"on {holder.host} now (it lapses when it is not renewed for {LAPSE:g} s); let that one go on"
+            f"the run in {self._name} was taken over: process {holder.pid} on {holder.host} holds its lease now (a "
+            f"lease lapses when it is not renewed for {LAPSE:g} s); let that process go on"
         )
 
     def _refusal(self, holder: _Holder | None) -> JournalError:

@@ -85,7 +85,7 @@ class LocalPlace:
         where, how = self._folder, "moved" if file.st_nlink else "deleted"
         raise JournalLostError(
             f"{where} was {how} while the run went on, and its journal with it, so the search was ended; "
-            + ("go on with it from its new place" if file.st_nlink else "what it found stands in this error's result")
+            + ("resume it in its new place" if file.st_nlink else "the result so far is this error's attribute result")
         )
 
     def append(self, data: bytes) -> None:
@@ -140,7 +140,7 @@ class LocalPlace:
             if holder and not _is_gone(holder):
                 break
             time.sleep(0.05)
-        return holder or "which has not said who it is"
+        return holder or "not known which"
 
 
 def _is_gone(holder: str) -> bool:

@@ -24,7 +24,7 @@ class BudgetUsed(BaseException):
     """The trial reported past the steps that were granted. No ``Exception``, as above."""
 
 
-BROADCAST = "; that was the first Maggy's, and is report today: reporter.report(accuracy=..., step=...)"
+BROADCAST = "; broadcast of the first Maggy is called report here: reporter.report(accuracy=..., step=...)"
 
 TOO_MANY = (
     "report({}) has more than one value without a name; name the step, and metrics where there are several: "

@@ -109,7 +109,7 @@ class OptunaSampler(Optimizer):
         check_fixed(first, problem.space)
         if is_exhaustive(first) and problem.space.size is None:
             raise OptimizerError(
-                f"{name} goes through all configurations, and there is no end of them; give each "
+                f"{name} tries all configurations, and this space has infinitely many; give each "
                 "Float a step, or use optimizer='random'"
             )
         if problem.n_objectives > 1:

@@ -107,8 +107,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a long name": ({"name": "x" * 300}, "has 300 characters; use at most 200"),
     "one callback": ({"callbacks": print}, r"takes a list of functions of one event, got .*; use callbacks=\["),
     "no callback": ({"callbacks": None}, "got None; leave it out, or use callbacks="),
-    "a callback of nothing": ({"callbacks": [lambda: 1]}, r"called with one event, and <lambda>\(\) cannot be"),
-    "a callback of two": ({"callbacks": [lambda a, b: 1]}, r"and <lambda>\(a, b\) cannot be; use def f\(event\)"),
+    "a callback of nothing": ({"callbacks": [lambda: 1]}, r"takes one event, and <lambda>\(\) takes others"),
+    "a callback of two": ({"callbacks": [lambda a, b: 1]}, r"<lambda>\(a, b\) takes others; use def f\("),
 }  # fmt: skip
 
 

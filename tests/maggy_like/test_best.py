@@ -330,10 +330,10 @@ def test_the_training_follows_a_search_that_reached_its_target(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"target": "high"}, "target must be a finite number, a value of the objective, got 'high'"),
+        ({"target": "high"}, "target must be a finite number, got 'high'"),
         ({"target": float("nan")}, "target must be a finite number"),
         ({"target": True}, "target must be a finite number"),
-        ({"target": 1.0, "metric": ["a", "b"]}, "target=1.0 is a value of one objective"),
+        ({"target": 1.0, "metric": ["a", "b"]}, "target=1.0 needs one objective"),
     ],
 )
 def test_a_target_that_is_none_is_told(tmp_path: Path, options: dict[str, Any], told: str) -> None:

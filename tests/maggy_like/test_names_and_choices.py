@@ -88,6 +88,6 @@ def test_run_takes_the_best_configuration_of_a_search(tmp_path: Path) -> None:
 def test_a_name_that_no_parameter_can_have_is_told_with_the_mend(name: str, tmp_path: Path) -> None:
     with pytest.raises(
         TrainFunctionError,
-        match=rf"'{name}', .* no parameter of by_name: .*take config \(a dict of all\) .*\['{name}'\]",
+        match=rf"by_name cannot have a parameter '{name}', .*take config \(a dict of all\) .*\['{name}'\]",
     ):
         lagom(by_name, SearchSpace({name: [1], "layers": [(1,)]}), directory=tmp_path, progress=False)

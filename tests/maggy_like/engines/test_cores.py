@@ -63,6 +63,6 @@ def test_the_affinity_bounds_the_workers() -> None:
 def test_workers_that_share_few_cores_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maggy_like.engines.local.usable_cores", lambda: 2)
     assert LocalEngine([]).hints(2) == []
-    assert LocalEngine([]).hints(64) == ["64 workers share 2 cores of this machine; workers=2 has one each"]
+    assert LocalEngine([]).hints(64) == ["64 workers share 2 cores of this machine; with workers=2 each has its own"]
     assert LocalEngine(["0"]).hints(1) == []
     assert InlineEngine().hints(1) == []

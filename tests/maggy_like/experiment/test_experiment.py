@@ -395,7 +395,7 @@ def test_the_fall_of_a_gang_is_a_share_of_the_blame_for_each_of_its_trials() -> 
         hand.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in gang))
     failed = hand.study.trials[0]
     assert (failed.attempt, failed.losses, failed.state) == (4, 0, TrialState.FAILED)
-    assert failed.failure == Failure("gang_lost", "worker 0 on host was lost: the stage fell (fall 4 of 4)")
+    assert failed.failure == Failure("gang_lost", "worker 0 on host was lost: the stage fell (loss of workers 4 of 4)")
 
 
 def test_promotions_are_no_falls_of_the_gang() -> None:
@@ -429,5 +429,5 @@ def test_a_trial_that_was_slowed_is_told_of_once() -> None:
         number = hand.assigned(worker).trial
         hand.tell(TrialReported(worker, Reported(number, 1, "loss", {"loss": ([1], [0.5])}, slowed=True)))
     assert hand.shown == [
-        "reports faster than it can be taken in (metrics: 1): its report() waits; report fewer, or less often"
+        "reports faster than the driver takes it in (metrics: 1), so its report() waits; report fewer, or less often"
     ]
