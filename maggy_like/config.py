@@ -211,7 +211,11 @@ def check_settings(
 def check_objectives(
     metric: str | Sequence[str] | None, direction: Directions
 ) -> tuple[tuple[str, ...], tuple[Direction | None, ...]]:
-    """The objectives' names (none if the only one's is not known yet) and directions (None where that is to say it)."""
+    """Check the objectives' names and directions.
+
+    A search of one objective may leave its name out: then there are no names, and the direction is None until the first
+    report names it.
+    """
     several = not (metric is None or isinstance(metric, str))
     if several and (isinstance(metric, Mapping) or not isinstance(metric, Sequence)):
         raise ConfigError(f"metric must be a name or a list of names, got {metric!r}; directions go into direction=")
@@ -243,7 +247,7 @@ def check_objectives(
 def direction_hints(
     metrics: Sequence[str], directions: Sequence[Direction | None], direction: Directions
 ) -> Iterator[str]:
-    """What to tell of the directions of objectives whose names are known before the search."""
+    """Hints about the directions of objectives whose names are known before the search."""
     said = [None] * len(metrics) if direction is None else [direction] if isinstance(direction, str) else direction
     for name, way, given in zip(metrics, directions, said, strict=False):
         yield direction_hint(name, way or "max", given=given is not None)
@@ -285,7 +289,7 @@ def check_training(train_best: bool | int, max_budget: int, directions: Sequence
 
 
 def check_target(target: Any, metrics: Sequence[str]) -> float | None:
-    """The value with which the search is over."""
+    """Check the value of the objective at which the search ends."""
     if target is None:
         return None
     if isinstance(target, bool) or not isinstance(target, Real) or not math.isfinite(target):

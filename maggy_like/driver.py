@@ -161,7 +161,7 @@ class Driver:
     # -- the driver's thread ------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Serve to the end; whatever fails, the caller is told of it."""
+        """Run the driver until the search is over; any error reaches the caller."""
         try:
             self._serve()
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""What a search does about failures of its trials that are a mistake rather than bad luck."""
+"""When the failures of trials end the whole search."""
 
 from __future__ import annotations
 

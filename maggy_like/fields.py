@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 UNBOUNDED = 2**31 - 1
-"""The budget of a function that nobody gave a number of steps."""
+"""The budget of a function that was given no number of steps."""
 
 MAX_STEP = 2**63 - 1
 """The largest step, and the most negative one without its sign."""

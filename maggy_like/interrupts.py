@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish, not as an exception in whatever line happens to run, or a sudden end."""
+"""Ctrl-C and SIGTERM as a request to stop, instead of an exception in whatever line happens to run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 STOPPING = signal.SIGINT, signal.SIGTERM
-"""What people, schedulers and containers send to a process that shall end."""
+"""The signals that ask a process to end."""
 
 
 @contextlib.contextmanager
@@ -33,5 +33,5 @@ def interrupts_to(handle: Callable[[int], None], signals: Sequence[signal.Signal
 
 
 def raise_interrupt(count: int) -> None:
-    """What Ctrl-C does where nobody else handles it."""
+    """The default handling of Ctrl-C."""
     raise KeyboardInterrupt

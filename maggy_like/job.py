@@ -256,7 +256,7 @@ def gang_size(settings: Settings, engine: Engine) -> int:
 
 
 def _hints(settings: Settings, engine: Engine, size: int) -> list[str]:
-    """What the reader should know before the run begins: of the settings, and of workers that cannot be used."""
+    """Hints to show before the run begins: about the settings, and about workers that cannot be used."""
     hints = [*settings.hints, *engine.hints(size)]
     if rest := size % settings.workers_per_trial:
         hints.append(

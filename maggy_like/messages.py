@@ -19,7 +19,7 @@ from maggy_like.state_names import check_owner
 PROTOCOL_VERSION = 6
 
 MAX_TYPES = 20
-"""Classes that are told of an exception."""
+"""How many classes of an exception a worker names."""
 
 MAX_PLACE = 300
 """Characters of a class's name, or of a place in the user's code."""
@@ -28,7 +28,7 @@ Columns = tuple[list[Step], list[float]]
 """Steps and values of one metric."""
 
 DRIVERS_KINDS = ("worker_lost", "gang_lost", "driver_lost")
-"""Kinds of failure that no worker may tell of: they are held against nobody."""
+"""Kinds of failure that only the driver may record."""
 
 OutcomeKind = Literal["returned", "stopped", "raised", "died"]
 

@@ -1,4 +1,4 @@
-"""Runs that lie in a folder or a store, read without their function: after their end, or while they go on."""
+"""Opening a run from its files, without its function: after its end, or while it goes on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from optimizers.study import Study
 _log = logging.getLogger(__name__)
 
 KILLED = "killed"
-"""The ending of a run whose driver ended without a word."""
+"""The ending of a run whose driver died before it recorded one."""
 
 _MOST_LISTED = 200
 """Entries of a folder that are looked at for runs."""
@@ -138,7 +138,7 @@ def make_result(
     is_ablation: bool = False,
     again: Any = None,
 ) -> Result:
-    """What a state machine has come to, as users get it.
+    """The result of a search or training, from its state machine.
 
     Args:
         objective: Name of the metric that is optimised; by default that of the trials.
@@ -167,7 +167,7 @@ def make_result(
 
 
 def training_of(machine: StateMachine, places: RunPlaces, objective: str) -> Training:
-    """What came of the last training."""
+    """The result of the last training."""
     trial = [trial for trial in machine.study.trials if trial.training][-1]
     best = trial.best_checkpoint
     return Training(
@@ -180,7 +180,7 @@ def training_of(machine: StateMachine, places: RunPlaces, objective: str) -> Tra
 
 
 def _status(contents: Contents, otherwise: str) -> RunStatus:
-    """How the run stands; ``otherwise`` where nobody has ended it."""
+    """The status of the run; ``otherwise`` where no driver has recorded its end."""
     begun = contents.begun or RunStatus(RUNNING, contents.header.created)
     if contents.ended is not None:
         ended = contents.ended
@@ -196,7 +196,7 @@ def _places(where: str, status: RunStatus) -> RunPlaces:
 
 
 def _no_run(where: str) -> str:
-    """What to say where there is no run: which there are near."""
+    """The message where there is no run: names the runs near by."""
     if runs := _runs_in(where):
         named = ", ".join(repr(f"{where}/{name}") for name in runs[:_MOST_NAMED])
         more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""

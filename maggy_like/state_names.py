@@ -19,7 +19,7 @@ _NAME = re.compile(r"([0-9]{5,18})/([1-9][0-9]{0,17})-([1-9][0-9]{0,17})(\.pkl|\
 
 
 class StateName(NamedTuple):
-    """A saved state: who saved it, and which of its states it is.
+    """The name of a saved state: its trial, its attempt, and its number.
 
     Attributes:
         number: Its number among the attempt's states, from 1.

@@ -1,4 +1,4 @@
-"""What came of a training."""
+"""The result of a training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optimizers.trial import Trial, TrialState
 
 @dataclass(frozen=True, repr=False)
 class Training:
-    """What came of training one configuration on the whole gang.
+    """The result of training one configuration on the whole gang.
 
     Attributes:
         trial: With its curves, its metrics, and its failure, if it failed.

@@ -1,4 +1,4 @@
-"""What the driver wants done, until the journal has what it depends on."""
+"""Commands of the driver, held back until the journal has what they depend on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_PAUSE = 5.0
 """Seconds between two tries: each pause is twice the one before, and no shorter than the last try took."""
 
 RENEWAL = 0.25
-"""Seconds after which it is seen to that the journal is still there, and this driver's."""
+"""Seconds between two checks that the journal is still there, and still this driver's."""
 
 MEND = "make room or mend the access, then go on with resume=True"
 

@@ -1,4 +1,4 @@
-"""Unknown and missing arguments of the public functions, told with the name that was meant."""
+"""Errors for unknown and missing arguments of the public functions, with the name that was meant."""
 
 from __future__ import annotations
 

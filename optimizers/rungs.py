@@ -1,4 +1,4 @@
-"""The rungs of successive halving: where they lie, and who is among the best at one."""
+"""The rungs of successive halving: their steps, and which trials are among the best at each."""
 
 from __future__ import annotations
 

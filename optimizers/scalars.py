@@ -62,7 +62,7 @@ def read_value(value: object) -> Value:
 
 
 def fresh(value: Value) -> Value:
-    """``value`` with lists of its own, which nobody else changes."""
+    """A copy of ``value`` that shares no list with it."""
     return type(value)(map(fresh, value)) if isinstance(value, tuple | list) else value
 
 

@@ -119,7 +119,7 @@ def check_optimizer(
 
 
 def _check_several(factory: Callable[[], Optimizer], problem: Problem, where: str) -> None:
-    """Who serves one objective says so before anything starts; who serves several keeps the contract with them."""
+    """Check that an optimizer either refuses several objectives, or keeps the contract with them."""
     try:
         factory().check(problem)
     except OptimizerError:

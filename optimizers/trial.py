@@ -56,7 +56,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def cause(self) -> tuple[str, str, str]:
-        """What is the same for failures that are alike; messages are not, with their addresses, numbers and paths."""
+        """What failures that are alike have in common: not messages, since those hold addresses, numbers and paths."""
         return self.kind, self.types[0] if self.types else "", self.place
 
     def __str__(self) -> str:

@@ -117,7 +117,7 @@ def is_over(snapshot: Snapshot) -> bool:
 
 
 def way_on(snapshot: Snapshot) -> str:
-    """How to go on with a run that was cut off; nothing for one that goes on, or is complete."""
+    """How to resume a run that was cut off; empty for one that goes on, or is complete."""
     done = snapshot.training is not None and snapshot.training.state is TrialState.COMPLETED
     if snapshot.phase not in ("interrupted", "stopped", "timeout") or done:
         return ""

@@ -64,7 +64,7 @@ class Engine(ABC):
         """Size of the gang when the caller names none."""
 
     def hints(self, workers: int) -> list[str]:
-        """What the reader should know of a gang of this size, a line each."""
+        """Hints about a gang of this size, one a line."""
         return []
 
     @abstractmethod

@@ -10,7 +10,7 @@ from optimizers.trial import Failure, TrialState
 
 _SUCCEEDED = (TrialState.COMPLETED, TrialState.PAUSED)
 _LEAST_AT_THE_END = 2
-"""Trials below which a search whose trials have all failed alike says nothing of the function."""
+"""Fewest failed trials from which a search that ends may conclude that the function is wrong."""
 
 
 class AlikeFailures:

@@ -28,7 +28,7 @@ FINAL = ("report",)
 
 
 SLOWED = "reports faster than the driver takes it in (metrics: {}), so its report() waits; report fewer, or less often"
-"""What the reader hears of a trial whose reports wait, once a run."""
+"""The message about a trial whose reports wait, shown once a run."""
 
 
 class Attempts:

@@ -90,7 +90,7 @@ class TrialCheckpointed:
 
 @dataclass(frozen=True, slots=True)
 class TrialWaiting:
-    """A trial waits for the store, or does no longer."""
+    """A trial has begun to wait for the store, or has stopped waiting."""
 
     worker: WorkerId
     message: Waiting

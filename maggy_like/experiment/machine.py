@@ -406,7 +406,7 @@ class StateMachine:
             self._dispatch()
 
     def _settle_outage(self, trial: Trial) -> None:
-        """See whether an attempt that is over ended since the store refused."""
+        """Take in whether an attempt ended because the store refused."""
         failure = trial.failure
         if trial.state is TrialState.PENDING and failure is not None and failure.kind == STORE_REFUSED:
             self._out += self._outage.failed(trial.id, failure.message, self._now)
@@ -415,7 +415,7 @@ class StateMachine:
 
     @property
     def _is_at_target(self) -> bool:
-        """Whether a trial has what is looked for, and the search goes on all the same."""
+        """Whether a trial has reached the target and the search has not ended yet."""
         if self._target is None or self.ending is not None or self._finale.search_ended is not None:
             return False
         best = self.study.best

@@ -1,4 +1,4 @@
-"""While the store refuses: who waits for it, since when, and when that must end."""
+"""Trials that wait for a store that refuses: since when, and when the run gives up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STORE_PATIENCE = 600.0
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
-"""Seconds until an attempt that ended since the store refused is followed by the next; twice as many after each."""
+"""Seconds before the next attempt, where the store made one end; twice as many after each."""
 
 MAX_REASON = 1000
 """Characters of a worker's reason that are shown."""
@@ -23,7 +23,7 @@ MAX_REASON = 1000
 
 @dataclass(slots=True)
 class _Failing:
-    """A trial whose attempts end since the store refuses: since when, how often, and when the next is due."""
+    """A trial whose attempts end because the store refuses: since when, how often, and when the next is due."""
 
     since: float
     last: float
@@ -50,7 +50,7 @@ class Outage:
         self._failing: dict[int, _Failing] = {}
 
     def heard(self, team: Team, worker: Worker, message: Waiting, now: float) -> list[Show]:
-        """Take in that one of a team's workers waits, or does no longer."""
+        """Take in that one of a team's workers has begun to wait for the store, or has stopped waiting."""
         if message.reason:
             team.waits.setdefault(worker.id, now)
             return self._begin(team.trial, message.reason, now)
@@ -58,7 +58,7 @@ class Outage:
         return self.served(team.trial, now) if not team.waits else []
 
     def failed(self, trial: int, reason: str, now: float) -> list[Show]:
-        """Take in that an attempt ended since the store refused; its trial is due again after a pause."""
+        """Take in that an attempt ended because the store refused; its trial is due again after a pause."""
         it = self._failing.get(trial)
         if it is None or now > it.due + LONGEST_PAUSE:  # it ran well for a while
             it = self._failing[trial] = _Failing(now, now)
@@ -67,7 +67,7 @@ class Outage:
         return self._begin(trial, reason, now)
 
     def served(self, trial: int, now: float) -> list[Show]:
-        """Take in that the store did what a trial wanted."""
+        """Take in that the store served a trial again."""
         self._failing.pop(trial, None)
         self._waiting.discard(trial)
         if self._began is None or self._waiting:

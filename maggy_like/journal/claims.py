@@ -1,4 +1,4 @@
-"""One object that several drivers may want at once: of two that write it, one is refused."""
+"""One object in a store that only one of several drivers can claim at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def claim_of(fs: Any, path: str) -> Claim:
 
 
 class ConditionalClaim:
-    """An object of S3, which writes only where its condition holds: nobody can come between."""
+    """An object of S3, written conditionally: no other writer can come between."""
 
     def __init__(self, fs: Any, path: str) -> None:
         self._fs = fs

@@ -108,7 +108,7 @@ class Lease:
         self._renewed = now
 
     def _look(self) -> tuple[_Holder | None, Any]:
-        """Who holds the lease, and the tag of what is there; nobody does where that cannot be read."""
+        """The holder of the lease (None where that cannot be read), and the tag of what is there."""
         found = self._claim.read()
         if found is None:
             return None, None

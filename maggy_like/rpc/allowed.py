@@ -1,4 +1,4 @@
-"""Who may come in: one key for each incarnation of a worker that was launched."""
+"""The allow-list of the server: one key for each incarnation of a worker that was launched."""
 
 from __future__ import annotations
 

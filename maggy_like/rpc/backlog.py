@@ -17,7 +17,7 @@ HEAD_START = 1 << 20
 
 
 class Backlog(Generic[_Frame]):
-    """A queue that serves all connections by turns, by bytes: who sends little never waits for who sends much.
+    """A queue that serves connections by turns, by bytes: one that sends little never waits for one that sends much.
 
     Each frame is due when its connection has had as many bytes as all others (self-clocked fair queueing, Golestani
     1994, equations 3 and 4, with equal shares). The frames of one connection stay in order.

@@ -181,7 +181,7 @@ class Link:
         return Arrival.NEXT
 
     def settle(self) -> None:
-        """Have the frames that go out from now on acknowledge all that was taken: it is safe here."""
+        """Acknowledge all that was taken, in the frames from now on: it is safe in the journal."""
         self._settled = self._received
         self._owed_bytes += self._unsettled_bytes
         self._unsettled_bytes = 0

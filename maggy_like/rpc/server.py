@@ -161,7 +161,7 @@ class Server:
                 yield received
 
     def acknowledge(self) -> None:
-        """Let the workers forget what was given so far: it is safe here."""
+        """Acknowledge all messages given so far, so that workers may drop them."""
         for peer in self._heard.values():
             peer.link.settle()
             if peer.link.owes_ack or peer.leaves:

@@ -1,4 +1,4 @@
-"""What became of a Spark job, and of the Java process behind its session, in words."""
+"""Messages about the end of a Spark job, and of the Java process behind its session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's progress bar of stages, which would draw over the display of a search."""
+"""Hides Spark's progress bar of stages, which would draw over the display of a search."""
 
 from __future__ import annotations
 

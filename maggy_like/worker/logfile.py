@@ -79,7 +79,7 @@ class LogFile:
                 self._file.close()
 
     def _catch_up(self) -> bool:
-        """Write what is known of what was left out; whether all of that is written."""
+        """Write the note about output that was left out, and the last lines; returns whether all is written."""
         text = self._end
         if (left_out := self._left_out - len(self._end)) > 0:
             cut, _, last = self._end.partition(b"\n")

@@ -23,7 +23,7 @@ class HandlerSettings(msgspec.Struct, frozen=True):
 
 
 class LoggerSettings(msgspec.Struct, frozen=True):
-    """What is set for one logger.
+    """The settings of one logger.
 
     Attributes:
         level: Its own; 0 where its parent's counts.

@@ -75,7 +75,7 @@ class TrialOutput:
         self._finish(self._screen.flush())
 
     def take(self) -> Printed:
-        """What is new since the last call."""
+        """The output since the last call."""
         if self._file.error is not None and not self._told_error:
             self._told_error = True
             self._lines.append(f"what this trial prints cannot be written to its log file: {self._file.error}")

@@ -22,7 +22,7 @@ REPORT_COST = 4
 """What a report counts for beside its values."""
 
 SLOWED = 1.0
-"""Seconds that an attempt has waited in ``report``, from which on the reader is told."""
+"""Seconds of waiting in ``report`` after which a message says so."""
 
 
 class TrialStopped(BaseException):
@@ -158,7 +158,7 @@ class Sender:
         return bool(self.buffer) and len(self.buffer) * (len(self.buffer[-1][1]) + REPORT_COST) > ROOM
 
     def flush_behind(self) -> None:
-        """Send a message's worth of what is buffered, behind the trial's back.
+        """Send a message's worth of what is buffered, outside of the trial's own calls.
 
         If it cannot be sent, the trial's next report raises why.
 

@@ -1,4 +1,4 @@
-"""A store that refuses is no fault of the trial: it waits, and tries again."""
+"""Retries of what a store refuses: the trial waits meanwhile."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LONGEST_PAUSE = 5.0
 """Seconds between two tries: each pause is twice the one before."""
 
 QUIET = 0.5
-"""Seconds of refusals after which the driver hears of them: a store that stumbles is nobody's news."""
+"""Seconds of refusals after which the driver is informed; shorter ones are not worth a message."""
 
 MAX_REASON = 500
-"""Characters of a store's refusal that are told."""
+"""Characters of a store's refusal that a message quotes."""
 
 _LOOK = 0.05
 _NO_STORES = ("builtins", "pickle", "_pickle", "torch", "maggy_like")
-"""Whose errors, if they are no ``OSError``, speak of the call and not of the store."""
+"""Modules whose errors, unless they are an ``OSError``, mean a wrong call and not a store that refuses."""
 
 
 class StoreFault(Exception):
@@ -41,7 +41,7 @@ def is_store_fault(error: BaseException) -> bool:
 
 
 def refusal(store: str, verb: str, error: BaseException) -> str:
-    """How a store's refusal is told.
+    """The message about a store's refusal.
 
     Example:
         >>> refusal("file:///states", "written", OSError(28, "No space left on device"))

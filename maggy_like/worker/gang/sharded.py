@@ -35,7 +35,7 @@ class ShardedStateError(RuntimeError):
 
 
 class ShardedStoreError(ShardedStateError, StoreFault):
-    """A sharded state could not be saved or loaded since the store refused; every rank raises it."""
+    """A sharded state could not be saved or loaded because the store refused; every rank raises it."""
 
 
 class IncompleteStateError(ShardedStateError):
