@@ -59,7 +59,8 @@ from optimizers.trial import TrialState
 
 TICK = 0.25
 STALL = 1.0
-"""Seconds in a poll, which waits for less, from which on this process or the machine counts as having stood still."""
+"""Seconds between the ends of two polls from which on nobody could be heard: this process, the machine or the journal's
+file system stood still."""
 
 SNAPSHOT_INTERVAL = 0.1
 MAX_LINES = 10_000
@@ -185,13 +186,14 @@ class Driver:
         """Take in what arrives, and carry out what follows from it, until the search is over."""
         self._execute(self._experiment.start(self._now()))
         tick = drawn = stalled = 0.0
+        heard = time.monotonic()
         while not (self._released or (self._all_left() and not self._write_ahead.is_stuck)):
             commands: list[Command] = []
-            asked = time.monotonic()
             for received in self._server.poll(min(TICK, SNAPSHOT_INTERVAL)):
                 commands += self._handle(self._take(received))
-            if (waited := time.monotonic() - asked) > STALL:
-                stalled += waited
+            before, heard = heard, time.monotonic()
+            if heard - before > STALL:
+                stalled += heard - before
             while self._posted:
                 event = self._posted.popleft()
                 self._is_stopped |= isinstance(event, StopRequested)

@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from wire import hello, wait_for
 
 from maggy_like.display.base import Snapshot
-from maggy_like.driver import Driver
+from maggy_like.driver import TICK, Driver
 from maggy_like.errors import StoreError
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.inputs import StopRequested, WorkerId
@@ -197,4 +198,29 @@ def test_what_the_journal_does_not_have_is_not_acknowledged(driver: Driver, monk
     assert not client._link.is_empty
     refusing.serve()
     wait_for(lambda: answered() and client._link.is_empty, PATIENCE)
+    client.close()
+
+
+def test_a_driver_that_stood_still_holds_that_against_no_worker(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, stood_still = driver._server, [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(stood_still), time=time.time)
+    monkeypatch.setattr("maggy_like.driver.time", clock)
+    client = Client(server.address, server.public_key, server.admit(WorkerId(0, 0)))
+    client.introduce(hello(0))
+    driver.start()
+    wait_for(lambda: client.receive() is not None and bool(driver.snapshot.workers), PATIENCE)
+    carry = driver._write_ahead.carry
+
+    def carry_slowly(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(driver._write_ahead, "carry", carry)
+        stood_still.append(100.0)  # as over a store that answers late, or a process that was stopped
+        return carry(*args, **options)
+
+    monkeypatch.setattr(driver._write_ahead, "carry", carry_slowly)
+    wait_for(lambda: len(stood_still) == 2, PATIENCE)
+    since = driver.elapsed()
+    wait_for(lambda: driver.snapshot.elapsed > since + 3 * TICK, PATIENCE)
+    assert [worker.state for worker in driver.snapshot.workers] == ["joining"]
     client.close()
