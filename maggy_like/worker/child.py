@@ -91,6 +91,7 @@ def serve(
             os._exit(0)
         if assign.trial == 0 and assign.attempt == 1 and task.isolation == "process" and uses_joblib():
             print(POOL_HINT, file=sys.stderr)
+        finished = wind_up(sender, reporter, finished)  # first, since exit hooks end the threads of remote stores
         tell = partial(tell_end, channel, sender, reporter, finished)
         before_end(tell)
         tell()
@@ -102,7 +103,15 @@ def serve(
 
 
 def tell_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Finished) -> None:
-    """Send what an attempt still holds, then its end. An attempt whose reports cannot be sent has failed."""
+    """Send what an attempt still holds, then its end."""
+    channel.send(encode(wind_up(sender, reporter, finished)))
+
+
+def wind_up(sender: Sender, reporter: Reporter, finished: Finished) -> Finished:
+    """Send what an attempt still holds, and remove what is of no use; how it has ended then.
+
+    An attempt whose reports cannot be sent has failed.
+    """
     try:
         sender.flush()
         if finished.outcome == "returned":
@@ -113,8 +122,8 @@ def tell_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Fin
         raise
     except Exception as error:
         if finished.outcome != "raised":
-            finished = raised(finished.trial, finished.attempt, error)
-    channel.send(encode(finished))
+            return raised(finished.trial, finished.attempt, error)
+    return finished
 
 
 def join(assign: Assign, task: WorkerTask, sender: Sender, service: _Service) -> Membership | None:

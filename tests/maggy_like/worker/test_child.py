@@ -9,13 +9,26 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from maggy_like.messages import Assign, Broken, Finished, Ready, Reported, Stop, ToWorker, decode_to_driver, encode
-from maggy_like.worker import child
+from maggy_like.messages import (
+    Assign,
+    Broken,
+    Checkpointed,
+    Finished,
+    Kept,
+    Ready,
+    Reported,
+    Stop,
+    ToWorker,
+    decode_to_driver,
+    encode,
+)
+from maggy_like.worker import child, saves
 from maggy_like.worker.channel import Channel
 from maggy_like.worker.checkpoints import CheckpointStore, load_state, returned_url
 from maggy_like.worker.failures import MAX_TEXT
@@ -208,6 +221,39 @@ def test_a_function_that_cannot_be_loaded_is_told_whatever_the_reason(monkeypatc
     mine.close()
     assert frame is not None
     assert decode_to_driver(frame) == Broken(r"train_fn cannot be loaded on the worker: ImportError: caf\udce9")
+
+
+def test_states_are_removed_before_exit_hooks_end_the_threads_of_their_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def train(reporter: Reporter) -> None:
+        for step in (1, 2):
+            reporter.checkpoint(step)
+            reporter.report(loss=1.0, step=step)
+        reported.set()
+
+    def before_end(tell: Callable[[], None]) -> None:
+        left.extend(path.name for path in (tmp_path / "00000").iterdir())
+
+    left: list[str] = []
+    reported = threading.Event()
+    monkeypatch.setattr(child, "load_train_fn", lambda task: train)
+    monkeypatch.setattr(saves, "ANSWER_PATIENCE", 60.0)
+    mine, theirs = Channel.pair()
+    task = task_of(interval=0.01, store=tmp_path.as_uri())
+    serving = partial(child.serve, trials=1, before_end=before_end, on_orphaned=lambda: None)
+    thread = threading.Thread(target=serving, args=(Channel(theirs), task))
+    thread.start()
+    mine.send(encode(ASSIGN))
+    discards = iter([(), ("00000/1-1.pkl",)])
+    while (frame := mine.receive()) is not None and not isinstance(message := decode_to_driver(frame), Finished):
+        if isinstance(message, Checkpointed):
+            assert message.step == 1 or reported.wait(60)  # the function is through when it is heard
+            mine.send(encode(Kept(0, 1, next(discards))))
+    mine.close()
+    thread.join(60)
+    theirs.close()
+    assert left == ["1-2.pkl"]
 
 
 @pytest.mark.parametrize("returned", [SURROGATE, [SURROGATE], {SURROGATE: 1}])
