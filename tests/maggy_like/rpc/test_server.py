@@ -71,6 +71,7 @@ def answer(server: Server, client: Client) -> ToWorker:
     """The next message to the client, while the server goes on serving."""
     for _ in range(500):
         list(server.poll(0.01))
+        server.acknowledge()
         if messages := client.receive():
             return messages[0]
     raise AssertionError("no answer")
@@ -182,6 +183,7 @@ def test_much_that_comes_in_is_acknowledged_at_once(server: Server, client: Clie
         if not client.is_crowded:
             break
         list(server.poll(0.01))
+        server.acknowledge()
         client.receive()
     assert not client.is_crowded
 
