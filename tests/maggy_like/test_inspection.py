@@ -119,6 +119,7 @@ def test_modules_are_found_in_the_code_and_among_the_globals() -> None:
     assert {"torch", "torch._dynamo"} <= set(modules_of(trains_with_torch))
     assert "torch._dynamo" not in modules_of(only_computes_with_torch)
     assert "numpy" in modules_of(uses_a_global)
+    assert "fsspec.implementations.local" in modules_of(hands_on)
     assert "json.encoder" in modules_of(partial(json.JSONEncoder, indent=2))  # where it is from itself
     assert not any(name.startswith(("tests", "test_inspection", "__main__")) for name in modules_of(uses_a_global))
 
