@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maggy_like.attributes import attribute_names
 from maggy_like.display.text import config_text, duration, number, place, words
 from maggy_like.errors import UserError
 from maggy_like.export import to_optuna
@@ -16,6 +15,7 @@ from maggy_like.importance import importance
 from maggy_like.pareto import pareto_lines, plot_pareto
 from maggy_like.saved import read_saved
 from maggy_like.state_names import state_url
+from maggy_like.tables import curves_table, trials_table
 from maggy_like.trained import Training, told
 from maggy_like.worker.logfile import log_name
 from optimizers.ranking import Worth
@@ -212,43 +212,11 @@ class Result:
 
         A parameter with the name of another column has the column ``param_NAME``, such an attribute ``attribute_NAME``.
         """
-        import pandas
-
-        rows: list[dict[str, Any]] = [
-            {
-                "trial": trial.id,
-                "state": trial.state.value,
-                **self._values(trial),
-                "step": trial.reported if trial.reported is not None else trial.start or None,
-                "attempts": trial.attempts,
-                "seconds": trial.seconds,
-                "failure": trial.failure.message if trial.failure is not None else None,
-                "parent": trial.parent,
-            }
-            for trial in self.trials
-        ]
-        fixed = {name for row in rows for name in row}
-        params = {name: _param_column(name, fixed, self.space) for name in self.space.domains}
-        names = attribute_names(self.trials, taken={*fixed, *params, *params.values()})
-        for trial, row in zip(self.trials, rows, strict=True):
-            row |= {params.get(name, name): value for name, value in trial.config.items()}
-            row |= {names[name]: value for name, value in trial.attributes.items()}
-        table = pandas.DataFrame(rows)
-        for name in {"value_step", "step", "parent"} & fixed:  # floats would round large steps
-            table[name] = pandas.array([row[name] for row in rows], dtype="Int64")
-        return table
+        return trials_table(self)
 
     def curves(self) -> pandas.DataFrame:
         """A row a measurement: trial, step, metric, value."""
-        import pandas
-
-        rows = [
-            (trial.id, step, name, value)
-            for trial in self.trials
-            for name, curve in trial.curves.items()
-            for step, value in zip(curve.steps, curve.values, strict=True)
-        ]
-        return pandas.DataFrame(rows, columns=["trial", "step", "metric", "value"])
+        return curves_table(self)
 
     def plot_pareto(self, path: str | Path) -> None:
         """Draw the first two of several objectives: all trials, and the Pareto set among them.
@@ -347,19 +315,3 @@ class Result:
             by = f"value_{self.objective}" if self.others else "value"
             table = table.sort_values(by, ascending=self.direction == "min")
         return f"<pre>{html.escape(str(self))}</pre>{(table if self.others else table.head(5)).to_html(index=False)}"
-
-    def _values(self, trial: Trial) -> dict[str, Any]:
-        """The objectives of a trial, by the columns of :meth:`to_pandas`."""
-        if not self.others:
-            return {"value": trial.value, "value_step": trial.value_step}
-        names = (self.objective, *(name for _, name in self.others))
-        values = trial.values or (None,) * len(names)
-        return {f"value_{name}": value for name, value in zip(names, values, strict=True)}
-
-
-def _param_column(name: str, fixed: Collection[str], space: SearchSpace) -> str:
-    """The column of a parameter in :meth:`Result.to_pandas`: its name, or ``param_NAME`` where that is taken."""
-    column = name
-    while column in fixed or (column != name and column in space.domains):
-        column = f"param_{column}"
-    return column

@@ -210,7 +210,7 @@ def test_other_objects_go_in_by_partial(go: Any) -> None:
     ("arguments", "message"),
     [
         ({"config": [1]}, r"config must be a dict of arguments by name, got \[1\]"),
-        ({"config": {"x": [1]}}, r"config\['x'\] is \[1\] of type list; .* by functools.partial"),
+        ({"config": {"x": [{1}]}}, r"config\['x'\] is \[\{1\}\] of type list; .* by functools.partial"),
         ({"config": {"x": math.nan}}, r"config\['x'\] is nan, which the journal cannot hold; pass a finite number"),
         ({"config": {"x": np.arange(2)}}, r"config\['x'\] is .* of type ndarray"),
         ({"config": {"x": 1, "y": 1}}, r"no parameter 'y', which config sets"),
