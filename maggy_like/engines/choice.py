@@ -28,7 +28,8 @@ def choose_engine(engine: str | Engine) -> Engine:
     if engine == "inline":
         return InlineEngine()
     if engine == "spark" or (engine == "auto" and "pyspark" in sys.modules):
-        from maggy_like.engines.spark import SparkEngine, active_session
+        from maggy_like.engines.spark import SparkEngine
+        from maggy_like.spark.session import active_session
 
         if engine == "spark" or active_session() is not None:
             return SparkEngine()

@@ -14,9 +14,9 @@ import train_functions as fns
 from gate import Gate
 
 from maggy_like import Float, SparkEngine, lagom
-from maggy_like.engines.spark import SparkRun
 from maggy_like.errors import EngineError
 from maggy_like.spark.failures import cause_of
+from maggy_like.spark.job import SparkRun
 from optimizers.events import AttemptEnded, AttemptStarted, Event
 from optimizers.trial import TrialState
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from maggy_like.engines.spark import SparkEngine, SparkRun
+from maggy_like.engines.spark import SparkEngine
 from maggy_like.errors import EngineError
 from maggy_like.spark.failures import cause_of, check_python
+from maggy_like.spark.job import SparkRun
 
 JAVA_GONE = """
 import os, signal, time
@@ -103,21 +104,15 @@ def another_python(tmp_path: Path) -> str:
 
 
 def test_a_local_master_s_other_python_is_told_before_anything_starts(another_python: str) -> None:
-    class Engine(SparkEngine):
-        def __init__(self) -> None:
-            self._session = SimpleNamespace(_sc=None, sparkContext=SimpleNamespace(pythonExec=another_python))  # type: ignore[assignment]
-
-        def _conf(self, key: str, default: str) -> str:
-            return {"spark.master": "local[2]"}.get(key, default)
-
-        def slots(self) -> int:
-            return 2
-
+    settings = {"spark.master": "local[2]"}
+    session = SimpleNamespace(
+        _sc=None, conf=settings, sparkContext=SimpleNamespace(pythonExec=another_python, _jsc=None)
+    )
     for ask in (lambda engine: engine.require(2), lambda engine: engine.default_workers()):
         with pytest.raises(
             EngineError, match=r"which is Python 3\.8, and this is .*spark_session\(\), or set PYSPARK_"
         ):
-            ask(Engine())
+            ask(SparkEngine(session))  # type: ignore[arg-type]
 
 
 def test_the_same_version_elsewhere_will_do(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from maggy_like.engines.spark import SparkRun
+from maggy_like.spark.job import SparkRun
 
 
 class Deaf:

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from maggy_like.engines import spark
-from maggy_like.engines.spark import FIRST_PATIENCE, NEXT_PATIENCE, SETTLING, SparkEngine
+from maggy_like.spark import slots as module
+from maggy_like.spark.slots import FIRST_PATIENCE, NEXT_PATIENCE, SETTLING, Slots
 
 Wait = Callable[..., tuple[int | None, float]]
 
 
 @pytest.fixture
 def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
-    """What ``wait_for_slots(wanted)`` says of executors that come at given seconds, and how many seconds it took."""
+    """What ``Slots.wait(wanted)`` says of executors that come at given seconds, and how many seconds it took."""
 
     def wait_for(wanted: int | None, *coming: float, master: str = "spark://far:7077") -> tuple[int | None, float]:
         now = 0.0
@@ -24,18 +24,18 @@ def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
             nonlocal now
             now += seconds
 
-        class Engine(SparkEngine):
+        class Executors(Slots):
             def __init__(self) -> None:
                 pass
 
-            def slots(self) -> int:
+            def count(self) -> int:
                 return sum(at <= now for at in coming)
 
-            def _conf(self, key: str, default: str) -> str:
+            def conf(self, key: str, default: str) -> str:
                 return {"spark.master": master}.get(key, default)
 
-        monkeypatch.setattr(spark, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
-        return Engine().wait_for_slots(wanted), now
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+        return Executors().wait(wanted), now
 
     return wait_for
 

@@ -1,0 +1,107 @@
+"""One Spark job whose tasks are workers."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from maggy_like.engines.base import EngineRun
+from maggy_like.spark.failures import ANOTHER_PYTHON, cause_of, java_end
+from maggy_like.spark.kinds import is_classic
+from maggy_like.spark.member import TOO_FEW_PARTITIONS, gang_member
+from maggy_like.spark.progress_bar import hidden_progress_bar
+from maggy_like.worker.task import KeyPair, WorkerTask
+
+if TYPE_CHECKING:
+    from pyspark.resource import ResourceProfile
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class SparkRun(EngineRun):
+    """Workers in one barrier stage."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        task: WorkerTask,
+        indexes: Sequence[int],
+        epoch: int,
+        keys: Sequence[KeyPair],
+        profile: ResourceProfile | None,
+    ) -> None:
+        from pyspark import InheritableThread
+
+        super().__init__(indexes, epoch)
+        self._session = session
+        self._tag = f"maggy-{uuid.uuid4().hex}"
+        self._task = task
+        self._keys = tuple(keys)
+        self._profile = profile
+        self._ended: str | None = None
+        self._canceller: threading.Thread | None = None
+        self._thread = InheritableThread(self._collect, session=session)
+        self._thread.daemon = True
+        self._thread.start()
+
+    def poll(self) -> str | None:
+        return None if self._thread.is_alive() else self._ended or ""
+
+    def cancel(self) -> None:
+        if not self._thread.is_alive():
+            return
+        if is_classic(self._session):
+            with contextlib.suppress(Exception):  # of a session whose JVM is gone, and the workers with it
+                self._session.sparkContext.cancelJobsWithTag(self._tag)
+        elif self._canceller is None or not self._canceller.is_alive():
+            # Where Spark Connect's server is gone, pyspark tries again for ten minutes.
+            self._canceller = threading.Thread(target=self._interrupt, daemon=True)
+            self._canceller.start()
+
+    def wait(self, timeout: float) -> bool:
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(Exception):
+            self._session.interruptTag(self._tag)
+
+    def _tag_job(self) -> None:
+        """Make the jobs of this thread cancellable; a classic session's own tags reach no barrier job."""
+        if is_classic(self._session):
+            self._session.sparkContext.addJobTag(self._tag)
+        else:
+            self._session.addTag(self._tag)
+
+    def _places(self) -> DataFrame:
+        """A row a worker: each task gets its own, and no task sees the keys of the others, as a closure would show."""
+        import pyarrow
+
+        public, secret = zip(*self._keys, strict=True)
+        rows = {"worker": list(self.indexes), "public": list(public), "secret": list(secret)}
+        return self._session.createDataFrame(pyarrow.table(rows))
+
+    def _collect(self) -> None:
+        quiet = hidden_progress_bar(self._session) if is_classic(self._session) else contextlib.nullcontext()
+        try:
+            with quiet:
+                self._tag_job()
+                member = gang_member(self._task, self.epoch)
+                self._places().mapInArrow(member, "worker bigint", barrier=True, profile=self._profile).collect()
+        except Exception as error:  # the job failed or was cancelled; the driver decides what follows
+            self._ended = self._explain(error)
+
+    def _explain(self, error: Exception) -> str:
+        """Why the job ended; notes whether another would end in the same way."""
+        if is_classic(self._session) and (gone := java_end(self._session)) is not None:
+            self.is_hopeless = True
+            return f"{gone}; start this Python process anew"
+        cause = cause_of(str(error))
+        if cause.startswith(("ModuleNotFoundError", "ImportError")) or "PYTHON_VERSION_MISMATCH" in cause:
+            self.is_hopeless = True
+            cause += f"; the Spark workers run another Python: {ANOTHER_PYTHON.format(sys.executable)}"
+        self.is_hopeless = self.is_hopeless or TOO_FEW_PARTITIONS in cause
+        return f"the Spark job ended: {cause}"
