@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from maggy_like.handle import Experiment
     from maggy_like.result import Result
     from maggy_like.runs import load_run
-    from maggy_like.spark import StandaloneCluster, spark_session
+    from maggy_like.spark import ConnectServer, StandaloneCluster, spark_session
     from maggy_like.trained import Training
     from maggy_like.training import run
     from maggy_like.worker.reporter import Reporter
@@ -36,6 +36,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AblationStudy": "maggy_like.ablation",
     "Choice": "optimizers.domains",
+    "ConnectServer": "maggy_like.spark",
     "Constant": "optimizers.domains",
     "Experiment": "maggy_like.handle",
     "FailurePolicy": "maggy_like.failures",
@@ -61,6 +62,7 @@ _HOMES = {
 __all__ = [
     "AblationStudy",
     "Choice",
+    "ConnectServer",
     "Constant",
     "Experiment",
     "FailurePolicy",

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from maggy_like.spark import StandaloneCluster
+    from maggy_like.spark import ConnectServer, StandaloneCluster
 
 # The same examples each time, however slow the machine is just now.
 settings.register_profile("seeded", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -60,6 +60,16 @@ def standalone_cluster() -> Iterator[StandaloneCluster]:
 
     with StandaloneCluster(2, memory="1g", gpus=1) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def connect_server() -> Iterator[ConnectServer]:
+    """A Spark Connect server on ``local[2]``; connect to it from a process of its own (``run_script``)."""
+    pytest.importorskip("grpc")
+    from maggy_like.spark import ConnectServer
+
+    with ConnectServer("local[2]") as server:
+        yield server
 
 
 @pytest.fixture

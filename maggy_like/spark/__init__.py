@@ -1,9 +1,10 @@
-"""Spark at hand: a session with the settings of this project, and a small cluster on one machine."""
+"""Spark at hand: a session with the settings of this project, and a small cluster or server on one machine."""
 
 from __future__ import annotations
 
 from maggy_like.spark.cluster import StandaloneCluster
+from maggy_like.spark.connect_server import ConnectServer
 from maggy_like.spark.java import ensure_java, find_java
 from maggy_like.spark.session import spark_session
 
-__all__ = ["StandaloneCluster", "ensure_java", "find_java", "spark_session"]
+__all__ = ["ConnectServer", "StandaloneCluster", "ensure_java", "find_java", "spark_session"]

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
-import os
-import re
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import pyspark
-
-from maggy_like.errors import EngineError, UserError
+from maggy_like.errors import UserError
+from maggy_like.spark.daemon import START_TIMEOUT_S, Daemon, spark_environment
 from maggy_like.spark.java import ensure_java
 
 __all__ = ["StandaloneCluster"]
-
-# Eight seconds on an idle machine; a loaded one may take several times that.
-_START_TIMEOUT_S = 120.0
 
 
 class StandaloneCluster:
@@ -80,8 +65,8 @@ class StandaloneCluster:
         ensure_java()
         self._size = (cores, memory, gpus)
         self._folder = Path(tempfile.mkdtemp(prefix="maggy_like-cluster-"))
-        self._daemons: list[_Daemon] = []
-        deadline = time.monotonic() + _START_TIMEOUT_S
+        self._daemons: list[Daemon] = []
+        deadline = time.monotonic() + START_TIMEOUT_S
         try:
             # Port 0 lets the system choose, and the log says what it chose: nobody can take the port before.
             # Spark gives an application up after 10 executors that failed in a row: a search outlives more.
@@ -115,7 +100,7 @@ class StandaloneCluster:
         """
         self._daemons[1 + index].kill()
         self._daemons[1 + index] = worker = self._launch_worker(index)
-        worker.wait_ready(time.monotonic() + _START_TIMEOUT_S)
+        worker.wait_ready(time.monotonic() + START_TIMEOUT_S)
 
     def stop(self) -> None:
         """End all processes of the cluster and remove its files; a second call does nothing."""
@@ -132,25 +117,17 @@ class StandaloneCluster:
     ) -> None:
         self.stop()
 
-    def _launch_worker(self, index: int) -> _Daemon:
+    def _launch_worker(self, index: int) -> Daemon:
         cores, memory, gpus = self._size
         options = ["--cores", str(cores), "--memory", memory, "--work-dir", str(self._folder / f"work{index}")]
         options += ["--properties-file", str(self._worker_properties(index, gpus)), self.master_url]
         return self._start("worker.Worker", options, ready=r"Successfully registered with master (\S+)")
 
-    def _start(self, name: str, options: list[str], *, ready: str) -> _Daemon:
-        home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
-        command = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{name}"]
-        environment = {
-            **os.environ,
-            "SPARK_HOME": home,
-            # An empty folder: the machine's own settings and log levels are not meant for this cluster.
-            "SPARK_CONF_DIR": str(self._folder),
-            "SPARK_LOCAL_DIRS": str(self._folder),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
+    def _start(self, name: str, options: list[str], *, ready: str) -> Daemon:
+        environment = spark_environment(self._folder)
+        command = [f"{environment['SPARK_HOME']}/bin/spark-class", f"org.apache.spark.deploy.{name}"]
         command += ["--host", "127.0.0.1", "--webui-port", "0", *options]
-        return _Daemon(command, environment, ready)
+        return Daemon(name.rsplit(".", 1)[-1], command, environment, ready)
 
     def _worker_properties(self, index: int, gpus: int) -> Path:
         if not gpus:
@@ -171,76 +148,3 @@ class StandaloneCluster:
         path = self._folder / f"{name}.conf"
         path.write_text("".join(f"{key} {value}\n" for key, value in properties.items()))
         return path
-
-
-class _Daemon:
-    """A process with a group of its own, whose log says when it is ready."""
-
-    def __init__(self, command: list[str], environment: dict[str, str], ready: str) -> None:
-        self._name = command[1].rsplit(".", 1)[-1]
-        self._ready: Future[str] = Future()
-        self._pattern = re.compile(ready)
-        self._tail: deque[str] = deque(maxlen=20)
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            preexec_fn=_die_with_parent(),
-        )
-        # Read to the end, also after the process is ready: a full pipe would stop it.
-        self._reader = threading.Thread(target=self._read, name=f"log of {self._name}", daemon=True)
-        self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def wait_ready(self, deadline: float) -> str:
-        """Return the first group of the pattern; ``deadline`` is a time of the monotonic clock."""
-        try:
-            return self._ready.result(max(0.0, deadline - time.monotonic()))
-        except TimeoutError:
-            why = f"was not ready after {_START_TIMEOUT_S:.0f} s; use a machine with less load"
-        except EOFError:
-            why = "ended while it started"
-        log = "\n".join(self._tail)
-        raise EngineError(f"the Spark {self._name} {why}. Its last lines:\n{log}")
-
-    def kill(self) -> None:
-        """End the process and its group (a Worker's executors are in it)."""
-        if self._process.returncode is None:
-            # Also where the process is dead itself: not waited for, it keeps its group's number from reuse.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._reader.join()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._tail.append(line.rstrip())
-            if not self._ready.done() and (match := self._pattern.search(line)):
-                self._ready.set_result(match[1])
-        if not self._ready.done():
-            self._ready.set_exception(EOFError())
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """Return what a child calls before exec so that it is killed when its parent dies (Linux alone)."""
-    if sys.platform != "linux":
-        return None
-    # Loaded here: between fork and exec a child must not take the loader's lock.
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    set_parent_death_signal = 1
-
-    def ask_for_signal() -> None:
-        prctl(set_parent_death_signal, signal.SIGKILL)
-
-    return ask_for_signal

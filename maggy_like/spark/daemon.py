@@ -1,0 +1,118 @@
+"""A process of Spark's own programs, started from the pip package."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+
+import pyspark
+
+from maggy_like.errors import EngineError
+
+START_TIMEOUT_S = 120.0
+"""Seconds that a process gets until it is ready: eight on an idle machine, several times that on a loaded one."""
+
+
+def spark_environment(folder: Path) -> dict[str, str]:
+    """The environment of Spark's programs, which find their settings in ``folder`` and leave their files there."""
+    return {
+        **os.environ,
+        "SPARK_HOME": os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent),
+        # An empty folder: the machine's own settings and log levels are not meant for these processes.
+        "SPARK_CONF_DIR": str(folder),
+        "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+class Daemon:
+    """A process with a group of its own, whose log says when it is ready.
+
+    It ends with :meth:`kill`, and on Linux also when the thread that started it dies, however it dies.
+
+    Args:
+        name: What it is, for messages.
+        command: The program and its arguments.
+        environment: All of its environment.
+        ready: A pattern with one group; the line of the log that has it says that the process is ready.
+    """
+
+    def __init__(self, name: str, command: list[str], environment: Mapping[str, str], ready: str) -> None:
+        self._name = name
+        self._ready: Future[str] = Future()
+        self._pattern = re.compile(ready)
+        self._tail: deque[str] = deque(maxlen=20)
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            preexec_fn=_die_with_parent(),
+        )
+        # Read to the end, also after the process is ready: a full pipe would stop it.
+        self._reader = threading.Thread(target=self._read, name=f"log of {self._name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_ready(self, deadline: float) -> str:
+        """Return the first group of the pattern; ``deadline`` is a time of the monotonic clock."""
+        try:
+            return self._ready.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            why = f"was not ready after {START_TIMEOUT_S:.0f} s; use a machine with less load"
+        except EOFError:
+            why = "ended while it started"
+        log = "\n".join(self._tail)
+        raise EngineError(f"the Spark {self._name} {why}. Its last lines:\n{log}")
+
+    def kill(self) -> None:
+        """End the process and its group (a Worker's executors are in it)."""
+        if self._process.returncode is None:
+            # Also where the process is dead itself: not waited for, it keeps its group's number from reuse.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._tail.append(line.rstrip())
+            if not self._ready.done() and (match := self._pattern.search(line)):
+                self._ready.set_result(match[1])
+        if not self._ready.done():
+            self._ready.set_exception(EOFError())
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """Return what a child calls before exec so that it is killed when its parent dies (Linux alone)."""
+    if sys.platform != "linux":
+        return None
+    # Loaded here: between fork and exec a child must not take the loader's lock.
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    set_parent_death_signal = 1
+
+    def ask_for_signal() -> None:
+        prctl(set_parent_death_signal, signal.SIGKILL)
+
+    return ask_for_signal
