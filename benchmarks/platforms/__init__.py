@@ -1,0 +1,1 @@
+"""The same search under every setting of Spark that users have."""

@@ -1,0 +1,13 @@
+"""All settings, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.platforms import fixed
+from benchmarks.platforms.outcome import Outcome
+
+SETTINGS: dict[str, Callable[[], Outcome]] = {**fixed.SETTINGS}
+
+QUICK = ("local processes", "local[2]", "standalone", "barrier=False")
+"""What ``--quick`` runs."""
