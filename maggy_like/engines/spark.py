@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import EngineError
 from maggy_like.spark.address import driver_address
 from maggy_like.spark.failures import check_python
 from maggy_like.spark.job import SparkRun
 from maggy_like.spark.kinds import is_classic
+from maggy_like.spark.place import driver_place
 from maggy_like.spark.session import active_session
 from maggy_like.spark.slots import Slots
 from maggy_like.worker.task import KeyPair, WorkerTask
@@ -80,6 +83,7 @@ class SparkEngine(Engine):
         self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
         profile = self._slots.profile
+        task = msgspec.structs.replace(task, driver=driver_place())
         if self._barrier:
             return [SparkRun(self._session, task, indexes, epoch, keys, profile)]
         each = zip(indexes, keys, strict=True)

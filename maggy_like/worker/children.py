@@ -20,6 +20,7 @@ from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.child import serve
 from maggy_like.worker.forkserver import FORK, HUNG_UP, KILL, REQUEST, Exited, Forked, NotForked
 from maggy_like.worker.lifeline import adopt_orphans, children, end_orphans, kill_tree
+from maggy_like.worker.search_path import with_own_path
 from maggy_like.worker.task import WorkerContext, WorkerTask
 
 DISCONNECTED = (
@@ -130,11 +131,13 @@ class ForkServerNursery:
         mine, theirs = socket.socketpair()
         environment = dict(os.environ)
         environment.setdefault("OMP_NUM_THREADS", "1")
+        task = with_own_path(task)
         environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
         if context.accelerators:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)
         command = [
             sys.executable,
+            "-P",  # the working folder is nobody's to import from, unless the path names it
             "-m",
             "maggy_like.worker.forkserver",
             str(theirs.fileno()),

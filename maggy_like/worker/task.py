@@ -15,6 +15,24 @@ KeyPair = tuple[bytes, bytes]
 """Public and secret CURVE key, 40 bytes of Z85 text each."""
 
 
+class DriverPlace(msgspec.Struct, frozen=True):
+    """Where the driver runs: workers may run on other machines, with other Pythons.
+
+    Attributes:
+        host: Name of the machine.
+        executable: The Python interpreter.
+        python: Its minor version.
+        folder: The working folder, in absolute terms.
+        own_modules: The user's own modules, which no package brings, by name, and where they lie.
+    """
+
+    host: str
+    executable: str
+    python: str
+    folder: str
+    own_modules: dict[str, str] = {}
+
+
 class WorkerTask(msgspec.Struct, frozen=True):
     """All that the workers of one run have in common, and nothing that lets anybody in.
 
@@ -24,7 +42,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
         run_id: What the run's store is marked with.
         train_fn: The training function, pickled by cloudpickle.
         preload: Modules that the fork server imports once, before any trial.
-        sys_path: The driver's module search path.
+        sys_path: The driver's module search path; in a worker's child processes, their own.
         argv: The driver's command line, which a trial sees as its own.
         store: URL of the folder that holds the checkpoints.
         logs: Folder for the trials' log files.
@@ -37,6 +55,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
         logging: How logging is configured in the caller's process.
         sources: Text of the files and notebook cells that the function's code is from, by file name.
         silence: Seconds without a word of the driver after which the worker gives up.
+        driver: Where the driver runs; None where workers are processes that it has started itself.
     """
 
     address: str
@@ -56,6 +75,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
     logging: LogSettings | None = None
     sources: dict[str, str] = {}
     silence: float = 60.0
+    driver: DriverPlace | None = None
 
     def __repr__(self) -> str:
         """Without the function's bytes."""
