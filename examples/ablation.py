@@ -101,7 +101,7 @@ def main(on_spark: bool) -> None:
         result = lagom(train, ablation=study, metric="accuracy", repeats=10, workers=2, engine=engine)
     assert result.ablation is not None
     print(result.ablation)
-    picture = result.directory / "ablation.png"
+    picture = Path(result.directory, "ablation.png")
     result.ablation.plot(picture)
     print(f"picture: {picture}")
 

@@ -116,12 +116,14 @@ def lagom(
         seed: Source of all randomness of the search; the same seed proposes the same sequence. Of an ablation it is
             the first of the seeds with which each variant runs.
         name: The run's name, a folder in ``directory``; made up if not given.
-        directory: Where runs are kept: journal, logs, checkpoints.
-        journal: Path or URL of a folder (any fsspec file system, such as ``"s3://bucket/runs"``) that gets the
-            journal, in a folder of the run's name; by default it is in ``directory``. With ``store`` beside it, a
-            run outlives the driver's machine.
-        store: Path or URL of a folder (any fsspec file system) that gets the checkpoints, in a folder of the run's
-            name, where ``directory`` is not shared by all hosts.
+        directory: Where runs are kept, each in a folder of its name: journal, logs, checkpoints. A path, or a URL of
+            any fsspec file system, such as ``"s3://bucket/runs"``: then a run outlives the driver's machine, and needs
+            no folder that all hosts share. The package that opens such a URL (``s3fs``) and the credentials must be
+            there where the driver and the workers run.
+        journal: Path or URL of a folder that gets the journal, in a folder of the run's name; by default it is in
+            ``directory``.
+        store: Path or URL of a folder that gets the checkpoints, in a folder of the run's name, where ``directory``
+            is not shared by all hosts; by default they are in ``directory``.
         resume: Go on with the run called ``name`` where its journal ends. Damaged lines of the journal are told
             of and left out; what they said is inferred as far as can be.
         isolation: ``"process"`` gives each trial a fresh process (a crash costs that trial alone,

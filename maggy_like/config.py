@@ -15,6 +15,7 @@ import cloudpickle
 
 from maggy_like.errors import ConfigError, OptimizerError
 from maggy_like.failures import FailurePolicy
+from maggy_like.folders import Folder, within
 from maggy_like.inspection import name_of, uses_checkpoints
 from maggy_like.journal import Earlier
 from maggy_like.places import RunPlaces, check_directory, check_journal, check_name, check_store, default_name
@@ -55,6 +56,7 @@ class Settings:
         variants: Those of an ablation, described; trials are compared in groups then, and none of them is the best.
         min_workers: How many workers will do; None for all.
         keep_checkpoints: How many of an attempt's newest states to keep.
+        directory: The run's folder: a path, or a URL where one was given.
         journal: The folder of the run's journal, a path or a URL.
         hints: Lines that the user should know before it starts.
         failures: When failures end the whole search.
@@ -73,7 +75,7 @@ class Settings:
     workers: int | None
     seed: int
     name: str
-    directory: Path
+    directory: Folder
     journal: str
     store: str
     resume: bool
@@ -161,8 +163,8 @@ def check_settings(
     if resume and name is None:
         raise ConfigError("resume=True needs the name of the run; pass name='...'")
     name = check_name(name) if name is not None else default_name(train_fn)
-    folder = check_directory(directory) / name
-    where = check_journal(journal, folder)
+    folder = within(check_directory(directory), name)
+    where = check_journal(journal, folder, name)
     if resume:
         earlier, known = recorded(where, warm_start)
         directions, told = known if direction is None and len(known) == len(directions) else directions, ""
@@ -190,7 +192,7 @@ def check_settings(
         name=name,
         directory=folder,
         journal=where,
-        store=check_store(store, folder),
+        store=check_store(store, folder, name),
         resume=resume,
         isolation=cast(Isolation, one_of("isolation", isolation, get_args(Isolation)[:2])),
         max_attempts=whole("max_attempts", max_attempts, least=1),

@@ -42,7 +42,7 @@ def to_optuna(result: Result, storage: str | BaseStorage | None, study_name: str
     require_optuna("to_optuna()")
     import optuna
 
-    name = study_name or result.directory.name
+    name = study_name or result.name
     dims = {name: _distribution(domain) for name, domain in result.space.domains.items()}
     directions = (result.direction, *(direction for direction, _ in result.others))
     now = datetime.now()

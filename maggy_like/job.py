@@ -21,6 +21,7 @@ from maggy_like.errors import ConfigError, EngineError, JournalError, JournalLos
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.finale import TrainingPlan
 from maggy_like.experiment.inputs import StopRequested
+from maggy_like.folders import is_in_memory, parent_of, within
 from maggy_like.handle import Experiment
 from maggy_like.inspection import name_of
 from maggy_like.journal import Journal, RunStatus
@@ -29,6 +30,7 @@ from maggy_like.proposer.base import DirectProposer
 from maggy_like.proposer.process import ProcessProposer
 from maggy_like.resume import open_journal
 from maggy_like.rpc.server import Server
+from maggy_like.scratch import OutputFolder
 from maggy_like.sequences import listed
 from maggy_like.watch import Callback, run_search
 from maggy_like.worker.task import WorkerTask
@@ -125,7 +127,9 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
     in_process = study.optimizer.adaptive and engine.isolation != "none"
     proposer = ProcessProposer(study) if in_process else DirectProposer(study)
     run_id = secrets.token_hex(8)
+    check_reach(settings, engine)
     journal, told = open_journal(settings, machine, run_id)
+    output = OutputFolder(settings.directory)
     failure: Exception | None = None
     try:
         server = Server(engine.driver_host())
@@ -139,7 +143,7 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
                 sys_path=tuple(sys.path),
                 argv=tuple(sys.argv),
                 store=settings.store,
-                logs=str(settings.directory / "logs"),
+                logs=str(within(settings.directory, "logs")),
                 isolation=engine.isolation or settings.isolation,
                 report_timeout=settings.report_timeout,
                 returns_anything=job.keep is not None,
@@ -166,7 +170,7 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
                 server.admit,
                 size,
                 least=settings.min_workers or size,
-                logs=str(settings.directory / "workers"),
+                logs=str(output.path),
                 display=job.display,
                 callbacks=job.callbacks,
                 interrupts=interrupts,
@@ -176,6 +180,8 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
         except Exception as error:
             if not isinstance(error, JournalLostError):
                 error.add_note(f"the run's files are in {settings.directory}; resume=True goes on with it")
+            if note := output.keep():
+                error.add_note(note)
             failure = error
         finally:
             server.close()
@@ -184,6 +190,7 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
             failure = _end(journal, RunStatus(_ending(machine, failure), time.time(), seconds)) or failure
     finally:
         journal.close()
+        output.close()
     return Outcome(machine, seconds, failure)
 
 
@@ -253,6 +260,19 @@ def gang_size(settings: Settings, engine: Engine) -> int:
                 f"default; {mend}"
             )
     return size
+
+
+def check_reach(settings: Settings, engine: Engine) -> None:
+    """Check that other processes can see the run's folder, where its workers are some.
+
+    Raises:
+        ConfigError: They cannot.
+    """
+    if engine.isolation != "none" and is_in_memory(settings.directory):
+        raise ConfigError(
+            f"directory={parent_of(settings.directory)!r} is in this process's memory, which no worker sees; pass a "
+            "URL that they share, or engine='inline'"
+        )
 
 
 def _hints(settings: Settings, engine: Engine, size: int) -> list[str]:

@@ -7,24 +7,25 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
-
 from maggy_like.errors import ConfigError
+from maggy_like.folders import Folder, beside, check_folder, local_path, local_url, url_of, within
 
 _LONGEST = 200  # file systems take 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def check_directory(directory: str | Path) -> Path:
-    """The folder of all runs, as an absolute path."""
-    if not isinstance(directory, str | Path) or not str(directory).strip():
-        raise ConfigError(f"directory must be the path of a folder, got {directory!r}; leave it out for 'maggy_runs'")
-    return Path(directory).expanduser().resolve()
+def check_directory(directory: str | PathLike[str]) -> Folder:
+    """The folder of all runs: a path, made absolute, or a URL."""
+    if not isinstance(directory, str | PathLike) or not str(directory).strip():
+        raise ConfigError(
+            f"directory must be the path or URL of a folder, got {directory!r}; leave it out for 'maggy_runs'"
+        )
+    where = check_folder("directory", directory)
+    return where if "://" in where else Path(where).expanduser().resolve()
 
 
 @dataclass(frozen=True)
@@ -32,35 +33,38 @@ class RunPlaces:
     """Where a run's files are.
 
     Attributes:
-        directory: The folder of its logs.
+        directory: The folder of its logs: a path, or a URL where one was given.
         journal: The folder of its journal, a path or a URL.
         store: The URL of the folder that holds its saved states.
     """
 
-    directory: Path
+    directory: Folder
     journal: str
     store: str
 
     @classmethod
-    def recorded(cls, journal: str, folder: Path, store: str, directory: str) -> RunPlaces:
+    def recorded(cls, journal: str, folder: Folder, store: str, directory: str) -> RunPlaces:
         """The places as :attr:`record` has them, for a run whose journal is in ``folder`` now."""
-        where = folder / directory
+        away: Folder = directory if "://" in directory else Path(directory)
+        where = folder if directory == "." else away
         if "://" not in store:
-            store = local_url(where / store)
+            store = url_of(where if store in ("", ".") else within(where, store))
         return cls(where, journal, store)
 
     @property
     def record(self) -> tuple[str, str]:
         """The store and the directory, for the journal: relative where they move with the run's folder."""
         directory = "." if self.journal == str(self.directory) else str(self.directory)
-        root = local_url(self.directory)
+        root = url_of(self.directory)
         inside = directory == "." and f"{self.store}/".startswith(f"{root}/")
         return self.store[len(root) :].strip("/") if inside else self.store, directory
 
-
-def local_url(folder: Path) -> str:
-    """The URL by which fsspec knows a folder of this machine: as it is, since it reads no ``%20`` as a space."""
-    return f"file://{folder}"
+    def of_sibling(self, name: str) -> RunPlaces:
+        """The places of another run that lies beside this one."""
+        directory = beside(self.directory, name)
+        is_own = self.store == check_store(None, self.directory)
+        store = check_store(None, directory) if is_own else str(beside(self.store, name))
+        return RunPlaces(directory, str(beside(self.journal, name)), store)
 
 
 def check_name(name: str) -> str:
@@ -81,26 +85,15 @@ def default_name(train_fn: Callable[..., Any]) -> str:
     return f"{function}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
 
 
-def check_journal(journal: str | PathLike[str] | None, folder: Path) -> str:
+def check_journal(journal: str | PathLike[str] | None, folder: Folder, name: str) -> str:
     """Where a run's journal goes: into its own folder, or into one of the same name elsewhere."""
-    return str(folder) if journal is None else folder_within("journal", journal, folder.name)
+    return str(folder) if journal is None else f"{check_folder('journal', journal)}/{name}"
 
 
-def check_store(store: str | PathLike[str] | None, folder: Path) -> str:
+def check_store(store: str | PathLike[str] | None, folder: Folder, name: str = "") -> str:
     """The URL of a run's checkpoints: in its own folder, or in one of the same name elsewhere."""
     if store is None:
-        return local_url(folder / "checkpoints")
-    fs, path = url_to_fs(where := folder_within("store", store, folder.name))
-    return local_url(Path(path)) if isinstance(fs, LocalFileSystem) else where  # workers have folders of their own
-
-
-def folder_within(argument: str, given: str | PathLike[str], name: str) -> str:
-    """The folder of a run in a place that the user gave, so that runs which share the place do not meet."""
-    if not isinstance(given, str | PathLike):
-        raise ConfigError(f"{argument} must be the path or URL of a folder, got {given!r}")
-    where = f"{fspath(given).rstrip('/')}/{name}"
-    try:
-        url_to_fs(where)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"{argument}={given!r} cannot be opened: {error}; use a URL that fsspec knows") from error
-    return where
+        return url_of(within(folder, "checkpoints"))
+    where = f"{check_folder('store', store)}/{name}"
+    path = local_path(where)
+    return where if path is None else local_url(path)  # workers have present folders of their own

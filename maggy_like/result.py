@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fsspec.core import url_to_fs
+
 from maggy_like.display.text import config_text, duration, number, place, words
 from maggy_like.errors import UserError
 from maggy_like.export import to_optuna
+from maggy_like.folders import name_of_folder, url_of, within
 from maggy_like.importance import importance
 from maggy_like.pareto import pareto_lines, plot_pareto
 from maggy_like.saved import read_saved
@@ -43,7 +46,8 @@ class Result:
         ending: ``completed``, ``timeout``, ``target`` (a trial has it), ``interrupted`` or ``stopped``; ``error`` in an
             error's result; of :func:`~maggy_like.load_run` also ``running`` and ``killed``.
         seconds: Wall time.
-        directory: Where the run's logs are, and unless others were named its journal and checkpoints.
+        directory: Where the run's logs are, and unless others were named its journal and checkpoints: a path, or a URL
+            where one was given.
         space: The search space.
         others: The other objectives where there are several: direction and name of each.
         pareto: Of several objectives, the trials that no other dominates: none is better in one objective and
@@ -65,7 +69,7 @@ class Result:
     direction: str
     ending: str
     seconds: float
-    directory: Path
+    directory: Path | str
     space: SearchSpace
     others: tuple[tuple[str, str], ...] = ()
     pareto: list[Trial] = field(default_factory=list)
@@ -78,6 +82,11 @@ class Result:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_again": None}  # it holds the engine, which cannot travel
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return name_of_folder(self.directory)
 
     @property
     def best_config(self) -> Config | None:
@@ -177,7 +186,7 @@ class Result:
             budget: Steps to train for; by default the search's ``max_budget``.
             min_workers: How many workers will do, where lost ones do not come back within 30 s.
             name: The run's name; by default made from that of the search.
-            resume: Go on with the training called ``name`` (``training.directory.name``), with the same arguments.
+            resume: Go on with the training called ``name`` (``training.name``), with the same arguments.
             progress: Show a live display.
 
         Raises:
@@ -198,9 +207,12 @@ class Result:
         return self._again(self.best_config, workers, budget, min_workers, name, resume, progress)
 
     def log(self, trial: int, rank: int = 0) -> str:
-        """All that a trial printed on one of its workers, as far as its log file lies on this machine."""
-        path = self.directory / "logs" / log_name(trial, rank)
-        return path.read_text(errors="replace") if path.exists() else ""
+        """All that a trial printed on one of its workers, as far as its log file is seen here."""
+        fs, path = url_to_fs(url_of(within(self.directory, f"logs/{log_name(trial, rank)}")))
+        try:
+            return str(fs.cat_file(path).decode(errors="replace"))
+        except FileNotFoundError:
+            return ""
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row a trial: number, state, value, steps, attempts, seconds, failure, parent, parameters, and attributes.

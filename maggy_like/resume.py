@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 from maggy_like.config import Settings
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.experiment import StateMachine
+from maggy_like.folders import local_path, probe
 from maggy_like.journal import (
     FORMAT_VERSION,
     RUNNING,
@@ -44,17 +46,16 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
         ConfigError: The name is taken, the run's places cannot be written, or the run was another search.
         JournalError: There is nothing to resume, or its journal is in use or damaged beyond mending.
     """
+    folder = local_path(settings.directory)
+    if folder is None:
+        probe(str(settings.directory))
     place = place_of(settings.journal)
     where = place.name.removesuffix(f"/{settings.name}")
     exists = _check_name_is_free(settings, place, where)
     if settings.resume and not exists:
         raise JournalError(f"there is no run named {settings.name!r} in {where} to resume")
-    try:
-        settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise ConfigError(
-            f"directory={str(settings.directory.parent)!r} cannot be written ({error}); pass another"
-        ) from error
+    if folder is not None:
+        _make_directory(folder)
     with ExitStack() as undo:
         journal = Journal(place)  # first: of two drivers that begin a run, one alone touches anything of it
         undo.callback(journal.close)
@@ -72,6 +73,18 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
         journal.note(RunStatus(RUNNING, time.time(), store=store, directory=directory))
         undo.pop_all()
     return journal, told
+
+
+def _make_directory(directory: Path) -> None:
+    """Make the run's folder.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"directory={str(directory.parent)!r} cannot be written ({error}); pass another") from error
 
 
 def _check_name_is_free(settings: Settings, place: Place, where: str) -> bool:

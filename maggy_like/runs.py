@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
 
 from maggy_like.errors import ConfigError
 from maggy_like.experiment import StateMachine
+from maggy_like.folders import Folder
 from maggy_like.journal import RUNNING, Contents, Mender, Place, RunStatus, place_of, read_journal, reading
 from maggy_like.places import RunPlaces
 from maggy_like.result import Result
@@ -190,9 +190,8 @@ def _status(contents: Contents, otherwise: str) -> RunStatus:
 
 
 def _places(where: str, status: RunStatus) -> RunPlaces:
-    fs, path = url_to_fs(where)
-    own = Path(path) if isinstance(fs, LocalFileSystem) else Path()
-    return RunPlaces.recorded(where if "://" in where else path, own, status.store, status.directory)
+    folder: Folder = where.rstrip("/") if "://" in where else Path(url_to_fs(where)[1])
+    return RunPlaces.recorded(str(folder), folder, status.store, status.directory)
 
 
 def _no_run(where: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from maggy_like.display.text import duration, number
+from maggy_like.folders import name_of_folder
 from maggy_like.saved import read_saved
 from optimizers.trial import Trial, TrialState
 
@@ -20,7 +21,7 @@ class Training:
         objective: Name of the optimised metric.
         checkpoint: URL of the last state that was saved, the trained weights; None where none was.
         best_checkpoint: URL of the state at the objective's best value.
-        directory: Where the run's logs are.
+        directory: Where the run's logs are: a path, or a URL where one was given.
 
     Example:
         >>> result = lagom(train_fn, space, train_best=True)
@@ -31,10 +32,15 @@ class Training:
     objective: str
     checkpoint: str | None
     best_checkpoint: str | None
-    directory: Path
+    directory: Path | str
 
     def __repr__(self) -> str:
         return f"{told(self)}\ncheckpoint: {self.checkpoint}\nfiles: {self.directory}"
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return name_of_folder(self.directory)
 
     @property
     def value(self) -> float | None:

@@ -17,6 +17,7 @@ from maggy_like.engines.choice import choose_engine
 from maggy_like.errors import ConfigError, MaggyError, TrainingError
 from maggy_like.experiment import StateMachine
 from maggy_like.fields import UNBOUNDED
+from maggy_like.folders import within
 from maggy_like.handle import Experiment
 from maggy_like.inspection import (
     RENDEZVOUS,
@@ -29,7 +30,7 @@ from maggy_like.inspection import (
     uses_budget,
 )
 from maggy_like.job import Job, Outcome, carry_out, check_watchers
-from maggy_like.places import check_name, local_url
+from maggy_like.places import check_name
 from maggy_like.result import Result
 from maggy_like.runs import make_result, training_of
 from maggy_like.trained import Training
@@ -84,7 +85,7 @@ def run(
         budget: Steps to train for, if ``train_fn`` asks ``reporter.budget`` for them; else it runs as long as it likes.
         engine: As for :func:`maggy_like.lagom`.
         name: The run's name; made up if not given.
-        directory: Where runs are kept.
+        directory: Where runs are kept, a path or a URL; as for :func:`maggy_like.lagom`.
         journal: As for :func:`maggy_like.lagom`.
         store: As for :func:`maggy_like.lagom`.
         resume: Go on with the run called ``name``.
@@ -174,7 +175,7 @@ def _answer(machine: StateMachine, settings: Settings) -> Any:
     trial = machine.study.trials[-1]
     if trial.state is TrialState.FAILED and trial.failure is not None:
         error = TrainingError(f"{trial.failure.message}\n{trial.failure.traceback}".rstrip())
-        error.add_note(f"logs of all ranks are in {settings.directory / 'logs'}")
+        error.add_note(f"logs of all ranks are in {within(settings.directory, 'logs')}")
         raise error
     if machine.ending == "interrupted":
         raise KeyboardInterrupt
@@ -300,11 +301,9 @@ class _Again:
     ) -> Training:
         before = self.job.settings
         if resume and name is None:
-            raise ConfigError("resume=True needs the name of the training; pass name=training.directory.name")
+            raise ConfigError("resume=True needs the name of the training; pass name=training.name")
         name = check_name(name) if name is not None else f"{before.name}-train-{secrets.token_hex(2)}"
-        directory = before.directory.parent / name
-        own_store = local_url(before.directory / "checkpoints")
-        stores, journals = (place.removesuffix(f"/{before.name}") for place in (before.store, before.journal))
+        places = before.places.of_sibling(name)
         settings = replace(
             before,
             optimizer=Enumeration(),
@@ -316,9 +315,9 @@ class _Again:
             target=None,
             workers=before.workers if workers is None else whole("workers", workers, least=1),
             name=name,
-            directory=directory,
-            journal=f"{journals}/{name}",
-            store=local_url(directory / "checkpoints") if before.store == own_store else f"{stores}/{name}",
+            directory=places.directory,
+            journal=places.journal,
+            store=places.store,
             resume=resume,
             points=(),
             earlier=(),

@@ -40,6 +40,7 @@ from maggy_like.worker.attempt import Attempt
 from maggy_like.worker.checkpoints import is_visible
 from maggy_like.worker.children import Child, ForkServerNursery, Nursery
 from maggy_like.worker.departures import Departures
+from maggy_like.worker.logplace import LogPlace
 from maggy_like.worker.output import TrialOutput
 from maggy_like.worker.pending import Pending
 from maggy_like.worker.spare import Spare
@@ -74,6 +75,7 @@ class Agent:
         self._context = context
         self._lifeline = lifeline
         self._nursery: Nursery = nursery or ForkServerNursery(task, context)
+        self._logs = LogPlace(task.logs)
         self._client = Client(task.address, task.server_key, context.keys)
         self._watch = Watch()
         self._spare = Spare()
@@ -204,7 +206,7 @@ class Agent:
             return  # the last trial's process still holds the GPU's memory
         self._pending = None
         self._spare.take()
-        self._attempt = attempt = Attempt(pending.assign, child, self._task)
+        self._attempt = attempt = Attempt(pending.assign, child, self._task, self._logs.folder)
         if child.output is not None and (output := attempt.output) is not None:
             self._watch.add(child.output, lambda: self._read_output(child, output))
         attempt.tell(pending.assign)
@@ -375,4 +377,5 @@ class Agent:
         for child in self._children():
             child.close()
         self._release()
+        self._logs.close()
         self._client.close()

@@ -46,6 +46,7 @@ class Attempt:
         assign: The assignment.
         child: Runs it.
         task: What the run is.
+        logs: Folder of this machine for the log file.
 
     Attributes:
         rank: The child's, where several workers run the attempt together.
@@ -55,11 +56,11 @@ class Attempt:
         is_unheard: Whether something that it said could not be passed on; then no end that it tells counts.
     """
 
-    def __init__(self, assign: Assign, child: Child, task: WorkerTask) -> None:
+    def __init__(self, assign: Assign, child: Child, task: WorkerTask, logs: str) -> None:
         self.assign = assign
         self.child = child
         self.rank = assign.place.rank if assign.place is not None and assign.place.world_size > 1 else None
-        self.output = TrialOutput(child.output, task.logs, assign.trial, self.rank or 0) if child.output else None
+        self.output = TrialOutput(child.output, logs, assign.trial, self.rank or 0) if child.output else None
         self.kill_at: float | None = None
         self.is_unheard = False
         self._patience = task.grace

@@ -45,7 +45,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
         sys_path: The driver's module search path; in a worker's child processes, their own.
         argv: The driver's command line, which a trial sees as its own.
         store: URL of the folder that holds the checkpoints.
-        logs: Folder for the trials' log files.
+        logs: Folder for the trials' log files, a path or a URL.
         isolation: ``process`` (a fresh child per trial), ``worker`` (one child for all), ``none``
             (the trial runs in the launching process itself).
         interval: Seconds between two batches of measurements.

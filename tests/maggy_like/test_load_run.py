@@ -16,7 +16,8 @@ import train_functions as fns
 
 from maggy_like import Experiment, Float, Reporter, Result, lagom, load_run
 from maggy_like.errors import ConfigError, JournalError, OptimizerError, UserError
-from maggy_like.places import RunPlaces, local_url
+from maggy_like.folders import local_url
+from maggy_like.places import RunPlaces
 from optimizers.base import History
 from optimizers.events import AttemptStarted, Event
 from optimizers.population import PBT

@@ -1,0 +1,181 @@
+"""Folders that are given as a path or as the URL of any fsspec file system: checked, joined, tried."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import uuid
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from maggy_like.errors import ConfigError
+from optimizers.names import did_you_mean
+
+Folder = Path | str
+"""A folder: a path of this machine, or a URL as text."""
+
+PROBE_PATIENCE = 60.0
+"""Seconds that a file system gets to answer before a run begins."""
+
+_WITH_BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+
+
+def within(folder: Folder, name: str) -> Folder:
+    """A folder or file in a folder."""
+    return folder / name if isinstance(folder, Path) else f"{folder}/{name}"
+
+
+def beside(folder: Folder, name: str) -> Folder:
+    """A folder in the same place."""
+    return within(parent_of(folder), name)
+
+
+def parent_of(folder: Folder) -> Folder:
+    """The folder around it."""
+    return folder.parent if isinstance(folder, Path) else folder.rpartition("/")[0]
+
+
+def name_of_folder(folder: Folder) -> str:
+    """Its last part."""
+    return folder.name if isinstance(folder, Path) else folder.rpartition("/")[2]
+
+
+def local_url(folder: Path) -> str:
+    """The URL by which fsspec knows a folder of this machine: as it is, since it reads no ``%20`` as a space."""
+    return f"file://{folder}"
+
+
+def url_of(folder: Folder) -> str:
+    """The URL by which fsspec knows a folder."""
+    return local_url(folder) if isinstance(folder, Path) else folder
+
+
+def local_path(folder: Folder) -> Path | None:
+    """The path of a folder of this machine (or one that it mounts); None where it is another file system's."""
+    if isinstance(folder, Path):
+        return folder
+    fs, path = url_to_fs(folder)
+    return Path(path) if isinstance(fs, LocalFileSystem) else None
+
+
+def is_in_memory(folder: Folder) -> bool:
+    """Whether a folder is in this process's memory, which no other process sees."""
+    return isinstance(folder, str) and isinstance(url_to_fs(folder)[0], MemoryFileSystem)
+
+
+def check_folder(argument: str, given: str | PathLike[str]) -> str:
+    """The path or URL of a folder as text, without a slash at its end.
+
+    Raises:
+        ConfigError: It is none, or a URL that fsspec would read as something else than was meant.
+    """
+    if not isinstance(given, str | PathLike) or not fspath(given).strip():
+        raise ConfigError(f"{argument} must be the path or URL of a folder, got {given!r}")
+    where = fspath(given)
+    if (found := _ONE_SLASH.match(where)) and found[1].lower() in fsspec.available_protocols():
+        rest = where[found.end() :]
+        meant = f"/dbfs/{rest}" if found[1] == "dbfs" else f"{found[1]}://{'/' * (found[1] == 'file')}{rest}"
+        raise ConfigError(f"{argument}={given!r} is neither a path nor a URL; pass the text {meant!r}")
+    if "://" not in where:
+        return where.rstrip("/") or where
+    _check_url(argument, where)
+    where = where.rstrip("/")
+    try:
+        url_to_fs(where)
+    except ImportError as error:
+        raise ConfigError(
+            f"{argument}={given!r} cannot be opened: a package is missing here ({error}); install it here and where "
+            "the workers run"
+        ) from error
+    except Exception as error:  # of whatever file system it is: some connect at once
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(f"{argument}={given!r} cannot be opened: {said}; use a URL that fsspec knows") from error
+    return where
+
+
+def _check_url(argument: str, url: str) -> None:
+    """Check that a URL names a plain folder."""
+    scheme, _, path = url.rpartition("://")
+    if "::" in scheme or "://" in scheme:
+        raise ConfigError(
+            f"{argument}={url!r} is a chain of file systems, and a cache or an archive does not show at once what "
+            f"others have written; pass {url.rpartition('::')[2]!r}"
+        )
+    if scheme not in (known := fsspec.available_protocols()) and (near := did_you_mean(scheme.lower(), known)):
+        raise ConfigError(f"{argument}={url!r} cannot be opened: fsspec knows no {scheme!r}{near}")
+    if url != url.strip():
+        raise ConfigError(f"{argument}={url!r} begins or ends with white space; leave it out")
+    if not path.strip("/"):
+        raise ConfigError(f"{argument}={url!r} names no folder; pass {scheme}://{'/' * (scheme == 'file')}NAME")
+    if found := re.search(r"[?*\[]", path):
+        raise ConfigError(
+            f"{argument}={url!r} has a {found[0]!r}, which begins a query or a pattern; name a plain folder, and give "
+            "credentials and options by the environment or by fsspec's configuration files"
+        )
+    if (plain := unquote(path)) != path:
+        raise ConfigError(
+            f"{argument}={url!r} has percent signs, which fsspec does not read; write {f'{scheme}://{plain}'!r}"
+        )
+    if ".." in path.split("/"):
+        raise ConfigError(f"{argument}={url!r} has '..', which an object store takes for a name; leave it out")
+    if scheme in ("file", "local") and not path.startswith("/"):
+        raise ConfigError(f"{argument}={url!r} is relative to the present folder; pass {f'{scheme}:///{path}'!r}")
+
+
+def probe(folder: str) -> None:
+    """Write, read and remove a small file in a run's folder: a place that is of no use is told before the run begins.
+
+    Raises:
+        ConfigError: One of them cannot be done, or not within :data:`PROBE_PATIENCE`.
+    """
+    failed: list[Exception] = []
+
+    def try_it() -> None:
+        try:
+            _write_and_read(folder)
+        except Exception as error:  # of whatever file system it is
+            failed.append(error)
+
+    trial = threading.Thread(target=try_it, name="maggy-probe", daemon=True)
+    trial.start()
+    trial.join(PROBE_PATIENCE)
+    if trial.is_alive():
+        raise ConfigError(
+            f"directory={parent_of(folder)!r} does not answer: no file could be written there in {PROBE_PATIENCE:g} s; "
+            "see that it can be reached from here, or pass another"
+        )
+    if failed:
+        error = failed[0]
+        said = " ".join(str(error).split())
+        raise ConfigError(
+            f"directory={parent_of(folder)!r} cannot be written and read ({type(error).__name__}: {said}); see to its "
+            "address and your credentials, or pass another"
+        ) from error
+
+
+def _write_and_read(folder: str) -> None:
+    fs, path = url_to_fs(folder)
+    file, content = f"{path}/.probe-{uuid.uuid4().hex}", uuid.uuid4().bytes
+    _write(fs, path, file, content)
+    try:
+        if fs.cat_file(file) != content:
+            raise OSError("what was written is not what is read")
+    finally:
+        with contextlib.suppress(Exception):  # some may write and not remove: a run can do without
+            fs.rm_file(file)
+
+
+def _write(fs: Any, folder: str, file: str, content: bytes) -> None:
+    protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+    if not protocols & _WITH_BUCKETS:  # there, folders need not be made, and a bucket must not
+        fs.makedirs(folder, exist_ok=True)
+    fs.pipe_file(file, content)
