@@ -141,6 +141,11 @@ class Driver:
         self._posted.append(event)
         self._server.wake()
 
+    def expect_no_more(self) -> None:
+        """Wait for no worker that has not come yet: there is none."""
+        self._workers = 0
+        self._server.wake()
+
     def release(self) -> None:
         """Leave without waiting for workers that have not said goodbye."""
         self._released = True

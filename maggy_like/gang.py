@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from maggy_like.display.base import LogLine
 from maggy_like.driver import Driver
-from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.engines.base import Engine, EngineRun, EngineStopped
 from maggy_like.errors import EngineError
 from maggy_like.experiment.inputs import StopRequested, WorkerId, WorkerLost
 from maggy_like.worker.task import KeyPair, WorkerTask
@@ -93,13 +93,24 @@ class Gang:
                     run.cancel()
         for run in list(self._runs):
             reason = run.poll()
-            if reason is not None and not driver.has_ended:
+            if reason is not None and run.stopped_by:
+                self._was_stopped(run, driver)
+            elif reason is not None and not driver.has_ended:
                 self._take_down(run, reason or "it left before the search was over", driver)
         if self._runs:
             self._manned = time.monotonic()
+        elif driver.has_ended:
+            driver.expect_no_more()
         for vacancy in list(self._vacancies):
             if time.monotonic() >= vacancy.due and not driver.has_ended:
                 self._fill(vacancy, driver)
+
+    def _was_stopped(self, run: EngineRun, driver: Driver) -> None:
+        """Somebody ended a run from outside: that ends the search, and its dead workers are not waited for."""
+        self._runs.remove(run)
+        driver.post(StopRequested("cancelled", by=run.stopped_by))  # first: nothing is held against what they ran
+        for index in run.indexes:
+            driver.post(WorkerLost(WorkerId(index, run.epoch), run.stopped_by))
 
     def _take_down(self, run: EngineRun, reason: str, driver: Driver) -> None:
         """A run ended too early: its places are vacant."""
@@ -135,6 +146,9 @@ class Gang:
                     driver.lines.append(LogLine(None, f"{vacancy}: launched again"))
                 return
             lack = f"{wanted} slot{'s' * (wanted != 1)} of engine={self._engine.name!r}, which has {max(0, free)} free"
+        except EngineStopped as error:
+            driver.post(StopRequested("cancelled", by=str(error)))
+            return
         except EngineError as error:
             driver.post(StopRequested("error", EngineError(f"{vacancy} cannot be launched again: {error}")))
             return

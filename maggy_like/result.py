@@ -43,8 +43,9 @@ class Result:
             value, or where there are several objectives (see ``pareto``) or an ablation.
         objective: Name of the optimised metric; of the first, where there are several.
         direction: ``max`` or ``min``.
-        ending: ``completed``, ``timeout``, ``target`` (a trial has it), ``interrupted`` or ``stopped``; ``error`` in an
-            error's result; of :func:`~maggy_like.load_run` also ``running`` and ``killed``.
+        ending: ``completed``, ``timeout``, ``target`` (a trial has it), ``interrupted``, ``stopped`` or ``cancelled``
+            (from outside: somebody cancelled its Spark jobs, or stopped the Spark session); ``error`` in an error's
+            result; of :func:`~maggy_like.load_run` also ``running`` and ``killed``.
         seconds: Wall time.
         directory: Where the run's logs are, and unless others were named its journal and checkpoints: a path, or a URL
             where one was given.

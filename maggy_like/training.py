@@ -180,9 +180,9 @@ def _answer(machine: StateMachine, settings: Settings) -> Any:
     if machine.ending == "interrupted":
         raise KeyboardInterrupt
     if trial.state is not TrialState.COMPLETED:
-        raise TrainingError(
-            f"it was {machine.ending} before it returned; run(..., name={settings.name!r}, resume=True) goes on with it"
-        )
+        by = f" ({machine.stopped_by})" if machine.stopped_by else ""
+        again = f"run(..., name={settings.name!r}, resume=True) goes on with it"
+        raise TrainingError(f"it was {machine.ending}{by} before it returned; {again}")
     return read_answer(settings.store)
 
 

@@ -119,7 +119,7 @@ def is_over(snapshot: Snapshot) -> bool:
 def way_on(snapshot: Snapshot) -> str:
     """How to resume a run that was cut off; empty for one that goes on, or is complete."""
     done = snapshot.training is not None and snapshot.training.state is TrialState.COMPLETED
-    if snapshot.phase not in ("interrupted", "stopped", "timeout") or done:
+    if snapshot.phase not in ("interrupted", "cancelled", "stopped", "timeout") or done:
         return ""
     return f"pass name={clean(snapshot.name)!r}, resume=True to go on with it"
 

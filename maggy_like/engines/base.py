@@ -9,6 +9,10 @@ from maggy_like.errors import EngineError
 from maggy_like.worker.task import Isolation, KeyPair, WorkerTask
 
 
+class EngineStopped(EngineError):
+    """What an engine's workers run in was stopped from outside, on purpose."""
+
+
 class EngineRun(ABC):
     """Some workers that were launched together, and fall together.
 
@@ -16,9 +20,12 @@ class EngineRun(ABC):
         indexes: Their places in the gang.
         epoch: Their incarnation.
         is_hopeless: Whether they ended for a cause that another launch would meet again.
+        stopped_by: Who ended them from outside, on purpose, once :meth:`poll` says that they ended: the user of a Spark
+            cluster who cancelled their job, say. Empty where nobody did, and where :meth:`cancel` did.
     """
 
     is_hopeless = False
+    stopped_by = ""
 
     def __init__(self, indexes: Sequence[int], epoch: int) -> None:
         self.indexes = tuple(indexes)

@@ -151,10 +151,12 @@ class StopRequested:
 
     Attributes:
         error: Raise this in the caller, if given.
+        by: Who stopped it, for the reader, where that was not the caller.
     """
 
     reason: str
     error: Exception | None = None
+    by: str = ""
 
 
 TrialMessage = Reported | Checkpointed | Waiting | Opened | Held | Finished

@@ -79,6 +79,7 @@ class StateMachine:
     Attributes:
         ending: Why the search ended: ``completed`` or the reason it was stopped for; None before.
         error: What ``lagom`` must raise, if anything.
+        stopped_by: Who stopped it from outside; empty where nobody did.
         stale: Messages of lost incarnations or past attempts that were ignored.
     """
 
@@ -104,6 +105,7 @@ class StateMachine:
         self._roster = Roster()
         self.ending: str | None = None
         self.error: Exception | None = None
+        self.stopped_by = ""
         self.stale = 0
         self._proposals = Proposals(study, workers // width)
         self._attempts = Attempts(study, max_attempts, workers, keep, AlikeFailures(alike, expected, NO_FAULT))
@@ -178,7 +180,7 @@ class StateMachine:
             case SuggestionReady():
                 self._suggested(event)
             case StopRequested():
-                self._end_search(event.reason, event.error)
+                self._stop(event)
             case WorkerJoined():
                 self._joined(event)
             case WorkerLost(worker=known, reason=reason, with_gang=with_gang):
@@ -429,6 +431,12 @@ class StateMachine:
         elif not self._proposals.has_more and self._closing_promotion() is None:
             error = self._attempts.alike.error(self.study.size)
             self._end_search("completed" if error is None else "error", error)
+
+    def _stop(self, event: StopRequested) -> None:
+        if event.by and self.ending is None:
+            self.stopped_by = event.by
+            self._out.append(Show(f"stopped from outside: {event.by}"))
+        self._end_search(event.reason, event.error)
 
     def _end_search(self, reason: str, error: Exception | None) -> None:
         """No further trials; what runs is stopped. A training follows, if one is planned."""

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -19,6 +19,9 @@ ANOTHER_PYTHON = (
     "make the session with maggy_like.spark_session(), or set PYSPARK_PYTHON={} before it starts (on a cluster, the "
     "path of the same Python there)"
 )
+
+# Java exits so after SIGHUP, SIGINT and SIGTERM, having stopped its SparkContext before.
+_SHUT_DOWN = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 
 EXIT_PATIENCE = 5.0
 """Seconds that a Java process which does not answer any more gets to be gone."""
@@ -38,7 +41,19 @@ def cause_of(text: str) -> str:
     return " ".join(lines[:3])
 
 
-def java_end(session: SparkSession) -> str | None:
+class JavaEnd(NamedTuple):
+    """How a session's Java process ended.
+
+    Attributes:
+        text: In words.
+        was_shut_down: Whether it was asked to end, and did so in order.
+    """
+
+    text: str
+    was_shut_down: bool = False
+
+
+def java_end(session: SparkSession) -> JavaEnd | None:
     """How the Java process of a classic session ended; None while it answers, and of a session that was stopped."""
     context = session.sparkContext
     try:
@@ -51,17 +66,18 @@ def java_end(session: SparkSession) -> str | None:
         return None
     process = getattr(context._gateway, "proc", None)
     if process is None:  # spark-submit started it, and this process from it
-        return "the Spark application's Java process does not answer any more"
+        return JavaEnd("the Spark application's Java process does not answer any more")
     try:
         status = process.wait(EXIT_PATIENCE)
     except subprocess.TimeoutExpired:
-        return f"the Spark application's Java process (pid {process.pid}) does not answer any more"
+        return JavaEnd(f"the Spark application's Java process (pid {process.pid}) does not answer any more")
     if status < 0:
         name = signal.Signals(-status).name
         how = f"killed by {name}" + (", as the kernel does where memory is short" if name == "SIGKILL" else "")
     else:
         how = f"exit status {status}"
-    return f"the Spark application's Java process (pid {process.pid}) is gone: {how}"
+    told = f"the Spark application's Java process (pid {process.pid}) is gone: {how}"
+    return JavaEnd(told, status in _SHUT_DOWN)
 
 
 def check_python(program: str) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from maggy_like.engines.base import EngineRun
-from maggy_like.spark.failures import ANOTHER_PYTHON, cause_of, java_end
+from maggy_like.spark.failures import ANOTHER_PYTHON, JavaEnd, cause_of, java_end
 from maggy_like.spark.kinds import is_classic
 from maggy_like.spark.member import TOO_FEW_PARTITIONS, gang_member
+from maggy_like.spark.outside import SESSION_STOPPED, cancelled_by, is_stopped
 from maggy_like.spark.progress_bar import hidden_progress_bar
 from maggy_like.worker.task import KeyPair, WorkerTask
 
@@ -42,6 +43,7 @@ class SparkRun(EngineRun):
         self._keys = tuple(keys)
         self._profile = profile
         self._ended: str | None = None
+        self._is_cancelled = False
         self._canceller: threading.Thread | None = None
         self._thread = InheritableThread(self._collect, session=session)
         self._thread.daemon = True
@@ -53,6 +55,7 @@ class SparkRun(EngineRun):
     def cancel(self) -> None:
         if not self._thread.is_alive():
             return
+        self._is_cancelled = True
         if is_classic(self._session):
             with contextlib.suppress(Exception):  # of a session whose JVM is gone, and the workers with it
                 self._session.sparkContext.cancelJobsWithTag(self._tag)
@@ -92,14 +95,28 @@ class SparkRun(EngineRun):
                 member = gang_member(self._task, self.epoch)
                 self._places().mapInArrow(member, "worker bigint", barrier=True, profile=self._profile).collect()
         except Exception as error:  # the job failed or was cancelled; the driver decides what follows
-            self._ended = self._explain(error)
+            text = str(error)
+            gone = java_end(self._session) if is_classic(self._session) else None
+            self.stopped_by = self._stopped_by(text, gone)
+            self._ended = self.stopped_by or self._explain(text, gone)
 
-    def _explain(self, error: Exception) -> str:
+    def _stopped_by(self, text: str, gone: JavaEnd | None) -> str:
+        """Who ended the job, if it was not :meth:`cancel`.
+
+        A classic session names the tag by which a job was cancelled; Connect does not tell one cancel from another.
+        """
+        if gone is not None:
+            return gone.text if gone.was_shut_down else ""
+        by = SESSION_STOPPED if is_stopped(self._session) else cancelled_by(text)
+        is_ours = self._is_cancelled and (self._tag in by or not is_classic(self._session))
+        return "" if is_ours else by
+
+    def _explain(self, text: str, gone: JavaEnd | None) -> str:
         """Why the job ended; notes whether another would end in the same way."""
-        if is_classic(self._session) and (gone := java_end(self._session)) is not None:
+        if gone is not None:
             self.is_hopeless = True
-            return f"{gone}; start this Python process anew"
-        cause = cause_of(str(error))
+            return f"{gone.text}; start this Python process anew"
+        cause = cause_of(text)
         if cause.startswith(("ModuleNotFoundError", "ImportError")) or "PYTHON_VERSION_MISMATCH" in cause:
             self.is_hopeless = True
             cause += f"; the Spark workers run another Python: {ANOTHER_PYTHON.format(sys.executable)}"

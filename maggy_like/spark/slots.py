@@ -7,8 +7,9 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from maggy_like.errors import EngineError
+from maggy_like.engines.base import EngineStopped
 from maggy_like.spark.kinds import is_classic
+from maggy_like.spark.outside import SESSION_STOPPED
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
@@ -38,7 +39,7 @@ class Slots:
         """How many there are now; None where the session cannot tell.
 
         Raises:
-            EngineError: The session was stopped.
+            EngineStopped: The session was stopped.
         """
         context = self._java_context()
         if context is None:
@@ -97,5 +98,5 @@ class Slots:
             return None
         context = self._session.sparkContext._jsc
         if context is None or context.sc().isStopped():
-            raise EngineError("the Spark session was stopped; make a new one with maggy_like.spark_session()")
+            raise EngineStopped(f"{SESSION_STOPPED}; make a new one with maggy_like.spark_session()")
         return context.sc()

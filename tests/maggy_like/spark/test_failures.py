@@ -57,43 +57,6 @@ def test_a_java_process_that_is_killed_ends_the_search_at_once_and_is_named(run_
     assert int(said["trials"]) >= 1
 
 
-STOPPED = """
-import threading
-from pathlib import Path
-from maggy_like import Float, lagom, spark_session
-from maggy_like.errors import EngineError
-from optimizers.events import Measured
-
-spark = spark_session("local[2]")
-
-def train(x, reporter):
-    import time
-    for step in range(1, reporter.budget + 1):
-        reporter.report(score=x, step=step)
-        time.sleep(0.05)
-
-stopper = threading.Thread(target=spark.stop)
-
-def on_event(event):
-    if isinstance(event, Measured) and not stopper.ident:
-        stopper.start()
-
-try:
-    lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=4, max_budget=100_000, directory=Path("runs"),
-          progress="plain", callbacks=[on_event])
-except EngineError as error:
-    print(error)
-"""
-
-
-@pytest.mark.spark
-def test_a_session_that_is_stopped_meanwhile_is_called_that(run_script: Any) -> None:
-    done = run_script(STOPPED)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "the Spark session was stopped; make a new one with maggy_like.spark_session()" in done.stdout
-    assert "does not answer" not in done.stdout
-
-
 @pytest.fixture
 def another_python(tmp_path: Path) -> str:
     """A Python of another minor version, as far as anybody asks it."""
@@ -133,7 +96,7 @@ def test_the_same_version_elsewhere_will_do(tmp_path: Path) -> None:
 def test_another_python_on_a_cluster_is_told_at_the_first_failure(error: str) -> None:
     run = SparkRun.__new__(SparkRun)
     run._session = SimpleNamespace()  # type: ignore[assignment]
-    said = run._explain(RuntimeError(error))
+    said = run._explain(error, None)
     assert run.is_hopeless
     assert f"set PYSPARK_PYTHON={sys.executable}" in said
 

@@ -1,0 +1,71 @@
+"""Tells a Spark job that somebody cancelled from one that failed, by what Spark says of its end."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from maggy_like.spark.kinds import is_classic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SESSION_STOPPED = "the Spark session was stopped"
+
+# Spark 4: "[SPARK_JOB_CANCELLED] Job 3 cancelled part of cancelled job group x SQLSTATE: XXKDA"; before, and where the
+# session is stopped, without the condition. A failure reads "Job aborted due to stage failure: ...".
+_CANCELLED = re.compile(
+    r"(?:^|: |\) |\] )(?:\[SPARK_JOB_CANCELLED\] )?Job (\d+) cancell?ed\b[ :]*(.*?)\s*(?:SQLSTATE: \w+)?\s*$"
+)
+_INTERRUPTED = re.compile(r"\[OPERATION_CANCELL?ED\]")
+# Connect's server lets go of a session that its client has stopped; the client may have closed its channel before.
+_CLOSED = re.compile(r"\[INVALID_HANDLE\.SESSION_CLOSED\]|^Cannot invoke RPC")
+# A standalone Master whose user killed the application. "FAILED" instead: its executors failed too often.
+_KILLED = re.compile(r"Master removed our application: KILLED")
+
+_REASONS = (
+    (re.compile(r"^(?:as )?part of cancelled job group (.+)$"), "job {job} was cancelled with its job group {what!r}"),
+    (re.compile(r"^(?:as )?part of cancelled job tags? (.+)$"), "job {job} was cancelled with its job tag {what!r}"),
+    (re.compile(r"^as part of cancellation of all jobs()$"), "all jobs of the Spark application were cancelled"),
+    (re.compile(r"^because SparkContext was shut down()$"), SESSION_STOPPED),
+    (re.compile(r"^()$"), "job {job} was cancelled"),
+    (re.compile(r"^(?:because )?(.+)$"), "job {job} was cancelled: {what}"),
+)
+
+
+def cancelled_by(text: str) -> str:
+    """Who cancelled the job that ended so; empty where nobody did.
+
+    Args:
+        text: The error of the job, as pyspark gives it.
+    """
+    for line in _messages(text):
+        if (match := _CANCELLED.search(line)) is not None:
+            return _told(match[1], match[2])
+        if _INTERRUPTED.search(line):
+            return "its Spark Connect operation was interrupted"
+        if _CLOSED.search(line):
+            return SESSION_STOPPED
+        if _KILLED.search(line):
+            return "the Spark application was killed"
+    return ""
+
+
+def is_stopped(session: SparkSession) -> bool:
+    """Whether somebody called ``stop()`` on a session, in this process."""
+    if is_classic(session):
+        return session.sparkContext._jsc is None
+    return bool(session.is_stopped)  # type: ignore[attr-defined]
+
+
+def _messages(text: str) -> list[str]:
+    """The first lines of an error, which are Spark's own: what follows may be of a function, and say anything."""
+    head = re.split(r"\n\s*at |\n\s*\n|Traceback \(most recent call last\)", text, maxsplit=1)[0]
+    return [line.strip() for line in head.splitlines()[:3]]
+
+
+def _told(job: str, reason: str) -> str:
+    for pattern, words in _REASONS:
+        if (match := pattern.search(reason)) is not None:
+            return words.format(job=job, what=match[1])
+    raise AssertionError(reason)
