@@ -64,6 +64,7 @@ def lagom(
     workers_per_trial: int = 1,
     train_best: bool | int = False,
     min_workers: int | None = None,
+    max_workers: int | None = None,
     keep_checkpoints: int = 2,
     ablation: AblationStudy | None = None,
     design: DesignName = "leave_one_out",
@@ -110,7 +111,8 @@ def lagom(
         mode: ASHA and its kin: ``"promotion"`` pauses trials and runs the best on from their checkpoints;
             ``"stopping"`` decides once at each rung. By default promotion if ``train_fn`` both
             saves and restores checkpoints, stopping otherwise.
-        workers: Size of the gang; by default all slots of the engine.
+        workers: Size of the gang; by default all slots of the engine. On a Spark cluster with dynamic allocation the
+            gang begins with what there is, and grows as executors come.
         engine: ``"local"`` (processes of this machine), ``"spark"``, ``"inline"`` (one worker in
             this process, for a debugger), or ``"auto"``: Spark where a session is active.
         seed: Source of all randomness of the search; the same seed proposes the same sequence. Of an ablation it is
@@ -152,6 +154,9 @@ def lagom(
             :attr:`Result.training`.
         min_workers: How many workers will do. Lost ones that do not come back within 30 s are no longer waited for
             then, and the training goes on from its checkpoint with fewer; :meth:`Reporter.prepare` keeps the batch.
+        max_workers: How many workers there may be where ``workers`` is not given. By default all slots of the engine;
+            with dynamic allocation as many as ``n_trials`` and ``spark.dynamicAllocation.maxExecutors`` have a use for,
+            and no more than 64.
         keep_checkpoints: How many of a trial's newest checkpoints to keep, beside that of its best value.
         ablation: Study what the parts of the training are worth, instead of searching: every variant of the study runs
             with several seeds, and :attr:`Result.ablation` has the answer. Besides, ``train_fn`` takes ``variant``,
@@ -247,6 +252,7 @@ def lagom(
         workers_per_trial=workers_per_trial,
         train_best=train_best,
         min_workers=min_workers,
+        max_workers=max_workers,
         keep_checkpoints=keep_checkpoints,
     )
     settings = replace(settings, failures=read_policy(failures))

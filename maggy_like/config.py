@@ -55,6 +55,7 @@ class Settings:
         train_config: With which configuration, if not the best.
         variants: Those of an ablation, described; trials are compared in groups then, and none of them is the best.
         min_workers: How many workers will do; None for all.
+        max_workers: How many there may be where ``workers`` is None; None for what the engine has.
         keep_checkpoints: How many of an attempt's newest states to keep.
         directory: The run's folder: a path, or a URL where one was given.
         journal: The folder of the run's journal, a path or a URL.
@@ -88,6 +89,7 @@ class Settings:
     workers_per_trial: int
     train_steps: int
     min_workers: int | None
+    max_workers: int | None
     keep_checkpoints: int
     hints: tuple[str, ...]
     failures: FailurePolicy = field(default_factory=FailurePolicy)
@@ -139,6 +141,7 @@ def check_settings(
     workers_per_trial: int,
     train_best: bool | int,
     min_workers: int | None,
+    max_workers: int | None,
     keep_checkpoints: int,
 ) -> Settings:
     """Check each argument of ``lagom`` and fill in what was not given.
@@ -205,6 +208,7 @@ def check_settings(
         workers_per_trial=check_width(workers_per_trial, workers),
         train_steps=check_training(train_best, max_budget, directions),
         min_workers=check_least(min_workers, workers, workers_per_trial),
+        max_workers=check_most(max_workers, workers, workers_per_trial, min_workers),
         keep_checkpoints=whole("keep_checkpoints", keep_checkpoints, least=1),
         hints=tuple(filter(None, (reach_hint(made, problem), *direction_hints(metrics, directions, direction), told))),
     )
@@ -276,6 +280,23 @@ def check_least(min_workers: int | None, workers: int | None, workers_per_trial:
             f"pass {workers_per_trial} or more"
         )
     return least
+
+
+def check_most(
+    max_workers: int | None, workers: int | None, workers_per_trial: int, min_workers: int | None
+) -> int | None:
+    """How many workers there may be."""
+    if max_workers is None:
+        return None
+    most = whole("max_workers", max_workers, least=1)
+    if workers is not None:
+        raise ConfigError(
+            f"workers={workers} says how many there are, and max_workers={most} how many there may be; leave one out"
+        )
+    for name, needed in (("workers_per_trial", workers_per_trial), ("min_workers", min_workers or 1)):
+        if needed > most:
+            raise ConfigError(f"{name}={needed} is more than max_workers={most}; pass max_workers={needed} or more")
+    return most
 
 
 def check_training(train_best: bool | int, max_budget: int, directions: Sequence[Direction | None]) -> int:

@@ -77,14 +77,15 @@ class Driver:
         server: The wire.
         journal: Where events go before anything that depends on them is sent.
         base: What stays the same in every snapshot.
-        workers: Size of the gang: that many must come, and leave, before the driver is done.
+        workers: That many must come, and leave, before the driver is done: all of a gang, unless it grows.
         keep: Takes what a function that is no training returned; None where there is only training.
         timeout: Seconds that the search may take.
 
     Attributes:
         done: Set when the search is over and every worker has left, or the driver failed.
         error: Why the driver itself failed, if it did.
-        ready: Workers that got ready for trials, lost ones included.
+        met: Workers that introduced themselves, lost ones included.
+        ready: Those of them that got ready for trials.
         lines: Log lines for the display.
         events: The journal's events, for callbacks.
         replacements: Lost workers that the engine must replace.
@@ -104,6 +105,7 @@ class Driver:
     ) -> None:
         self.done = threading.Event()
         self.error: BaseException | None = None
+        self.met: set[WorkerId] = set()
         self.ready: set[WorkerId] = set()
         self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
         self.events: SimpleQueue[Event] = SimpleQueue()
@@ -257,6 +259,7 @@ class Driver:
                 self._server.send(worker, Beat())
                 return WorkerSeen(worker)
             case Hello(host=host, accelerators=accelerators, store_visible=visible):
+                self.met.add(worker)
                 return WorkerJoined(worker, host, tuple(accelerators), visible)
             case Ready():
                 self.ready.add(worker)

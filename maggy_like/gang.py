@@ -10,7 +10,7 @@ from maggy_like.display.base import LogLine
 from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine, EngineRun, EngineStopped
 from maggy_like.errors import EngineError
-from maggy_like.experiment.inputs import StopRequested, WorkerId, WorkerLost
+from maggy_like.experiment.inputs import StopRequested, WorkerId, WorkerLeaving, WorkerLost
 from maggy_like.worker.task import KeyPair, WorkerTask
 
 MAX_FUTILE_LAUNCHES = 3
@@ -27,6 +27,9 @@ SLOT_POLL = 0.2
 
 SHRINK_PATIENCE = 20.0
 """Seconds that places wait for slots before those that have one are launched without the others, if that will do."""
+
+GROWTH_PATIENCE = 600.0
+"""Seconds that a gang which grows waits for as many workers as a trial needs before the search ends."""
 
 TELL_AFTER = 2.0
 """Seconds of waiting after which the reader is told."""
@@ -62,12 +65,16 @@ class Gang:
     row), or there has been no worker at all for :data:`SLOT_PATIENCE`. While some workers run, the places of
     the others wait for as long as it takes.
 
+    On an elastic engine all places are launched at once, and those without a slot wait inside the engine until it has
+    one: their workers join late. Only as many as a trial needs are waited for, for :data:`GROWTH_PATIENCE`.
+
     Args:
         engine: Provides the slots.
         task: What the run is.
         admit: Lets an incarnation of a worker in; gives its key pair.
         size: How many workers.
-        least: How many will do, where there are no slots for all of them any more.
+        least: How many will do, where there are no slots for all of them any more; on an elastic engine, how many a
+            trial needs.
         logs: Folder for the agents' own output.
     """
 
@@ -81,8 +88,10 @@ class Gang:
         self._logs = logs
         self._runs: list[EngineRun] = self._launch(range(size), 0)
         self._vacancies: list[Vacancy] = []
+        self._told_to_leave: set[WorkerId] = set()
         self._futile = dict.fromkeys(range(size), 0)
-        self._manned = time.monotonic()  # when some worker ran last
+        self._manned = time.monotonic()  # when some worker ran last; on an elastic engine, as many as will do
+        self._in_row = self._were_ready = 0  # launches of any place in a row that came to nothing; workers before
 
     def attend(self, driver: Driver) -> None:
         """Replace what has fallen, as far as there are slots; tell the driver of it. Returns at once."""
@@ -91,15 +100,11 @@ class Gang:
             for run in self._runs:
                 if lost.index in run.indexes and lost.epoch == run.epoch:
                     run.cancel()
+        self._engine.attend(self._runs)
         for run in list(self._runs):
-            reason = run.poll()
-            if reason is not None and run.stopped_by:
-                self._was_stopped(run, driver)
-            elif reason is not None and not driver.has_ended:
-                self._take_down(run, reason or "it left before the search was over", driver)
-        if self._runs:
-            self._manned = time.monotonic()
-        elif driver.has_ended:
+            self._look_at(run, driver)
+        self._await(driver)
+        if driver.has_ended and not self._runs:
             driver.expect_no_more()
         for vacancy in list(self._vacancies):
             if time.monotonic() >= vacancy.due and not driver.has_ended:
@@ -112,19 +117,62 @@ class Gang:
         for index in run.indexes:
             driver.post(WorkerLost(WorkerId(index, run.epoch), run.stopped_by))
 
+    def _look_at(self, run: EngineRun, driver: Driver) -> None:
+        """See whether a run's workers have come, are to leave, or are gone."""
+        workers = [WorkerId(index, run.epoch) for index in run.indexes]
+        run.has_come = run.has_come or any(worker in driver.met for worker in workers)
+        if run.leaving and not driver.has_ended:
+            for worker in workers:
+                if worker not in self._told_to_leave:
+                    self._told_to_leave.add(worker)
+                    driver.post(WorkerLeaving(worker, run.leaving))
+        reason = run.poll()
+        if reason is not None and run.stopped_by:
+            self._was_stopped(run, driver)
+        elif reason is not None and not driver.has_ended:
+            run.with_node = run.with_node or bool(run.leaving and not reason)
+            self._take_down(run, reason or run.leaving or "it left before the search was over", driver)
+
+    def _await(self, driver: Driver) -> None:
+        """End a search on an elastic engine for which too few workers come."""
+        now = time.monotonic()
+        if not self._engine.is_elastic:
+            self._manned = now if self._runs else self._manned
+            return
+        there = live_workers(driver)
+        if there >= self._least:
+            self._manned = now
+        elif now - self._manned > GROWTH_PATIENCE and not driver.has_ended:
+            self._manned = now
+            what = f"{self._least} worker{'s' * (self._least != 1)}"
+            message = f"engine={self._engine.name!r} had {there} of the {what} that a trial needs for"
+            why = f"{GROWTH_PATIENCE:g} s, though it was asked for {len(self._futile)}; see what its cluster grants"
+            driver.post(StopRequested("error", EngineError(f"{message} {why}")))
+
+    def _is_unusable(self, driver: Driver) -> bool:
+        """Whether launch after launch comes to nothing, everywhere."""
+        if not self._engine.is_elastic:
+            return min(self._futile.values()) >= MAX_FUTILE_LAUNCHES
+        if len(driver.ready) > self._were_ready or live_workers(driver):
+            self._in_row, self._were_ready = 0, len(driver.ready)
+        at_a_time = max(1, min(len(self._futile), self._engine.slots() or 1))
+        return self._in_row >= MAX_FUTILE_LAUNCHES * at_a_time
+
     def _take_down(self, run: EngineRun, reason: str, driver: Driver) -> None:
         """A run ended too early: its places are vacant."""
         self._runs.remove(run)
         workers = [WorkerId(index, run.epoch) for index in run.indexes]
         was_ready = any(worker in driver.ready for worker in workers)
         for worker in workers:
-            driver.post(WorkerLost(worker, reason, with_gang=len(workers) > 1))
+            driver.post(WorkerLost(worker, reason, with_gang=len(workers) > 1, with_node=run.with_node))
             self._futile[worker.index] = 0 if was_ready else self._futile[worker.index] + 1
         now = time.monotonic()
         futile = self._futile[run.indexes[0]]
         vacancy = Vacancy(run.indexes, run.epoch + 1, now, now + min(MAX_PAUSE, futile / 2))
-        if run.is_hopeless or min(self._futile.values()) >= MAX_FUTILE_LAUNCHES:
-            times = "" if run.is_hopeless else f" {futile} times in a row before any was ready"
+        self._in_row += not was_ready
+        if run.is_hopeless or self._is_unusable(driver):
+            many = f", as {self._in_row} launches in a row," if self._engine.is_elastic else f" {futile} times in a row"
+            times = "" if run.is_hopeless else f"{many} before any was ready"
             driver.post(StopRequested("error", EngineError(f"{vacancy} failed{times}: {reason}")))
         else:
             self._vacancies.append(vacancy)
@@ -135,7 +183,7 @@ class Gang:
         try:
             slots = self._engine.slots()
             running = sum(len(run.indexes) for run in self._runs)
-            free = wanted if slots is None else slots - running
+            free = wanted if slots is None or self._engine.is_elastic else slots - running
             if 0 < free < wanted and running + free >= self._least and waited > SHRINK_PATIENCE:
                 vacancy = self._split(vacancy, free, driver)
                 wanted = free
@@ -183,7 +231,10 @@ class Gang:
             driver.post(StopRequested("error", EngineError(message)))
 
     def leave(self, timeout: float) -> None:
-        """End all workers: by themselves within ``timeout`` seconds, else by force."""
+        """End all workers: by themselves within ``timeout`` seconds, else by force, as those that never came."""
+        for run in self._runs:
+            if not run.has_come:
+                run.cancel()
         deadline = time.monotonic() + timeout
         for run in self._runs:
             if not run.wait(max(0.0, deadline - time.monotonic())):
@@ -192,3 +243,8 @@ class Gang:
         for run in self._runs:
             while not run.wait(0.5) and time.monotonic() < deadline:
                 run.cancel()  # again: a Spark job that was only being submitted could not hear it
+
+
+def live_workers(driver: Driver) -> int:
+    """How many workers the driver knows that have not left."""
+    return sum(worker.state not in ("gone", "lost") for worker in driver.snapshot.workers)

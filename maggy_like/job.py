@@ -17,7 +17,7 @@ from maggy_like.display import Display
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine
-from maggy_like.errors import ConfigError, EngineError, JournalError, JournalLostError
+from maggy_like.errors import ConfigError, JournalError, JournalLostError
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.finale import TrainingPlan
 from maggy_like.experiment.inputs import StopRequested
@@ -32,6 +32,7 @@ from maggy_like.resume import open_journal
 from maggy_like.rpc.server import Server
 from maggy_like.scratch import OutputFolder
 from maggy_like.sequences import listed
+from maggy_like.size import gang_size, least_workers, size_hints
 from maggy_like.watch import Callback, run_search
 from maggy_like.worker.task import WorkerTask
 from optimizers.study import Study
@@ -122,7 +123,7 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
     settings, engine = job.settings, job.engine
     size = gang_size(settings, engine)
     started = time.monotonic()
-    machine = _machine(settings, size)
+    machine = _machine(settings, size, grows=engine.is_elastic)
     study = machine.study
     in_process = study.optimizer.adaptive and engine.isolation != "none"
     proposer = ProcessProposer(study) if in_process else DirectProposer(study)
@@ -156,11 +157,13 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
                 server,
                 journal,
                 _first_snapshot(settings),
-                size,
+                0 if engine.is_elastic else size,
                 keep=job.keep,
                 timeout=settings.timeout,
             )
-            driver.lines.extend(LogLine(None, hint) for hint in (*_hints(settings, engine, size), *told))
+            driver.lines.extend(
+                LogLine(None, hint) for hint in (*settings.hints, *size_hints(settings, engine, size), *told)
+            )
             if job.handle is not None:
                 job.handle.attach(lambda: driver.post(StopRequested("stopped")))
             run_search(
@@ -169,7 +172,7 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
                 task,
                 server.admit,
                 size,
-                least=settings.min_workers or size,
+                least=least_workers(settings, engine, size),
                 logs=str(output.path),
                 display=job.display,
                 callbacks=job.callbacks,
@@ -209,7 +212,7 @@ def _end(journal: Journal, status: RunStatus) -> JournalLostError | None:
     return None
 
 
-def _machine(settings: Settings, size: int) -> StateMachine:
+def _machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
     study = Study(
         settings.space,
         settings.optimizer,
@@ -233,33 +236,11 @@ def _machine(settings: Settings, size: int) -> StateMachine:
         training=plan,
         keep=settings.keep_checkpoints,
         max_attempts=settings.max_attempts,
-        alike=settings.failures.enough(size // settings.workers_per_trial),
+        alike=settings.failures.enough if grows else settings.failures.enough(size // settings.workers_per_trial),
         expected=settings.failures.names,
         trial_timeout=settings.trial_timeout,
         target=settings.target,
     )
-
-
-def gang_size(settings: Settings, engine: Engine) -> int:
-    """How many workers to launch.
-
-    Raises:
-        EngineError: More are needed than there are slots.
-    """
-    if settings.workers is not None:
-        engine.require(settings.workers)
-        return settings.workers
-    size = engine.default_workers()
-    if settings.n_trials is not None and not settings.train_steps:
-        size = min(size, settings.n_trials * settings.workers_per_trial)
-    for name in ("workers_per_trial", "min_workers"):
-        if (getattr(settings, name) or 1) > size:
-            mend = "use engine='local'" if engine.name == "inline" else "pass workers=N, or give the engine more slots"
-            raise EngineError(
-                f"{name}={getattr(settings, name)}, but engine={engine.name!r} has {size} worker{'s' * (size > 1)} by "
-                f"default; {mend}"
-            )
-    return size
 
 
 def check_reach(settings: Settings, engine: Engine) -> None:
@@ -273,17 +254,6 @@ def check_reach(settings: Settings, engine: Engine) -> None:
             f"directory={parent_of(settings.directory)!r} is in this process's memory, which no worker sees; pass a "
             "URL that they share, or engine='inline'"
         )
-
-
-def _hints(settings: Settings, engine: Engine, size: int) -> list[str]:
-    """Hints to show before the run begins: about the settings, and about workers that cannot be used."""
-    hints = [*settings.hints, *engine.hints(size)]
-    if rest := size % settings.workers_per_trial:
-        hints.append(
-            f"workers={size} is no multiple of workers_per_trial={settings.workers_per_trial}: {rest} of them will "
-            "idle while the others run trials"
-        )
-    return hints
 
 
 def _first_snapshot(settings: Settings) -> Snapshot:

@@ -27,7 +27,7 @@ MAX_PLACE = 300
 Columns = tuple[list[Step], list[float]]
 """Steps and values of one metric."""
 
-DRIVERS_KINDS = ("worker_lost", "gang_lost", "driver_lost")
+DRIVERS_KINDS = ("worker_lost", "gang_lost", "node_lost", "node_left", "driver_lost")
 """Kinds of failure that only the driver may record."""
 
 OutcomeKind = Literal["returned", "stopped", "raised", "died"]

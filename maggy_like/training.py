@@ -145,6 +145,7 @@ def run(
         workers_per_trial=1,
         train_best=True,
         min_workers=min_workers,
+        max_workers=None,
         keep_checkpoints=keep_checkpoints,
     )
     check_watchers(callbacks, experiment)

@@ -64,12 +64,19 @@ def run_search(
     driver.start()
     watch.begin()
     try:
-        watch.until_done(gang, f"still waiting for engine={engine.name!r} to start {size} workers")
+        watch.until_done(gang, _waiting(engine, size))
     finally:
         driver.release()
         gang.leave(timeout=0.0 if watch.hurried else 2.0)
         driver.join()
         watch.finish()
+
+
+def _waiting(engine: Engine, size: int) -> str:
+    """What is waited for while no worker comes; nothing where the engine's own hint has said it."""
+    if not engine.is_elastic:
+        return f"still waiting for engine={engine.name!r} to start {size} workers"
+    return "" if engine.slots() == 0 else f"still waiting for engine={engine.name!r} to start one of {size} workers"
 
 
 class Watch:

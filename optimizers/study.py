@@ -58,10 +58,16 @@ DRIVER_LOST = "driver_lost"
 GANG_LOST = "gang_lost"
 """Kind of failure of an attempt whose whole gang fell, whichever worker brought it down; it does not count either."""
 
+NODE_LOST = "node_lost"
+"""Kind of failure of an attempt whose machine the cluster took away, as far as anybody knows; nor does it."""
+
+NODE_LEFT = "node_left"
+"""Kind of failure of an attempt that was ended before its machine was taken away, as was announced; nor does it."""
+
 STORE_REFUSED = "store"
 """Kind of failure of an attempt whose state could not be saved or restored, since the store refused; nor does it."""
 
-UNCOUNTED = (DRIVER_LOST, GANG_LOST, STORE_REFUSED)
+UNCOUNTED = (DRIVER_LOST, GANG_LOST, NODE_LOST, NODE_LEFT, STORE_REFUSED)
 
 
 class Study:
@@ -335,7 +341,7 @@ class Study:
         if event.state is TrialState.PENDING:
             kind = event.failure.kind if event.failure is not None else None
             trial.losses += kind not in UNCOUNTED
-            trial.falls += kind == GANG_LOST
+            trial.falls += kind in (GANG_LOST, NODE_LOST)
         if event.state is TrialState.PENDING or trial.training:
             return
         match event.state:

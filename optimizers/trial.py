@@ -40,8 +40,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         kind: ``exception``, ``exit`` (of the process, or by ``sys.exit``), ``signal``, ``oom`` (out of memory),
             ``timeout``, ``disconnected`` (the process closed its connection to the agent), ``too_large`` (a
             message past the limit), ``report`` (no measurement, or what cannot be saved), ``collective`` (an
-            operation of all ranks failed, as when one of them is gone), ``no_value``, ``worker_lost``, ``gang_lost``
-            or ``driver_lost``.
+            operation of all ranks failed, as when one of them is gone), ``no_value``, ``store`` (it refused), or of the
+            platform: ``worker_lost``, ``gang_lost``, ``node_lost``, ``node_left``, ``driver_lost``.
         message: One line for people.
         traceback: The Python traceback, or the last lines of output; may be empty.
         types: Of an exception: the names of its class and of those that it is derived from.
@@ -155,7 +155,7 @@ class Trial:
         world_size: How many workers run its present or last attempt together.
         losses: Attempts that failed or were lost so far, and were or will be followed by another; those that
             nobody is to blame for do not count.
-        falls: Attempts that ended as the whole gang fell, and were or will be followed by another.
+        falls: Attempts that ended as the whole gang fell or a machine was lost, and that another follows or followed.
         seconds: Time spent running, over all attempts.
     """
 

@@ -22,10 +22,16 @@ class EngineRun(ABC):
         is_hopeless: Whether they ended for a cause that another launch would meet again.
         stopped_by: Who ended them from outside, on purpose, once :meth:`poll` says that they ended: the user of a Spark
             cluster who cancelled their job, say. Empty where nobody did, and where :meth:`cancel` did.
+        has_come: Whether any of them has introduced itself to the driver.
+        leaving: Why their machine is about to be taken away; empty if it is not, as far as the engine knows.
+        with_node: Whether they ended because their machine was taken away, or nobody knows that it was not.
     """
 
     is_hopeless = False
     stopped_by = ""
+    has_come = False
+    leaving = ""
+    with_node = False
 
     def __init__(self, indexes: Sequence[int], epoch: int) -> None:
         self.indexes = tuple(indexes)
@@ -50,6 +56,30 @@ class Engine(ABC):
     name: str
     isolation: Isolation | None = None
     """The isolation that this engine forces, if any."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether slots come and go by themselves: a gang starts with those that there are, and grows."""
+        return False
+
+    def check_gang(self, together: str) -> None:
+        """Check that workers can start in the way that a run needs.
+
+        Args:
+            together: What has several workers run one trial, such as ``workers_per_trial=2``; empty if nothing.
+
+        Raises:
+            EngineError: They cannot.
+        """
+        return
+
+    def most_workers(self) -> int | None:
+        """How many workers an elastic engine can come to; None where nothing bounds it."""
+        return None
+
+    def attend(self, runs: Sequence[EngineRun]) -> None:
+        """Look after what was launched: called often while a search runs, from the thread that launches."""
+        return
 
     @abstractmethod
     def slots(self) -> int | None:

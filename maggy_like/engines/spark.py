@@ -1,21 +1,25 @@
 """The engine whose workers are tasks of a Spark session: one job for the gang, or one for each worker.
 
 A job runs in a background thread that inherits the session, so Ctrl-C stays with the caller. It
-goes through ``mapInArrow(..., barrier=True)``, which classic sessions and Spark Connect both serve.
-Spark neither retries such a job nor starts a second copy of a slow task, and a barrier stage falls as a
-whole; the driver launches it again with the next epoch.
+goes through ``mapInArrow``, which classic sessions and Spark Connect both serve. Spark neither retries a
+barrier stage nor starts a second copy of a slow task in it, and it falls as a whole. A job without a barrier
+has one task, which ends at once where Spark runs it again. Either way the driver launches what fell again, with
+the next epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from maggy_like.engines.base import Engine, EngineRun
-from maggy_like.errors import EngineError
+from maggy_like.errors import ConfigError, EngineError
+from maggy_like.spark import elastic
 from maggy_like.spark.address import driver_address
+from maggy_like.spark.executors import Executors
 from maggy_like.spark.failures import check_python
 from maggy_like.spark.job import SparkRun
 from maggy_like.spark.kinds import is_classic
@@ -34,9 +38,13 @@ class SparkEngine(Engine):
     With ``barrier=True`` all workers are one barrier stage: they start together. Whatever ends one of them ends them
     all, so one fault costs every running trial an attempt. Without enough slots for the whole gang nothing runs.
 
-    With ``barrier=False`` each worker is a stage of its own. They start one by one, and can train together all the
+    With ``barrier=False`` each worker is a job of its own. They start one by one, and can train together all the
     same, since they meet through the driver. A fault costs that worker alone, and those that train with it their
     attempt; where its executor is lost for good the others go on without it.
+
+    By default there is a barrier, except where ``spark.dynamicAllocation.enabled`` is true: Spark starts no barrier
+    stage there. A search does without it then; trials of several workers and trainings are refused, unless
+    ``barrier=False`` says that their workers may come one by one.
 
     On two busy cores a trial ran again 0.2 s after its own process was killed and 0.6 s after the fork server
     was, either way; after the Python worker 2.8 s with a barrier and 1.9 s without, and after its executor 12 to
@@ -44,7 +52,11 @@ class SparkEngine(Engine):
 
     Args:
         session: The session; the active one if not given.
-        barrier: Whether the gang starts, and falls, as a whole.
+        barrier: Whether the gang starts, and falls, as a whole; ``"auto"`` for wherever Spark can do it.
+
+    Raises:
+        ConfigError: ``barrier`` is none of the three.
+        EngineError: There is no session.
 
     Example:
         >>> lagom(train_fn, space, engine=SparkEngine(spark, barrier=False), workers=8)
@@ -52,10 +64,32 @@ class SparkEngine(Engine):
 
     name = "spark"
 
-    def __init__(self, session: SparkSession | None = None, *, barrier: bool = True) -> None:
+    def __init__(self, session: SparkSession | None = None, *, barrier: bool | Literal["auto"] = "auto") -> None:
+        if barrier != "auto" and not isinstance(barrier, bool):
+            raise ConfigError(f"barrier must be 'auto', True or False, got {barrier!r}")
         self._session = session if session is not None else require_session()
         self._slots = Slots(self._session)
         self._barrier = barrier
+        self._executors = Executors(self._session)
+
+    @cached_property
+    def is_elastic(self) -> bool:
+        return elastic.is_elastic(self._slots)
+
+    def check_gang(self, together: str) -> None:
+        if self.is_elastic and self._barrier is True:
+            raise EngineError(elastic.BARRIER_REFUSED)
+        if self.is_elastic and self._barrier == "auto" and together:
+            raise EngineError(elastic.TOGETHER_REFUSED.format(together))
+        if not self._has_barrier:
+            elastic.check_speculation(self._slots)
+
+    def most_workers(self) -> int | None:
+        return elastic.most_workers(self._slots)
+
+    def attend(self, runs: Sequence[EngineRun]) -> None:
+        if not self._has_barrier and is_classic(self._session) and not self._slots.is_local:
+            self._executors.attend(run for run in runs if isinstance(run, SparkRun) and run.has_come)
 
     def slots(self) -> int | None:
         return self._slots.count()
@@ -69,12 +103,21 @@ class SparkEngine(Engine):
 
     def require(self, workers: int) -> None:
         self._check_python()
+        if self.is_elastic:
+            elastic.check_room(self._slots, workers)
+            return
         slots = self._slots.wait(workers)
         if slots is not None and slots < workers:
             raise EngineError(
                 f"workers={workers} but the Spark session has {slots} slot{'s' * (slots != 1)} now; "
                 f"pass workers={max(1, slots)} or fewer, or give the session more executors or cores"
             )
+
+    def hints(self, workers: int) -> list[str]:
+        if not self.is_elastic or self.slots() != 0:
+            return []
+        tasks = "one task" if workers == 1 else f"{workers} tasks"
+        return [f"Spark has no executor yet; it is asked for {tasks}, and trials begin as executors come"]
 
     def driver_host(self) -> str:
         return driver_address(self._session)
@@ -84,10 +127,14 @@ class SparkEngine(Engine):
     ) -> list[EngineRun]:
         profile = self._slots.profile
         task = msgspec.structs.replace(task, driver=driver_place())
-        if self._barrier:
+        if self._has_barrier:
             return [SparkRun(self._session, task, indexes, epoch, keys, profile)]
         each = zip(indexes, keys, strict=True)
-        return [SparkRun(self._session, task, [index], epoch, [pair], profile) for index, pair in each]
+        return [SparkRun(self._session, task, [index], epoch, [pair], profile, barrier=False) for index, pair in each]
+
+    @cached_property
+    def _has_barrier(self) -> bool:
+        return not self.is_elastic if self._barrier == "auto" else self._barrier
 
     def _check_python(self) -> None:
         """A local master's workers run here: which Python they run is known before anything starts."""

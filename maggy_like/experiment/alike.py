@@ -22,10 +22,13 @@ class AlikeFailures:
         enough: How many end the search; 0 for never.
         expected: Names of exceptions that do not count.
         no_fault: Kinds of failure that say nothing of the trial.
+
+    Attributes:
+        enough: How many end the search; it follows a gang that grows.
     """
 
     def __init__(self, enough: int, expected: Collection[str], no_fault: Collection[str]) -> None:
-        self._enough = enough
+        self.enough = enough
         self._expected = frozenset(expected)
         self._no_fault = frozenset(no_fault)
         self._failed: dict[tuple[str, str, str], set[int]] = {}
@@ -50,10 +53,10 @@ class AlikeFailures:
         Args:
             n_trials: Where no trial will follow, how many there were: if all of them failed alike, that is enough.
         """
-        if self._has_success or not self._enough or (failure := self._newest) is None:
+        if self._has_success or not self.enough or (failure := self._newest) is None:
             return None
         count = len(self._failed[failure.cause])
-        if count < self._enough and (n_trials is None or count < max(n_trials, _LEAST_AT_THE_END)):
+        if count < self.enough and (n_trials is None or count < max(n_trials, _LEAST_AT_THE_END)):
             return None
         trace = f"\n\n{failure.traceback.rstrip()}\n" if failure.traceback else ""
         kind = failure.types[0].rpartition(".")[2] if failure.types else ""

@@ -17,11 +17,14 @@ from maggy_like.messages import Finished, Reported
 from optimizers.base import Decision
 from optimizers.direction import direction_hint
 from optimizers.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
-from optimizers.study import DRIVER_LOST, GANG_LOST, STORE_REFUSED, UNCOUNTED, Study
+from optimizers.study import DRIVER_LOST, GANG_LOST, NODE_LEFT, NODE_LOST, STORE_REFUSED, UNCOUNTED, Study
 from optimizers.trial import Curve, Failure, Trial, TrialState
 
 NO_FAULT = ("worker_lost", *UNCOUNTED)
 """Kinds of failure that say nothing of the trial: it may come again for ever and be well."""
+
+MAX_NODES = 20
+"""Machines that may be lost under a trial, at least, before it counts as what brings them down."""
 
 FINAL = ("report",)
 """Kinds of failure that can only come again, and are not paid for twice."""
@@ -190,17 +193,30 @@ class Attempts:
         elif failure.kind not in UNCOUNTED and trial.losses + 1 >= self._max_attempts:
             nth = f" (attempt {trial.losses + 1} of {self._max_attempts})" if self._max_attempts > 1 else ""
             self.fail(trial, replace(failure, message=failure.message + nth))
-        elif failure.kind == GANG_LOST and trial.falls + 1 >= self._max_falls:
-            nth = f" (loss of workers {trial.falls + 1} of {self._max_falls})"
-            self.fail(trial, Failure(GANG_LOST, failure.message + nth))
+        elif (most := self._most_falls(failure)) is not None and trial.falls + 1 >= most:
+            nth = f" (loss of workers {trial.falls + 1} of {most})"
+            self.fail(trial, Failure(failure.kind, failure.message + nth))
         elif self._is_repeated(trial, failure):
             message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
             self.fail(trial, replace(failure, message=message))
         else:
             self.record(AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure))
             self.retries.append(trial.id)
-            if failure.kind not in (DRIVER_LOST, STORE_REFUSED):  # else it is told of once for all trials
-                self._out.append(Show(f"attempt {trial.attempt} lost: {failure.message}; it will run again", trial.id))
+            self._show_loss(trial, failure)
+
+    def _most_falls(self, failure: Failure) -> int | None:
+        """How many times workers may be lost under a trial in such a way; None for one that says nothing of it."""
+        if failure.kind == NODE_LOST:
+            return max(MAX_NODES, self._max_falls)
+        return self._max_falls if failure.kind == GANG_LOST else None
+
+    def _show_loss(self, trial: Trial, failure: Failure) -> None:
+        if failure.kind == NODE_LEFT:
+            kept = trial.checkpoint
+            way = "from the start" if kept is None else f"from its checkpoint at step {kept.step}"
+            self._out.append(Show(f"attempt {trial.attempt} ended, {failure.message}; it goes on {way}", trial.id))
+        elif failure.kind not in (DRIVER_LOST, STORE_REFUSED):  # else it is told of once for all trials
+            self._out.append(Show(f"attempt {trial.attempt} lost: {failure.message}; it will run again", trial.id))
 
     def _is_repeated(self, trial: Trial, failure: Failure) -> bool:
         """Whether a fault is that of the attempt before, at the same place: the next would have it too."""

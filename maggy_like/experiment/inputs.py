@@ -58,11 +58,21 @@ class WorkerLost:
 
     Attributes:
         with_gang: Whether others fell with it, so that nobody knows whose fault it was.
+        with_node: Whether its machine was taken away, or nobody knows that it was not.
     """
 
     worker: WorkerId
     reason: str
     with_gang: bool = False
+    with_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeaving:
+    """A worker's machine is about to be taken away, as its engine says."""
+
+    worker: WorkerId
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,4 +186,4 @@ WorkerEvent = (
 )
 """What a worker that has joined says."""
 
-Input = WorkerEvent | WorkerJoined | WorkerLost | SuggestionReady | Tick | StopRequested
+Input = WorkerEvent | WorkerJoined | WorkerLost | WorkerLeaving | SuggestionReady | Tick | StopRequested

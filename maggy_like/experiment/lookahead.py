@@ -35,6 +35,10 @@ class Lookahead:
         self._orders = 0.0  # how many asks are in store
         self._last = -math.inf
 
+    def resize(self, workers: int) -> None:
+        """Take in that the gang has another size."""
+        self._workers = workers
+
     def asked(self, seconds: float) -> None:
         """Take in how long an ask took."""
         self._asks.append(seconds)
@@ -58,4 +62,4 @@ class Lookahead:
         if not any(self._asks):
             return 1
         # All workers will want their first trial at about the same time, and no result comes before that.
-        return max(self._lengths, default=self._workers)
+        return min(max(self._lengths, default=self._workers), self._workers)

@@ -7,13 +7,14 @@ through :class:`~maggy_like.experiment.attempts.Attempts`, which also puts the e
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.experiment.alike import AlikeFailures
 from maggy_like.experiment.attempts import NO_FAULT, Attempts
 from maggy_like.experiment.commands import Command, Keep, Replace, Send, Show
 from maggy_like.experiment.finale import Finale, TrainingPlan
+from maggy_like.experiment.growth import Growth
 from maggy_like.experiment.inputs import (
     Input,
     StopRequested,
@@ -25,10 +26,12 @@ from maggy_like.experiment.inputs import (
     WorkerGone,
     WorkerId,
     WorkerJoined,
+    WorkerLeaving,
     WorkerLost,
     WorkerReady,
     WorkerSeen,
 )
+from maggy_like.experiment.leaving import Leaving
 from maggy_like.experiment.outage import STORE_PATIENCE, Outage
 from maggy_like.experiment.proposals import Proposals
 from maggy_like.experiment.roster import Roster
@@ -47,7 +50,7 @@ from maggy_like.messages import (
     Waiting,
 )
 from optimizers.events import CheckpointSaved, Event
-from optimizers.study import DRIVER_LOST, GANG_LOST, STORE_REFUSED, Study
+from optimizers.study import DRIVER_LOST, GANG_LOST, NODE_LEFT, NODE_LOST, STORE_REFUSED, Study
 from optimizers.trial import Failure, Trial, TrialState
 
 _UNSEEN = "worker {} on host {!r} does not see the store of this run, so "
@@ -64,12 +67,13 @@ class StateMachine:
     Args:
         study: The ledger, new or replayed.
         objective: Name of the optimised metric, or None to take the one that is reported.
-        workers: Size of the gang.
+        workers: Size of the gang, or how far it may grow.
         width: How many workers run a trial of the search together.
         training: What the gang shall train together once the search is over.
         keep: How many saved states of an attempt to keep, beside that of its best value.
         max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
-        alike: How many trials that fail alike end the search if none has succeeded; 0 for never.
+        alike: How many trials that fail alike end the search if none has succeeded; 0 for never. For a gang that grows,
+            a function of how many can run at a time.
         expected: Names of exceptions that do not count for that.
         trial_timeout: Seconds that one attempt may take.
         target: Value of the objective with which the search is over.
@@ -93,7 +97,7 @@ class StateMachine:
         training: TrainingPlan | None = None,
         keep: int = 2,
         max_attempts: int = 3,
-        alike: int = 0,
+        alike: int | Callable[[int], int] = 0,
         expected: Collection[str] = (),
         trial_timeout: float | None = None,
         target: float | None = None,
@@ -108,13 +112,16 @@ class StateMachine:
         self.stopped_by = ""
         self.stale = 0
         self._proposals = Proposals(study, workers // width)
-        self._attempts = Attempts(study, max_attempts, workers, keep, AlikeFailures(alike, expected, NO_FAULT))
+        failures = AlikeFailures(alike if isinstance(alike, int) else 0, expected, NO_FAULT)
+        self._attempts = Attempts(study, max_attempts, workers, keep, failures)
+        self._growth = None if isinstance(alike, int) else Growth(self._proposals, failures, alike, width)
         self._finale = Finale(study, training)
         self._width = width
         self._trial_timeout = trial_timeout
         self._target = target
         self._heartbeat_timeout = heartbeat_timeout
         self._teams = Teams()
+        self._leaving = Leaving(self._teams)
         self._outage = Outage(store_patience)
         self._out: list[Command] = []
         self._now = 0.0
@@ -183,9 +190,12 @@ class StateMachine:
                 self._stop(event)
             case WorkerJoined():
                 self._joined(event)
-            case WorkerLost(worker=known, reason=reason, with_gang=with_gang):
+            case WorkerLost(worker=known, reason=reason, with_gang=with_gang, with_node=with_node):
                 if (worker := self._roster.find(known)) is not None:
-                    self._lost(worker, reason, GANG_LOST if with_gang else "worker_lost")
+                    self._lost(worker, reason, GANG_LOST if with_gang else NODE_LOST if with_node else "worker_lost")
+            case WorkerLeaving(worker=known, reason=reason):
+                if (worker := self._roster.find(known)) is not None and not worker.leaving:
+                    self._leave(worker, reason)
             case _:
                 self._heard(event)
         return self._out
@@ -205,6 +215,9 @@ class StateMachine:
         if before is not None and before.is_live:
             self._lost(before, "replaced by a newer incarnation")
         worker = self._roster.join(event, self._now)
+        self._follow()
+        if self._growth is not None and self.study.trials:
+            self._growth.joined(f"worker {worker.id.index} on {worker.host}", self._now)
         if self.ending is not None:
             self._shut_down(worker)
         elif not event.store_visible:
@@ -250,8 +263,22 @@ class StateMachine:
         self._roster.retire(worker, WorkerState.BUSY if busy else WorkerState.DRAINING)
         self._out.append(Send(worker.id, Shutdown()))
 
+    def _leave(self, worker: Worker, reason: str) -> None:
+        """Give a worker no more work, and see to it that what it runs ends before its machine does."""
+        self._leaving.announce(worker, reason, self._now)
+        if worker.team is None and self.ending is None:
+            self._out.append(Show(f"worker {worker.id.index} on {worker.host} leaves: {reason}"))
+            self._shut_down(worker)
+
+    def _follow(self) -> None:
+        """Take in that the number of workers is another."""
+        if self._growth is not None:
+            self._growth.follow(sum(1 for _ in self._roster))
+
     def _gone(self, worker: Worker) -> None:
-        if self.ending is None:
+        if self.ending is None and worker.leaving:
+            self._drop(worker, WorkerState.GONE, Failure(NODE_LEFT, worker.leaving))
+        elif self.ending is None:
             self._lost(worker, "it left before the search was over")
         else:
             self._drop(worker, WorkerState.GONE, Failure(DRIVER_LOST, "the search was stopped"))
@@ -261,12 +288,14 @@ class StateMachine:
         self._drop(worker, WorkerState.LOST, Failure(kind if self.ending is None else DRIVER_LOST, message))
         self._out.append(Send(worker.id, Refused("this incarnation was declared lost")))  # it may yet live
         if self.ending is None:
-            self._out.append(Show(message))
+            if not worker.leaving:  # else that was told
+                self._out.append(Show(message))
             self._out.append(Replace(worker.id))
             self._dispatch()
 
     def _drop(self, worker: Worker, state: WorkerState, failure: Failure) -> None:
         self._roster.retire(worker, state)
+        self._follow()
         if worker.team is not None and worker.id in worker.team.running:
             self._ended(worker.team, worker, failure)
 
@@ -309,12 +338,16 @@ class StateMachine:
         self._attempts.record(CheckpointSaved(team.trial, team.attempt, message.step, message.name))
         discard = self._attempts.states.superseded(team.trial)
         self._out.append(Send(team.members[0].id, Kept(team.trial, team.attempt, discard)))
+        self._leaving.saved(team)
 
     def _ended(self, team: Team, worker: Worker, end: Finished | Failure) -> None:
         """A rank is through; the attempt is over when all are."""
         if self._teams.ended(team, worker, end):
             self._teams.release(team)
             self._roster.release(team, self._now, is_over=self.ending is not None)
+            for worker in team.members:
+                if worker.leaving and worker.state is WorkerState.IDLE:
+                    self._shut_down(worker)
             trial = self.study.trials[team.trial]
             is_cut = self.ending is not None or (self.is_training and not trial.training)
             answer = self._attempts.end(trial, team, is_cut=is_cut)
@@ -396,7 +429,11 @@ class StateMachine:
 
     def _tick(self) -> None:
         for worker in self._roster.silent(self._now, self._heartbeat_timeout):
-            self._lost(worker, f"not heard of for {self._heartbeat_timeout:g} s")
+            kind = NODE_LEFT if worker.leaving else "worker_lost"
+            self._lost(worker, f"not heard of for {self._heartbeat_timeout:g} s", kind)
+        self._leaving.tick(self._teams, self._now)
+        if self._growth is not None:
+            self._out += self._growth.tick(sum(1 for _ in self._roster), self._now)
         if self._trial_timeout is not None:
             overdue = Failure("timeout", f"took longer than trial_timeout={self._trial_timeout:g} s")
             for team in self._teams:

@@ -49,6 +49,11 @@ class Proposals:
         self._untold += (Pending(number, point) for number, point in enumerate(self._points, len(self._study.trials)))
         self._next_ask = self._study.n_asks
 
+    def resize(self, workers: int) -> None:
+        """Keep proposals ready for so many workers from now on."""
+        self._workers = workers
+        self._lookahead.resize(workers)
+
     @property
     def has_more(self) -> bool:
         """Whether a new trial may still come."""

@@ -30,6 +30,7 @@ class Worker:
     Attributes:
         seen: When it last said anything.
         team: With whom it runs an attempt while ``BUSY``, itself included.
+        leaving: Why it is to leave once its attempt is over, since its machine is about to be taken away; else empty.
     """
 
     id: WorkerId
@@ -38,6 +39,7 @@ class Worker:
     seen: float
     state: WorkerState = WorkerState.JOINING
     team: Team | None = None
+    leaving: str = ""
 
     @property
     def trial(self) -> int | None:
@@ -71,6 +73,7 @@ class Team:
         waits: The members that wait for the store, and since when.
         excused: Seconds for which any of them did, and that count against no limit.
         held: How many reports ranks had made when they were halted; None while nobody wants them to stop.
+        leave_by: When the attempt is ended at the latest, since a member's machine is about to be taken away.
     """
 
     trial: int
@@ -84,6 +87,7 @@ class Team:
     waits: dict[WorkerId, float] = field(default_factory=dict)
     excused: float = 0.0
     held: dict[int, int] | None = None
+    leave_by: float | None = None
 
     def rank(self, worker: WorkerId) -> int:
         """The rank of a member."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -34,6 +36,8 @@ class StandaloneCluster:
         memory: Memory of each Worker, as Spark writes it ("2g"); an executor takes all of it.
         gpus: Made-up GPUs of each Worker. With GPUs a task takes one of them, so a Worker has
             ``min(cores, gpus)`` slots.
+        dynamic: Whether sessions allocate executors dynamically (``spark.dynamicAllocation.enabled``): they start with
+            none, and get one a Worker as tasks wait. Workers can be decommissioned then.
 
     Attributes:
         master_url: ``spark://127.0.0.1:port``.
@@ -48,7 +52,9 @@ class StandaloneCluster:
         ...     spark = spark_session(cluster.master_url, conf=cluster.conf)
     """
 
-    def __init__(self, workers: int = 2, *, cores: int = 1, memory: str = "2g", gpus: int = 0) -> None:
+    def __init__(
+        self, workers: int = 2, *, cores: int = 1, memory: str = "2g", gpus: int = 0, dynamic: bool = False
+    ) -> None:
         for name, value, least in (("workers", workers, 1), ("cores", cores, 1), ("gpus", gpus, 0)):
             if value < least:
                 raise UserError(f"got {name}={value}; use {least} or more")
@@ -62,8 +68,13 @@ class StandaloneCluster:
         if gpus:
             self.conf["spark.executor.resource.gpu.amount"] = str(gpus)
             self.conf["spark.task.resource.gpu.amount"] = "1"
+        if dynamic:
+            self.conf["spark.dynamicAllocation.enabled"] = "true"
+            self.conf["spark.dynamicAllocation.shuffleTracking.enabled"] = "true"
+            self.conf["spark.decommission.enabled"] = "true"
         ensure_java()
         self._size = (cores, memory, gpus)
+        self._worker_conf = {"spark.decommission.enabled": "true"} if dynamic else {}
         self._folder = Path(tempfile.mkdtemp(prefix="maggy_like-cluster-"))
         self._daemons: list[Daemon] = []
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -102,6 +113,24 @@ class StandaloneCluster:
         self._daemons[1 + index] = worker = self._launch_worker(index)
         worker.wait_ready(time.monotonic() + START_TIMEOUT_S)
 
+    def add_worker(self) -> int:
+        """Start one more Worker, and wait until the Master knows it; its index.
+
+        Raises:
+            EngineError: It did not get ready; its last words are in the error.
+        """
+        worker = self._launch_worker(len(self._daemons) - 1)
+        self._daemons.append(worker)
+        worker.wait_ready(time.monotonic() + START_TIMEOUT_S)
+        return len(self._daemons) - 2
+
+    def decommission_worker(self, index: int) -> None:
+        """Tell a Worker of a dynamic cluster that it is about to go, as ``decommission-worker.sh`` does.
+
+        It gets no more tasks, and its executors end once theirs have.
+        """
+        os.kill(self._daemons[1 + index].pid, signal.SIGPWR)
+
     def stop(self) -> None:
         """End all processes of the cluster and remove its files; a second call does nothing."""
         # Workers first: a Worker that loses its Master only writes to its log about it.
@@ -131,16 +160,15 @@ class StandaloneCluster:
 
     def _worker_properties(self, index: int, gpus: int) -> Path:
         if not gpus:
-            return self._properties(f"worker{index}", {})
+            return self._properties(f"worker{index}", self._worker_conf)
         # A script for each Worker: two Workers with one script would give out the same addresses.
         addresses = [str(index * gpus + gpu) for gpu in range(gpus)]
         script = self._folder / f"gpus{index}.sh"
         script.write_text(f"#!/bin/sh\necho '{json.dumps({'name': 'gpu', 'addresses': addresses})}'\n")
         script.chmod(0o700)
         resource = "spark.worker.resource.gpu"
-        return self._properties(
-            f"worker{index}", {f"{resource}.amount": str(gpus), f"{resource}.discoveryScript": str(script)}
-        )
+        owned = {f"{resource}.amount": str(gpus), f"{resource}.discoveryScript": str(script)}
+        return self._properties(f"worker{index}", self._worker_conf | owned)
 
     def _properties(self, name: str, properties: dict[str, str]) -> Path:
         # The REST server would listen on a fixed port, which two clusters cannot share.

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from maggy_like.engines.base import EngineRun
+from maggy_like.spark.executors import first_failure, is_cluster_s
 from maggy_like.spark.failures import ANOTHER_PYTHON, JavaEnd, cause_of, java_end
 from maggy_like.spark.kinds import is_classic
-from maggy_like.spark.member import TOO_FEW_PARTITIONS, gang_member
+from maggy_like.spark.member import STARTED_AGAIN, TOO_FEW_PARTITIONS, gang_member
 from maggy_like.spark.outside import SESSION_STOPPED, cancelled_by, is_stopped
 from maggy_like.spark.progress_bar import hidden_progress_bar
 from maggy_like.worker.task import KeyPair, WorkerTask
@@ -23,7 +24,21 @@ if TYPE_CHECKING:
 
 
 class SparkRun(EngineRun):
-    """Workers in one barrier stage."""
+    """Workers in one barrier stage, or one worker without a barrier.
+
+    Args:
+        session: Classic or Spark Connect.
+        task: What the run is.
+        indexes: Their places in the gang.
+        epoch: Their incarnation.
+        keys: The key pair of each.
+        profile: What each task asks for, if the session's own settings do not say it.
+        barrier: Whether they start, and fall, together.
+
+    Attributes:
+        tag: Of the job, and no other.
+        executor: Which runs the only task of a job without a barrier; None before that is known.
+    """
 
     def __init__(
         self,
@@ -33,24 +48,34 @@ class SparkRun(EngineRun):
         epoch: int,
         keys: Sequence[KeyPair],
         profile: ResourceProfile | None,
+        *,
+        barrier: bool = True,
     ) -> None:
         from pyspark import InheritableThread
 
         super().__init__(indexes, epoch)
         self._session = session
-        self._tag = f"maggy-{uuid.uuid4().hex}"
+        self.tag = f"maggy-{uuid.uuid4().hex}"
         self._task = task
         self._keys = tuple(keys)
         self._profile = profile
+        self._barrier = barrier
+        self.executor: str | None = None
         self._ended: str | None = None
-        self._is_cancelled = False
+        self._is_cancelled = self._is_lost = False
         self._canceller: threading.Thread | None = None
         self._thread = InheritableThread(self._collect, session=session)
         self._thread.daemon = True
         self._thread.start()
 
     def poll(self) -> str | None:
-        return None if self._thread.is_alive() else self._ended or ""
+        return None if self._thread.is_alive() and not self._is_lost else self._ended or ""
+
+    def lost(self, error: str) -> None:
+        """Take in that the executor of the only task is gone; the job, which would wait for another, is cancelled."""
+        self._ended = self._of_task(error)
+        self._is_lost = True
+        self.cancel()
 
     def cancel(self) -> None:
         if not self._thread.is_alive():
@@ -58,7 +83,7 @@ class SparkRun(EngineRun):
         self._is_cancelled = True
         if is_classic(self._session):
             with contextlib.suppress(Exception):  # of a session whose JVM is gone, and the workers with it
-                self._session.sparkContext.cancelJobsWithTag(self._tag)
+                self._session.sparkContext.cancelJobsWithTag(self.tag)
         elif self._canceller is None or not self._canceller.is_alive():
             # Where Spark Connect's server is gone, pyspark tries again for ten minutes.
             self._canceller = threading.Thread(target=self._interrupt, daemon=True)
@@ -70,14 +95,14 @@ class SparkRun(EngineRun):
 
     def _interrupt(self) -> None:
         with contextlib.suppress(Exception):
-            self._session.interruptTag(self._tag)
+            self._session.interruptTag(self.tag)
 
     def _tag_job(self) -> None:
         """Make the jobs of this thread cancellable; a classic session's own tags reach no barrier job."""
         if is_classic(self._session):
-            self._session.sparkContext.addJobTag(self._tag)
+            self._session.sparkContext.addJobTag(self.tag)
         else:
-            self._session.addTag(self._tag)
+            self._session.addTag(self.tag)
 
     def _places(self) -> DataFrame:
         """A row a worker: each task gets its own, and no task sees the keys of the others, as a closure would show."""
@@ -93,12 +118,21 @@ class SparkRun(EngineRun):
             with quiet:
                 self._tag_job()
                 member = gang_member(self._task, self.epoch)
-                self._places().mapInArrow(member, "worker bigint", barrier=True, profile=self._profile).collect()
+                tasks = self._places().mapInArrow(member, "worker bigint", barrier=self._barrier, profile=self._profile)
+                if any(row["worker"] == STARTED_AGAIN for row in tasks.collect()):
+                    self._ended = self._of_task(first_failure(self._session, self.tag))
         except Exception as error:  # the job failed or was cancelled; the driver decides what follows
+            if self._is_lost:
+                return
             text = str(error)
             gone = java_end(self._session) if is_classic(self._session) else None
             self.stopped_by = self._stopped_by(text, gone)
             self._ended = self.stopped_by or self._explain(text, gone)
+
+    def _of_task(self, error: str) -> str:
+        """Why the only task ended; where Spark does not say it, the trial is not blamed."""
+        self.with_node = not error or is_cluster_s(error)
+        return cause_of(error) or "its Spark task failed, or its executor was lost"
 
     def _stopped_by(self, text: str, gone: JavaEnd | None) -> str:
         """Who ended the job, if it was not :meth:`cancel`.
@@ -108,7 +142,7 @@ class SparkRun(EngineRun):
         if gone is not None:
             return gone.text if gone.was_shut_down else ""
         by = SESSION_STOPPED if is_stopped(self._session) else cancelled_by(text)
-        is_ours = self._is_cancelled and (self._tag in by or not is_classic(self._session))
+        is_ours = self._is_cancelled and (self.tag in by or not is_classic(self._session))
         return "" if is_ours else by
 
     def _explain(self, text: str, gone: JavaEnd | None) -> str:
@@ -116,6 +150,7 @@ class SparkRun(EngineRun):
         if gone is not None:
             self.is_hopeless = True
             return f"{gone.text}; start this Python process anew"
+        self.with_node = is_cluster_s(text)
         cause = cause_of(text)
         if cause.startswith(("ModuleNotFoundError", "ImportError")) or "PYTHON_VERSION_MISMATCH" in cause:
             self.is_hopeless = True

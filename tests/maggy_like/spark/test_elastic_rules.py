@@ -1,0 +1,60 @@
+"""What dynamic allocation asks of a gang, told by settings alone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from maggy_like import SparkEngine
+from maggy_like.errors import ConfigError, EngineError
+
+YARN = {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true"}
+
+
+def engine_on(conf: dict[str, str], **options: Any) -> SparkEngine:
+    session: Any = SimpleNamespace(conf=SimpleNamespace(get=conf.get))
+    return SparkEngine(session, **options)
+
+
+@pytest.mark.parametrize(
+    ("conf", "elastic"),
+    [
+        ({"spark.master": "yarn"}, False),
+        (YARN, True),
+        ({**YARN, "spark.dynamicAllocation.enabled": " True"}, True),
+        ({**YARN, "spark.master": "spark://far:7077"}, True),
+        ({**YARN, "spark.master": "local-cluster[2,1,1024]"}, True),
+        ({**YARN, "spark.master": "local[4]"}, False),
+        ({**YARN, "spark.master": "local"}, False),
+    ],
+)
+def test_spark_allocates_executors_as_its_own_rule_says(conf: dict[str, str], elastic: bool) -> None:
+    assert engine_on(conf).is_elastic is elastic
+
+
+def test_a_barrier_and_what_needs_one_are_refused_on_such_a_cluster_with_the_mend() -> None:
+    with pytest.raises(EngineError, match=r"SPARK-24942.*leave barrier out, or .*dynamicAllocation.enabled=false"):
+        engine_on(YARN, barrier=True).check_gang("")
+    with pytest.raises(EngineError, match=r"^workers_per_trial=2 needs .*enabled=false, or .*barrier=False"):
+        engine_on(YARN).check_gang("workers_per_trial=2")
+    engine_on(YARN).check_gang("")
+    engine_on(YARN, barrier=False).check_gang("workers_per_trial=2")
+    engine_on({"spark.master": "yarn"}).check_gang("workers_per_trial=2")
+    engine_on({"spark.master": "yarn"}, barrier=True).check_gang("workers_per_trial=2")
+
+
+def test_speculation_of_single_tasks_is_refused_where_there_is_no_barrier() -> None:
+    speculative = {**YARN, "spark.speculation": "true"}
+    engine_on(speculative).check_gang("")  # without a time limit Spark speculates on no job of one task
+    speculative["spark.speculation.task.duration.threshold"] = "1h"
+    with pytest.raises(EngineError, match=r"second copies of workers.*threshold=1h; start the session without"):
+        engine_on(speculative).check_gang("")
+    engine_on({**speculative, "spark.dynamicAllocation.enabled": "false"}).check_gang("")
+
+
+@pytest.mark.parametrize("wrong", ["yes", 1, None])
+def test_a_barrier_is_one_of_three(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=f"barrier must be 'auto', True or False, got {wrong!r}"):
+        engine_on(YARN, barrier=wrong)
