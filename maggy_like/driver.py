@@ -12,7 +12,7 @@ from typing import Any
 
 from maggy_like.display.base import LogLine, Snapshot, TrainingLine, WorkerLine
 from maggy_like.display.lines import LineBuffer
-from maggy_like.errors import OptimizerError
+from maggy_like.errors import OptimizerError, WorkerError
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
 from maggy_like.experiment.finale import ENDS
@@ -52,6 +52,7 @@ from maggy_like.messages import (
     Waiting,
 )
 from maggy_like.proposer.base import Proposer
+from maggy_like.rpc.refusals import Unfit
 from maggy_like.rpc.server import Received, Server
 from maggy_like.write_ahead import WriteAhead
 from optimizers.events import Event
@@ -268,6 +269,15 @@ class Driver:
                 return WorkerBroken(worker, reason)
             case Goodbye():
                 return WorkerGone(worker)
+            case Unfit(host=host, why=why):
+                return self._turn_away(worker, f"worker {worker.index} on {host} cannot serve this search: {why}")
+
+    def _turn_away(self, worker: WorkerId, why: str) -> Input:
+        """A worker has another version: no search can start so; one that has begun goes on with the workers it has."""
+        if not self.ready:
+            return StopRequested("error", WorkerError(why))
+        self.lines.append(LogLine(None, f"{why}; the search goes on without it"))
+        return WorkerSeen(worker)
 
     def _execute(self, commands: list[Command]) -> None:
         """Carry a round's commands out; all events are safe, in one append, before the first message is sent."""

@@ -15,8 +15,10 @@ from msgspec import Meta
 
 from maggy_like.fields import MAX_NESTED, Count, Host, Line, Name, Number, Port, Step, Text, is_flat
 from maggy_like.state_names import check_owner
+from maggy_like.versions import Versions
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
+"""Counts with each change of a message, or of the ``WorkerTask`` that workers are given."""
 
 MAX_TYPES = 20
 """How many classes of an exception a worker names."""
@@ -61,6 +63,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     Attributes:
         store_visible: Whether the run's store, as the worker sees it, is the driver's.
         connection: How often this incarnation has said hello, so that an old hello counts for nothing.
+        versions: What the worker runs, if it says so.
     """
 
     version: Number
@@ -71,6 +74,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     accelerators: Annotated[list[Host], Meta(max_length=1000)]
     store_visible: bool
     connection: Count = 1
+    versions: Versions | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -323,6 +327,16 @@ def decode_to_driver(frame: bytes | memoryview) -> ToDriver:
         return _TO_DRIVER.decode(frame)
     except _ALSO_MALFORMED as error:
         raise msgspec.DecodeError(str(error)) from None
+
+
+def foreign_hello(frame: bytes | memoryview) -> dict[str, Any] | None:
+    """A hello in another version of the protocol, whatever its form, as plain data; None for all else."""
+    try:
+        said = msgspec.msgpack.decode(frame)
+    except (msgspec.DecodeError, *_ALSO_MALFORMED):
+        return None
+    is_hello = isinstance(said, dict) and said.get("type") == "hello" and isinstance(said.get("version"), int)
+    return said if is_hello and said["version"] != PROTOCOL_VERSION else None
 
 
 def decode_to_worker(frame: bytes | memoryview) -> ToWorker:

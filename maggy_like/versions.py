@@ -1,14 +1,74 @@
-"""Which maggy_like and which Python a process runs, so that two processes can say how they differ."""
+"""Which maggy_like and which Python a process runs, so that a driver and its workers can say how they differ."""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 import maggy_like
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 """The minor version: packages are made for one, and so are functions that travel by value."""
 
-HOME = os.path.dirname(os.path.dirname(os.path.abspath(maggy_like.__file__)))
-"""The folder, or archive, that this maggy_like lies in."""
+Word = Annotated[str, Meta(max_length=5000)]
+
+_REMEDY = "install the same on all machines, or send the driver's with spark-submit --py-files (docs/shipping.md)"
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """What a process runs.
+
+    Attributes:
+        package: The version of maggy_like.
+        home: The folder or archive that it lies in.
+        python: The minor version of Python.
+        executable: The interpreter.
+    """
+
+    package: Word
+    home: Word
+    python: Word
+    executable: Word
+
+
+def own_versions() -> Versions:
+    """Those of this process."""
+    home = os.path.dirname(os.path.dirname(os.path.abspath(maggy_like.__file__)))
+    return Versions(maggy_like.__version__, home, PYTHON, sys.executable or "?")
+
+
+def misfit(worker: Versions, driver: Versions) -> str:
+    """How a worker differs from the driver so much that it cannot serve it, and what to do; empty if it does not."""
+    if worker.python != driver.python:
+        return (
+            f"the driver runs Python {driver.python} ({driver.executable}) and the worker Python {worker.python} "
+            f"({worker.executable}), which cannot read each other's functions; set PYSPARK_PYTHON to a Python "
+            f"{driver.python} that the worker's machine has, or send one with spark.archives (docs/shipping.md)"
+        )
+    if worker.package != driver.package:
+        return (
+            f"the driver has maggy_like {driver.package} ({driver.home}) and the worker {worker.package} "
+            f"({worker.home}); {_REMEDY}"
+        )
+    return ""
+
+
+def foreign_protocol(theirs: Any, protocol: int, driver: Versions) -> str:
+    """What to say of a hello in another version of the protocol.
+
+    Args:
+        theirs: The hello as plain data: its form may be any.
+        protocol: The driver's version of it.
+        driver: What the driver runs.
+    """
+    said = theirs.get("versions")
+    package, home = (said.get("package"), said.get("home")) if isinstance(said, dict) else (None, None)
+    has = f"{str(package)[:100]} ({str(home)[:500]})" if package else "a version that does not say which it is"
+    return (
+        f"the driver has maggy_like {driver.package} ({driver.home}) and the worker {has}: they speak versions "
+        f"{protocol} and {str(theirs.get('version'))[:20]} of the protocol; {_REMEDY}"
+    )

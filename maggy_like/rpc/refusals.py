@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
+from dataclasses import dataclass
 
 _log = logging.getLogger(__name__)
 
@@ -14,6 +15,19 @@ MAX_STRIKES = 20
 """Refused frames of one connection after which nothing that it sends is read."""
 
 _MAX_CONNECTIONS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A worker that was launched cannot serve this driver, and was refused.
+
+    Attributes:
+        host: Its machine.
+        why: How it differs from the driver, and what to do.
+    """
+
+    host: str
+    why: str
 
 
 class Refusals:

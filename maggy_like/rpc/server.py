@@ -25,14 +25,16 @@ from maggy_like.messages import (
     Welcome,
     decode_to_driver,
     encode,
+    foreign_hello,
 )
 from maggy_like.rpc.allowed import AllowList
 from maggy_like.rpc.backlog import Backlog
 from maggy_like.rpc.door import Door
 from maggy_like.rpc.limits import MAX_BACKLOG, MAX_FRAME, limit_server
 from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, read_header
-from maggy_like.rpc.refusals import Refusals
+from maggy_like.rpc.refusals import Refusals, Unfit
 from maggy_like.rpc.security import new_key_pair, secure_server
+from maggy_like.versions import foreign_protocol, misfit, own_versions
 from maggy_like.worker.task import KeyPair
 
 FETCH = 300
@@ -60,10 +62,10 @@ _NO_SESSION = bytes(8)
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message of a worker that has introduced itself."""
+    """A message of a worker that has introduced itself, or word of one that is unfit."""
 
     worker: WorkerId
-    message: ToDriver
+    message: ToDriver | Unfit
 
 
 @dataclass(slots=True)
@@ -109,6 +111,7 @@ class Server:
         self._door = Door(self._socket, self._allowed, self._refusals)
         port = self._socket.bind_to_random_port(f"tcp://{bracketed}")
         self.address = f"tcp://{bracketed}:{port}"
+        self._versions = own_versions()
         self._sessions: dict[bytes, _Peer] = {}
         self._places: dict[int, _Peer] = {}  # the newest incarnation of each
         self._parts: list[zmq.Frame] = []
@@ -272,21 +275,25 @@ class Server:
 
     def _meet(self, identity: bytes, sender: WorkerId, header: Header, frame: bytes) -> Received | None:
         """A frame of an unknown session: a hello, or nothing that is heard."""
-        hello = decode_to_driver(body_of(frame))
         before = self._places.get(sender.index)
-        why = ""
+        is_due = self._allowed.is_newest(sender) and (before is None or before.worker != sender)
+        if (foreign := foreign_hello(body_of(frame))) is not None and is_due:
+            why = foreign_protocol(foreign, PROTOCOL_VERSION, self._versions)
+            self._refuse(identity, "foreign protocol version", header.session, why)
+            return Received(sender, Unfit(str(foreign.get("host"))[:255], why))
+        hello = decode_to_driver(body_of(frame))
         if not isinstance(hello, Hello) or header.is_numbered or header.session == _NO_SESSION:
             reason = "unknown peer"
-        elif hello.version != PROTOCOL_VERSION:
-            reason = "foreign protocol version"
-            why = f"protocol version {hello.version}, not {PROTOCOL_VERSION}: install the driver's maggy_like there"
         elif (hello.worker, hello.epoch) != (sender.index, sender.epoch):
             reason = IMPOSTOR
-        elif not self._allowed.is_newest(sender) or (before is not None and before.worker == sender):
+        elif not is_due:
             reason = "stale incarnation"
+        elif hello.versions is not None and (why := misfit(hello.versions, self._versions)):
+            self._refuse(identity, "foreign version", header.session, why)
+            return Received(sender, Unfit(hello.host, why))
         else:
             return self._welcome(identity, sender, header, hello)
-        self._refuse(identity, reason, header.session, why)
+        self._refuse(identity, reason, header.session)
         return None
 
     def _welcome(self, identity: bytes, worker: WorkerId, header: Header, hello: Hello) -> Received:

@@ -36,6 +36,7 @@ from maggy_like.messages import (
 )
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.watch import Watch
+from maggy_like.versions import own_versions
 from maggy_like.worker.attempt import Attempt
 from maggy_like.worker.checkpoints import is_visible
 from maggy_like.worker.children import Child, ForkServerNursery, Nursery
@@ -132,7 +133,8 @@ class Agent:
     def _introduce(self) -> None:
         task, place = self._task, self._context
         visible, gpus = is_visible(task.store, task.run_id), list(place.accelerators)
-        hello = Hello(PROTOCOL_VERSION, place.index, place.epoch, place.host, os.getpid(), gpus, visible)
+        where = PROTOCOL_VERSION, place.index, place.epoch, place.host, os.getpid(), gpus, visible
+        hello = Hello(*where, versions=own_versions())
         self._client.introduce(hello)
 
     def _watch_unsent(self) -> None:

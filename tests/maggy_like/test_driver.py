@@ -9,12 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from wire import hello, wait_for
 
 from maggy_like.display.base import Snapshot
 from maggy_like.driver import TICK, Driver
-from maggy_like.errors import StoreError
+from maggy_like.errors import StoreError, WorkerError
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.inputs import StopRequested, WorkerId
 from maggy_like.journal import Journal, place_of
@@ -22,6 +23,7 @@ from maggy_like.messages import Logged, Ready
 from maggy_like.proposer.base import DirectProposer
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Server
+from maggy_like.versions import PYTHON, Versions
 from optimizers import Float
 from optimizers.events import AttemptStarted, Event, Measured, TrialCreated
 from optimizers.random_search import RandomSearch
@@ -224,3 +226,30 @@ def test_a_driver_that_stood_still_holds_that_against_no_worker(
     wait_for(lambda: driver.snapshot.elapsed > since + 3 * TICK, PATIENCE)
     assert [worker.state for worker in driver.snapshot.workers] == ["joining"]
     client.close()
+
+
+@pytest.fixture
+def stranger(driver: Driver) -> Iterator[Client]:
+    """A worker with another maggy_like."""
+    made = Client(driver._server.address, driver._server.public_key, driver._server.admit(WorkerId(0, 0)))
+    made.introduce(msgspec.structs.replace(hello(0), versions=Versions("0.0.9", "/opt/old", PYTHON, "/w/python")))
+    yield made
+    made.close()
+
+
+def test_a_search_whose_first_worker_has_another_version_ends_with_both(driver: Driver, stranger: Client) -> None:
+    driver.start()
+    wait_for(lambda: stranger.receive() is not None and driver._experiment.ending is not None, PATIENCE)
+    assert driver._experiment.ending == "error"
+    assert isinstance(driver._experiment.error, WorkerError)
+    assert "worker 0 on host cannot serve this search: the driver has maggy_like" in str(driver._experiment.error)
+    assert "the worker 0.0.9 (/opt/old)" in str(driver._experiment.error)
+
+
+def test_a_search_that_has_begun_goes_on_without_a_worker_of_another_version(driver: Driver, stranger: Client) -> None:
+    driver.ready.add(WorkerId(1, 0))
+    driver.start()
+    wait_for(lambda: stranger.receive() is not None and bool(driver.lines), PATIENCE)
+    [line] = driver.lines
+    assert line.text.endswith("; the search goes on without it")
+    assert driver._experiment.ending is None

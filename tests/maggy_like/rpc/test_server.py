@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 import pytest
 from wire import hello
 
+from maggy_like import __version__
 from maggy_like.errors import ConfigError
 from maggy_like.experiment.inputs import WorkerId
 from maggy_like.messages import (
@@ -25,8 +28,10 @@ from maggy_like.messages import (
 from maggy_like.rpc import door
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.limits import MAX_FRAME
+from maggy_like.rpc.refusals import Unfit
 from maggy_like.rpc.security import new_key_pair
 from maggy_like.rpc.server import Received, Server
+from maggy_like.versions import own_versions
 from maggy_like.worker.task import KeyPair, WorkerContext, WorkerTask
 
 WORKER = WorkerId(3, 0)
@@ -40,7 +45,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     made.close()
 
 
-def connected(server: Server, message: Hello, keys: KeyPair | None = None) -> Client:
+def connected(server: Server, message: Any, keys: KeyPair | None = None) -> Client:
     """A client that has introduced itself, with a key of its own if not given one."""
     keys = keys or server.admit(WorkerId(message.worker, message.epoch))
     made = Client(server.address, server.public_key, keys)
@@ -99,13 +104,81 @@ def test_a_state_that_the_attempt_cannot_have_saved_is_refused_and_changes_nothi
     assert server.refused == {"malformed": 1}
 
 
-def test_a_foreign_version_is_refused_and_told(server: Server) -> None:
-    stranger = connected(server, hello(3, version=99))
-    refused = answer(server, stranger)
-    assert isinstance(refused, Refused)
-    assert refused.reason.startswith(f"protocol version 99, not {PROTOCOL_VERSION}")
+def said_of(server: Server, stranger: Client) -> tuple[str, Unfit]:
+    """What a worker that is turned away is told, and what the driver is told of it."""
+    received: list[Received] = []
+    for _ in range(500):
+        received += server.poll(0.01)
+        for message in stranger.receive():
+            assert isinstance(message, Refused)
+            [told] = received
+            assert told.worker == WORKER
+            assert isinstance(told.message, Unfit)
+            return message.reason, told.message
+    raise AssertionError("no answer")
+
+
+class FutureHello(msgspec.Struct, tag="hello"):
+    """A hello as another version may have it: with fields that nobody knows here, and without some that are."""
+
+    versions: Any
+    version: int = PROTOCOL_VERSION + 1
+    host: str = "far"
+    planet: str = "mars"
+    connection: int = 1
+
+
+@pytest.mark.parametrize(
+    ("versions", "says"),
+    [
+        ({"package": "0.0.9", "home": "/opt/old"}, "the worker 0.0.9 (/opt/old)"),
+        (None, "the worker a version that does not say which it is"),
+        (["of", "another", "form"], "the worker a version that does not say which it is"),
+    ],
+)
+def test_a_hello_of_another_protocol_can_be_read_and_both_versions_are_told(
+    server: Server, versions: Any, says: str
+) -> None:
+    stranger = connected(server, FutureHello(versions), server.admit(WORKER))
+    refused, told = said_of(server, stranger)
+    assert refused == told.why
+    assert told.host == "far"
+    assert f"the driver has maggy_like {__version__} (" in refused
+    assert says in refused
+    assert f"versions {PROTOCOL_VERSION} and {PROTOCOL_VERSION + 1} of the protocol" in refused
+    assert "--py-files" in refused
     assert server.refused == {"foreign protocol version": 1}
     stranger.close()
+
+
+def test_another_maggy_like_is_turned_away_and_both_versions_are_told(server: Server) -> None:
+    other = msgspec.structs.replace(own_versions(), package="0.0.9", home="/opt/old")
+    stranger = connected(server, msgspec.structs.replace(hello(3), versions=other))
+    refused, told = said_of(server, stranger)
+    assert refused == told.why
+    assert f"the driver has maggy_like {__version__} ({own_versions().home}) and the worker 0.0.9 (/opt/old)" in refused
+    stranger.close()
+
+
+def test_another_python_is_turned_away_and_both_are_told(server: Server) -> None:
+    other = msgspec.structs.replace(own_versions(), python="3.8", executable="/usr/bin/python3")
+    stranger = connected(server, msgspec.structs.replace(hello(3), versions=other))
+    refused, _ = said_of(server, stranger)
+    assert f"the driver runs Python {other_than('3.8')} (" in refused
+    assert "the worker Python 3.8 (/usr/bin/python3)" in refused
+    assert "PYSPARK_PYTHON" in refused
+    stranger.close()
+
+
+def other_than(python: str) -> str:
+    assert own_versions().python != python
+    return own_versions().python
+
+
+def test_the_same_versions_are_welcome(server: Server) -> None:
+    worker = connected(server, same := msgspec.structs.replace(hello(3), versions=own_versions()))
+    assert arrived(server, worker, 1) == [Received(WORKER, same)]
+    worker.close()
 
 
 @pytest.mark.parametrize(("index", "epoch"), [(3, 1), (3, 10**6), (2, 0), (2, 1), (99, 0)])
