@@ -27,8 +27,8 @@ class StandaloneCluster:
     up: Spark hands out their addresses (worker i has ``i * gpus`` and up), whether there is such a device or
     not.
 
-    The processes end with the ``with`` block, with :meth:`stop`, and on Linux also when the thread that
-    started them dies, however it dies: start the cluster in a thread that lives as long as it is needed.
+    The processes end with the ``with`` block, with :meth:`stop`, and on Linux also when the process that
+    started them dies, however it dies.
 
     Args:
         workers: The number of Workers; each runs one executor of an application.

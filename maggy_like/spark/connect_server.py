@@ -39,8 +39,8 @@ class ConnectServer:
     It is a process of its own, as a company's server is: it goes on when a client leaves, clients come and go, and
     it can be killed. What it needs in memory is that of any Spark driver (``spark.driver.memory``, 1 GB).
 
-    The server ends with the ``with`` block, with :meth:`stop`, and on Linux also when the thread that started it dies,
-    however it dies: start it in a thread that lives as long as it is needed.
+    The server ends with the ``with`` block, with :meth:`stop`, and on Linux also when the process that started it dies,
+    however it dies.
 
     Args:
         master: Where its tasks run: ``"local[4]"``, or a cluster: ``"spark://host:7077"``, ``cluster.master_url``.

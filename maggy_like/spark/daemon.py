@@ -39,7 +39,7 @@ def spark_environment(folder: Path) -> dict[str, str]:
 class Daemon:
     """A process with a group of its own, whose log says when it is ready.
 
-    It ends with :meth:`kill`, and on Linux also when the thread that started it dies, however it dies.
+    It ends with :meth:`kill`, and on Linux also when this process dies, however it dies.
 
     Args:
         name: What it is, for messages.
@@ -53,20 +53,14 @@ class Daemon:
         self._ready: Future[str] = Future()
         self._pattern = re.compile(ready)
         self._tail: deque[str] = deque(maxlen=20)
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            preexec_fn=_die_with_parent(),
+        started: Future[subprocess.Popen[str]] = Future()
+        # The death signal comes as the thread that made the process ends, not as this process does. So it is made by
+        # the thread that reads its log: to the end, also after it is ready, since a full pipe would stop it.
+        self._reader = threading.Thread(
+            target=self._run, args=(command, environment, started), name=f"log of {self._name}", daemon=True
         )
-        # Read to the end, also after the process is ready: a full pipe would stop it.
-        self._reader = threading.Thread(target=self._read, name=f"log of {self._name}", daemon=True)
         self._reader.start()
+        self._process = started.result()
 
     @property
     def pid(self) -> int:
@@ -94,9 +88,25 @@ class Daemon:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+    def _run(self, command: list[str], environment: Mapping[str, str], started: Future[subprocess.Popen[str]]) -> None:
+        try:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                preexec_fn=_die_with_parent(),
+            )
+        except OSError as error:
+            started.set_exception(error)
+            return
+        started.set_result(process)
+        assert process.stdout is not None
+        for line in process.stdout:
             self._tail.append(line.rstrip())
             if not self._ready.done() and (match := self._pattern.search(line)):
                 self._ready.set_result(match[1])

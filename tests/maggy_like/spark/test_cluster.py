@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 
 from maggy_like.errors import EngineError, UserError
 from maggy_like.spark import StandaloneCluster
+from maggy_like.spark.daemon import Daemon
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -38,6 +41,26 @@ def test_a_process_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.Mon
     with pytest.raises(EngineError, match=r"Spark Master ended while it started(.|\n)*no such class: org"):
         StandaloneCluster(1)
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_process_outlives_the_thread_that_asked_for_it() -> None:
+    """The death signal of Linux comes as the thread that made a process ends."""
+    made: list[Daemon] = []
+    command = ["sh", "-c", "echo ready: yes; exec sleep 1000"]
+    thread = threading.Thread(target=lambda: made.append(Daemon("sleeper", command, os.environ, "ready: (.*)")))
+    thread.start()
+    thread.join()
+    assert made[0].wait_ready(time.monotonic() + 60.0) == "yes"
+    watched = os.pidfd_open(made[0].pid)
+    assert select.select([watched], [], [], 0.5)[0] == []
+    made[0].kill()
+    assert select.select([watched], [], [], 20)[0]
+    os.close(watched)
+
+
+def test_a_program_that_is_not_there_is_an_error_of_the_caller() -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        Daemon("nobody", ["/no-such-program"], os.environ, "(.*)")
 
 
 @pytest.mark.spark
