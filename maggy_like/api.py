@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from maggy_like.ablation.design import DesignName
 from maggy_like.ablation.search import AblatedFunction, plan_ablation
 from maggy_like.ablation.study import AblationStudy
-from maggy_like.config import check_settings, whole
+from maggy_like.config import check_settings, one_of, whole
 from maggy_like.display import make_display
 from maggy_like.engines.base import Engine
 from maggy_like.engines.choice import choose_engine
@@ -18,7 +18,7 @@ from maggy_like.errors import ConfigError
 from maggy_like.failures import FailurePolicy, read_policy
 from maggy_like.handle import Experiment
 from maggy_like.inspection import check_order, check_parameters, modules_of, pickle_train_fn, sources_of
-from maggy_like.job import Job, check_watchers
+from maggy_like.job import DriverSide, Job, check_watchers
 from maggy_like.result import Result
 from maggy_like.training import search
 from maggy_like.watch import Callback
@@ -48,6 +48,7 @@ def lagom(
     mode: Literal["promotion", "stopping"] | None = None,
     workers: int | None = None,
     engine: str | Engine = "auto",
+    driver: DriverSide = "client",
     seed: int = 0,
     name: str | None = None,
     directory: str | Path = "maggy_runs",
@@ -115,6 +116,11 @@ def lagom(
             gang begins with what there is, and grows as executors come.
         engine: ``"local"`` (processes of this machine), ``"spark"``, ``"inline"`` (one worker in
             this process, for a debugger), or ``"auto"``: Spark where a session is active.
+        driver: Where the search is driven from: in this process, the ``"client"``, which the workers must be able to
+            reach; or in a task of the Spark application, in the ``"cluster"``, which takes one slot. Then
+            ``directory`` must be a URL, or a path that all hosts share; this process shows what the journal there
+            says, and may go away: ``load_run(URL).watch()`` follows the search from anywhere, for as long as the Spark
+            application lives.
         seed: Source of all randomness of the search; the same seed proposes the same sequence. Of an ablation it is
             the first of the seeds with which each variant runs.
         name: The run's name, a folder in ``directory``; made up if not given.
@@ -271,6 +277,7 @@ def lagom(
         callbacks,
         experiment,
         sources=sources_of(train_fn),
+        driver=cast(DriverSide, one_of("driver", driver, get_args(DriverSide))),
     )
     result = search(job)
     if study is None:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from maggy_like.display.base import LogLine, Snapshot, TrainingLine, WorkerLine
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine
 from maggy_like.display.lines import LineBuffer
+from maggy_like.drawing import draw
 from maggy_like.errors import OptimizerError, WorkerError
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.commands import Append, AskOptimizer, Command, Replace, Send, Show
@@ -56,7 +57,6 @@ from maggy_like.rpc.refusals import Unfit
 from maggy_like.rpc.server import Received, Server
 from maggy_like.write_ahead import WriteAhead
 from optimizers.events import Event
-from optimizers.trial import TrialState
 
 TICK = 0.25
 STALL = 1.0
@@ -306,7 +306,6 @@ class Driver:
     def _draw(self) -> Snapshot:
         experiment, study = self._experiment, self._experiment.study
         now = self._now()
-        best = study.best if not self._base.is_ablation else None
         lines = []
         for worker in sorted(experiment.workers.values(), key=lambda worker: worker.id.index):
             trial = None if worker.trial is None else study.trials[worker.trial]
@@ -323,39 +322,15 @@ class Driver:
                 )
             )
         running = "training" if experiment.is_training else "searching"
-        phase = experiment.ending or (running if lines else "starting")
-        return Snapshot(
-            name=self._base.name,
-            directory=self._base.directory,
-            optimizer=self._base.optimizer,
-            direction=study.direction,
-            phase=phase,
+        return draw(
+            self._base,
+            study,
+            phase=experiment.ending or (running if lines else "starting"),
             elapsed=self.elapsed(),
+            now=now,
             objective=experiment.objective,
-            n_trials=self._base.n_trials,
-            is_ablation=self._base.is_ablation,
-            counts=dict(study.counts),
-            others=self._base.others,
-            pareto=len(study.pareto) if self._base.others else None,
-            best_trial=best.id if best is not None else None,
-            best_value=best.value if best is not None else None,
-            best_step=best.value_step if best is not None else None,
-            best_failed=best is not None and best.state is TrialState.FAILED,
-            best_config=best.config if best is not None else None,
-            timeout=self._base.timeout,
-            workers=tuple(lines),
-            training=self._draw_training(now),
+            workers=lines,
         )
-
-    def _draw_training(self, now: float) -> TrainingLine | None:
-        trials = self._experiment.study.trials
-        if not trials or not trials[-1].training:
-            return None
-        trial = trials[-1]
-        began = trial.started if trial.started is not None else now
-        workers = trial.world_size if trial.attempt else 0
-        budget = trial.training if trial.training < UNBOUNDED else 0
-        return TrainingLine(trial.state, workers, trial.step, budget, trial.last_value, now - began)
 
     # -- the optimizer's thread ---------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from maggy_like.config import Settings
 from maggy_like.display import Display
@@ -20,7 +20,7 @@ from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.finale import TrainingPlan
-from maggy_like.experiment.inputs import StopRequested
+from maggy_like.experiment.inputs import StopRequested, WorkerId
 from maggy_like.folders import is_in_memory, parent_of, within
 from maggy_like.handle import Experiment
 from maggy_like.inspection import name_of
@@ -34,10 +34,13 @@ from maggy_like.scratch import OutputFolder
 from maggy_like.sequences import listed
 from maggy_like.size import gang_size, least_workers, size_hints
 from maggy_like.watch import Callback, run_search
-from maggy_like.worker.task import WorkerTask
+from maggy_like.worker.task import KeyPair, WorkerTask
 from optimizers.study import Study
 
 _log = logging.getLogger(__name__)
+
+DriverSide = Literal["client", "cluster"]
+"""Where the driver of a run is."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Job:
         sources: Text of the files and notebook cells that the function's code is from.
         handle: By which other threads stop the run.
         keep: Takes what the function returned, where it is no training (see :attr:`WorkerTask.returns_anything`).
+        driver: Where the driver runs: in this process, the ``client``, or in a task of the ``cluster``.
     """
 
     settings: Settings
@@ -65,6 +69,26 @@ class Job:
     handle: Experiment | None = None
     keep: Callable[[Any], None] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
+    driver: DriverSide = "client"
+
+
+@dataclass(frozen=True)
+class Site:
+    """How a driver and its workers meet.
+
+    Attributes:
+        run_id: What the run's store is marked with.
+        server: Opens the server.
+        task: What the workers are told, once the server is there.
+        admit: Lets an incarnation of a worker in.
+        begun: Is given the driver before that starts.
+    """
+
+    run_id: str
+    server: Callable[[], Server]
+    task: Callable[[Server], WorkerTask]
+    admit: Callable[[Server, WorkerId], KeyPair]
+    begun: Callable[[Driver], None]
 
 
 @dataclass(frozen=True)
@@ -73,11 +97,13 @@ class Outcome:
 
     Attributes:
         machine: With the study.
+        ending: How it ended (see :attr:`maggy_like.Result.ending`).
         seconds: Wall time.
         error: What ended it early, to be raised by the caller once it has the result so far.
     """
 
     machine: StateMachine
+    ending: str
     seconds: float
     error: Exception | None = None
 
@@ -106,8 +132,11 @@ def check_watchers(callbacks: Sequence[Callback], handle: Experiment | None) -> 
         raise ConfigError("experiment is the handle of another search already; make a new Experiment() for each")
 
 
-def carry_out(job: Job) -> Outcome:
+def carry_out(job: Job, site: Site | None = None) -> Outcome:
     """Run a job; Ctrl-C ends it with what there is, and so does an error once it has begun (:attr:`Outcome.error`).
+
+    Args:
+        site: How its driver and its workers meet, if not as the engine does it by itself.
 
     Raises:
         EngineError: The engine cannot provide the gang.
@@ -116,47 +145,68 @@ def carry_out(job: Job) -> Outcome:
         UserError: The optimizer or the configuration cannot be used.
     """
     with contextlib.ExitStack() as interrupts:
-        return _carry_out(job, interrupts)
+        return _carry_out(job, site or _own_site(job), interrupts)
 
 
-def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
+def _own_site(job: Job) -> Site:
+    """The driver is in this process, and the engine launches the workers."""
+    run_id = secrets.token_hex(8)
+
+    def begun(driver: Driver) -> None:
+        if job.handle is not None:
+            job.handle.attach(lambda: driver.post(StopRequested("stopped")))
+
+    return Site(
+        run_id,
+        server=lambda: Server(job.engine.driver_host()),
+        task=lambda server: worker_task(job, run_id, server.address, server.public_key),
+        admit=lambda server, worker: server.admit(worker),
+        begun=begun,
+    )
+
+
+def worker_task(job: Job, run_id: str, address: str, server_key: bytes) -> WorkerTask:
+    """What the workers of a job are told."""
+    settings, isolation = job.settings, job.engine.isolation or job.settings.isolation
+    return WorkerTask(
+        address=address,
+        server_key=server_key,
+        run_id=run_id,
+        train_fn=job.payload,
+        preload=job.preload,
+        sys_path=tuple(sys.path),
+        argv=tuple(sys.argv),
+        store=settings.store,
+        logs=str(within(settings.directory, "logs")),
+        isolation=isolation,
+        report_timeout=settings.report_timeout,
+        returns_anything=job.keep is not None,
+        logging=read_logging(),
+        sources=dict(job.sources),
+    )
+
+
+def _carry_out(job: Job, site: Site, interrupts: contextlib.ExitStack) -> Outcome:
     settings, engine = job.settings, job.engine
     size = gang_size(settings, engine)
     started = time.monotonic()
-    machine = _machine(settings, size, grows=engine.is_elastic)
+    machine = new_machine(settings, size, grows=engine.is_elastic)
     study = machine.study
     in_process = study.optimizer.adaptive and engine.isolation != "none"
     proposer = ProcessProposer(study) if in_process else DirectProposer(study)
-    run_id = secrets.token_hex(8)
     check_reach(settings, engine)
-    journal, told = open_journal(settings, machine, run_id)
+    journal, told = open_journal(settings, machine, site.run_id)
     output = OutputFolder(settings.directory)
     failure: Exception | None = None
     try:
-        server = Server(engine.driver_host())
+        server = site.server()
         try:
-            task = WorkerTask(
-                address=server.address,
-                server_key=server.public_key,
-                run_id=run_id,
-                train_fn=job.payload,
-                preload=job.preload,
-                sys_path=tuple(sys.path),
-                argv=tuple(sys.argv),
-                store=settings.store,
-                logs=str(within(settings.directory, "logs")),
-                isolation=engine.isolation or settings.isolation,
-                report_timeout=settings.report_timeout,
-                returns_anything=job.keep is not None,
-                logging=read_logging(),
-                sources=dict(job.sources),
-            )
             driver = Driver(
                 machine,
                 proposer,
                 server,
                 journal,
-                _first_snapshot(settings),
+                first_snapshot(settings),
                 0 if engine.is_elastic else size,
                 keep=job.keep,
                 timeout=settings.timeout,
@@ -164,13 +214,12 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
             driver.lines.extend(
                 LogLine(None, hint) for hint in (*settings.hints, *size_hints(settings, engine, size), *told)
             )
-            if job.handle is not None:
-                job.handle.attach(lambda: driver.post(StopRequested("stopped")))
+            site.begun(driver)
             run_search(
                 driver,
                 engine,
-                task,
-                server.admit,
+                site.task(server),
+                lambda worker: site.admit(server, worker),
                 size,
                 least=least_workers(settings, engine, size),
                 logs=str(output.path),
@@ -189,12 +238,13 @@ def _carry_out(job: Job, interrupts: contextlib.ExitStack) -> Outcome:
         finally:
             server.close()
         seconds = time.monotonic() - started
+        ending = _ending(machine, failure)
         if not isinstance(failure, JournalError):
-            failure = _end(journal, RunStatus(_ending(machine, failure), time.time(), seconds)) or failure
+            failure = _end(journal, RunStatus(ending, time.time(), seconds)) or failure
     finally:
         journal.close()
         output.close()
-    return Outcome(machine, seconds, failure)
+    return Outcome(machine, ending, seconds, failure)
 
 
 def _ending(machine: StateMachine, failure: Exception | None) -> str:
@@ -212,7 +262,8 @@ def _end(journal: Journal, status: RunStatus) -> JournalLostError | None:
     return None
 
 
-def _machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
+def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
+    """The state machine of a search that has not begun."""
     study = Study(
         settings.space,
         settings.optimizer,
@@ -256,7 +307,8 @@ def check_reach(settings: Settings, engine: Engine) -> None:
         )
 
 
-def _first_snapshot(settings: Settings) -> Snapshot:
+def first_snapshot(settings: Settings) -> Snapshot:
+    """What is shown before anything has happened."""
     return Snapshot(
         name=settings.name,
         directory=str(settings.directory),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
     from maggy_like.ablation.outcome import Ablation
+    from maggy_like.watch import Callback
 
 
 @dataclass(frozen=True, repr=False)
@@ -206,6 +207,39 @@ class Result:
                 "maggy_like.run(train_fn, result.best_config, workers=N)"
             )
         return self._again(self.best_config, workers, budget, min_workers, name, resume, progress)
+
+    def watch(self, *, progress: bool | str = True, callbacks: Sequence[Callback] = ()) -> Result:
+        """Show a run that goes on elsewhere until it ends; Ctrl-C ends the watching alone.
+
+        Args:
+            progress: Show a live display.
+            callbacks: Functions that take each event of the run, from its first on.
+
+        Returns:
+            Its result, which :func:`~maggy_like.load_run` gives too; ``ending`` is ``running`` after Ctrl-C.
+
+        Raises:
+            MaggyError: What ended the search, if its driver was a task of the cluster.
+
+        Example:
+            >>> result = load_run("s3://bucket/runs/first").watch()
+        """
+        from maggy_like.hosted.elsewhere import watch_run
+
+        return watch_run(self, progress, callbacks)
+
+    def stop(self) -> None:
+        """Ask a run of ``lagom(..., driver="cluster")`` that goes on elsewhere to end with what it has.
+
+        Raises:
+            UserError: The run has ended, or its driver takes no requests.
+
+        Example:
+            >>> load_run("s3://bucket/runs/first").stop()
+        """
+        from maggy_like.hosted.elsewhere import stop_run
+
+        stop_run(self.journal)
 
     def log(self, trial: int, rank: int = 0) -> str:
         """All that a trial printed on one of its workers, as far as its log file is seen here."""

@@ -57,7 +57,7 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
     if folder is not None:
         _make_directory(folder)
     with ExitStack() as undo:
-        journal = Journal(place)  # first: of two drivers that begin a run, one alone touches anything of it
+        journal = Journal(place, run_id)  # first: of two drivers that begin a run, one alone touches anything of it
         undo.callback(journal.close)
         told: list[str] = []
         if settings.resume:

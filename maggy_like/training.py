@@ -19,6 +19,7 @@ from maggy_like.experiment import StateMachine
 from maggy_like.fields import UNBOUNDED
 from maggy_like.folders import within
 from maggy_like.handle import Experiment
+from maggy_like.hosted.client import carry_out_hosted
 from maggy_like.inspection import (
     RENDEZVOUS,
     TORCH_LATE,
@@ -259,13 +260,18 @@ def search(job: Job) -> Result:
     Raises:
         MaggyError: Something ended it early; the error has the result so far.
     """
-    outcome = carry_out(job)
+    outcome = carry_out_anywhere(job)
     result = result_of(job, outcome)
     if outcome.error is None:
         return result
     if isinstance(outcome.error, MaggyError):
         outcome.error.result = result
     raise outcome.error
+
+
+def carry_out_anywhere(job: Job) -> Outcome:
+    """Run a job whose driver is in this process, or in a task of the cluster."""
+    return carry_out_hosted(job) if job.driver == "cluster" else carry_out(job)
 
 
 def result_of(job: Job, outcome: Outcome) -> Result:
@@ -276,7 +282,7 @@ def result_of(job: Job, outcome: Outcome) -> Result:
         settings.places,
         objective=machine.objective,
         others=settings.others,
-        ending=machine.ending or "stopped",
+        ending=outcome.ending,
         seconds=outcome.seconds,
         again=_Again(job, machine.objective, machine.study.direction),
     )
@@ -332,7 +338,7 @@ class _Again:
         job = replace(
             self.job, settings=settings, preload=preload, display=make_display(progress), callbacks=(), handle=None
         )
-        outcome = carry_out(job)
+        outcome = carry_out_anywhere(job)
         if outcome.error is not None:
             raise outcome.error
         return training_of(outcome.machine, settings.places, outcome.machine.objective or "value")

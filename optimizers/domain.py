@@ -105,7 +105,8 @@ class Domain(ABC):
     def _settings(self) -> dict[str, Any]:
         """The arguments that differ from their defaults, with values in lists."""
         pairs = [(item.name, getattr(self, item.name), item.default) for item in fields(cast(Any, self))]
-        given = {name: value for name, value, default in pairs if value is not default}
+        # A text that came out of a pickle is not the default itself, but equal to it.
+        given = {name: v for name, v, default in pairs if v is not default and not (type(v) is str and v == default)}
         if "values" in given:
             given["values"] = list(given["values"])
         if "when" in given:

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.engines.base import EngineRun
 from maggy_like.errors import ConfigError, EngineError
+from maggy_like.hosted.engine import HostEngine
+from maggy_like.hosted.keys import Keys
 from maggy_like.spark import elastic
 from maggy_like.spark.address import driver_address
 from maggy_like.spark.executors import Executors
 from maggy_like.spark.failures import check_python
+from maggy_like.spark.hosted import HostedRun
 from maggy_like.spark.job import SparkRun
 from maggy_like.spark.kinds import is_classic
 from maggy_like.spark.place import driver_place
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class SparkEngine(Engine):
+class SparkEngine(HostEngine):
     """Runs the gang in tasks of a Spark session.
 
     With ``barrier=True`` all workers are one barrier stage: they start together. Whatever ends one of them ends them
@@ -135,6 +138,18 @@ class SparkEngine(Engine):
     @cached_property
     def _has_barrier(self) -> bool:
         return not self.is_elastic if self._barrier == "auto" else self._barrier
+
+    def check_hosting(self) -> None:
+        if self._barrier is True:
+            raise EngineError(elastic.HOSTING_REFUSED)
+        elastic.check_speculation(self._slots)
+
+    def max_failures(self) -> int:
+        return int(self._slots.conf("spark.task.maxFailures", "4"))
+
+    def launch_with_driver(self, plan: bytes, task: WorkerTask, keys: Sequence[Keys], journal: str) -> EngineRun:
+        task = msgspec.structs.replace(task, driver=driver_place())
+        return HostedRun(self._session, plan, task, keys, journal, self._slots.profile)
 
     def _check_python(self) -> None:
         """A local master's workers run here: which Python they run is known before anything starts."""

@@ -5,8 +5,18 @@ from __future__ import annotations
 from maggy_like.journal.earlier import Earlier, from_records, to_records
 from maggy_like.journal.journal import Journal, read_journal, reading
 from maggy_like.journal.mend import Mender
-from maggy_like.journal.place import Place, place_of
-from maggy_like.journal.records import FORMAT_VERSION, RUNNING, Contents, Part, RunHeader, RunStatus, decode, encode
+from maggy_like.journal.place import Mark, Place, place_of
+from maggy_like.journal.records import (
+    FORMAT_VERSION,
+    RUNNING,
+    Contents,
+    Part,
+    RunHeader,
+    RunStatus,
+    decode,
+    encode,
+    open_line,
+)
 
 __all__ = [
     "FORMAT_VERSION",
@@ -14,6 +24,7 @@ __all__ = [
     "Contents",
     "Earlier",
     "Journal",
+    "Mark",
     "Mender",
     "Part",
     "Place",
@@ -22,6 +33,7 @@ __all__ = [
     "decode",
     "encode",
     "from_records",
+    "open_line",
     "place_of",
     "read_journal",
     "reading",

@@ -16,6 +16,7 @@ class Journal:
 
     Args:
         place: Where it is kept.
+        run: The call of ``lagom`` for which it is opened (see :meth:`Place.hold`).
 
     Raises:
         JournalError: Another driver holds it, or it cannot be written.
@@ -27,11 +28,11 @@ class Journal:
         >>> journal.close()
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, run: str = "") -> None:
         self._place = place
         self._last = 0
         with self._writing():
-            place.hold()
+            place.hold(run)
 
     def begin(self, header: RunHeader) -> None:
         """Write the header of a new journal."""

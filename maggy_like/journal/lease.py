@@ -21,6 +21,9 @@ RENEWAL = 10.0
 LAPSE = 60.0
 """Seconds after the last renewal from which on another driver may take over."""
 
+SUCCESSION = 2.0
+"""Seconds beyond that which a driver that is cut off gets to end the write that it has begun."""
+
 _held: set[str] = set()  # owners of this process
 
 
@@ -30,6 +33,7 @@ class _Holder(msgspec.Struct):
     machine: str  # beside the host's name, which need not be its own
     pid: int
     time: float
+    run: str = ""
 
 
 class Lease:
@@ -50,17 +54,25 @@ class Lease:
         self._path = path
         self._name = name
         self._owner = uuid.uuid4().hex
+        self._run = ""
         self._renewed = 0.0
         self._claim = claim_of(fs, path)
 
-    def take(self) -> None:
+    def take(self, run: str = "") -> None:
         """Become the holder.
+
+        Args:
+            run: The call of ``lagom`` for which it is taken. From a driver of the same call it is taken over at once:
+                whoever started this one knows that the other is dead, or cut off. It returns only when one that is
+                cut off must have noticed, which looks at the lease every :data:`RENEWAL` seconds.
 
         Raises:
             JournalError: Another driver is.
         """
+        self._run = run
         holder, tag = self._look()
-        if holder is not None and _is_alive(holder):
+        is_successor = holder is not None and bool(run) and holder.run == run and _is_alive(holder)
+        if holder is not None and _is_alive(holder) and not is_successor:
             raise self._refusal(holder)
         try:
             self._write(tag)
@@ -69,6 +81,8 @@ class Lease:
             if holder is None or holder.owner != self._owner:  # else the answer alone was lost, and it was sent again
                 raise self._refusal(holder) from None
         _held.add(self._owner)
+        if is_successor:
+            time.sleep(RENEWAL + SUCCESSION)
 
     def is_held(self) -> bool:
         """Whether a driver holds it."""
@@ -103,7 +117,7 @@ class Lease:
 
     def _write(self, tag: Any) -> None:
         now = time.time()
-        holder = _Holder(self._owner, socket.gethostname(), _machine(), os.getpid(), now)
+        holder = _Holder(self._owner, socket.gethostname(), _machine(), os.getpid(), now, self._run)
         self._claim.write(msgspec.json.encode(holder), tag)
         self._renewed = now
 

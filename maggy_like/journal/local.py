@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from maggy_like.errors import JournalError, JournalLostError
+from maggy_like.journal.place import Mark
 from maggy_like.journal.records import Part
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -45,6 +46,19 @@ class LocalPlace:
         except FileNotFoundError:
             return []
 
+    def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
+        try:
+            with open(self._path, "rb") as file:
+                status = os.fstat(file.fileno())
+                if mark.size and (status.st_ino != mark.file or status.st_size < mark.size):
+                    return None
+                file.seek(mark.size)
+                data = file.read()
+        except FileNotFoundError:
+            return b"", mark
+        whole = data[: data.rfind(b"\n") + 1]
+        return whole, Mark(status.st_ino, mark.size + len(whole))
+
     def is_held(self) -> bool:
         try:
             holder = (self._folder / "journal.lock").read_text(errors="replace")
@@ -52,7 +66,7 @@ class LocalPlace:
             return False
         return bool(holder) and not _is_gone(holder)
 
-    def hold(self) -> None:
+    def hold(self, run: str = "") -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = os.open(self._folder / "journal.lock", _FLAGS, 0o600)
         try:

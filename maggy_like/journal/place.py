@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from maggy_like.journal.records import Part
+
+
+class Mark(NamedTuple):
+    """How far a journal was read: which of its files, and how many bytes of that."""
+
+    file: int = 0
+    size: int = 0
 
 
 class Place(Protocol):
@@ -25,12 +32,20 @@ class Place(Protocol):
         """All of the journal's files, in order; none if there is no journal."""
         ...
 
+    def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
+        """The whole lines behind ``mark``, and where they end; None if the journal was replaced since."""
+        ...
+
     def is_held(self) -> bool:
         """Whether a driver holds it, as far as its own word tells; nothing is locked or written for that."""
         ...
 
-    def hold(self) -> None:
+    def hold(self, run: str = "") -> None:
         """Make the folder, and keep other drivers away until :meth:`release`.
+
+        Args:
+            run: The call of ``lagom`` for which it is held. Where there are no locks, a driver that was started in the
+                place of a dead one of the same call takes it over at once.
 
         Raises:
             JournalError: Another driver holds it; tells who.

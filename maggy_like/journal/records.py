@@ -141,7 +141,7 @@ def decode(parts: Iterable[Part]) -> Contents:
         *lines, tail = part.data.split(b"\n")
         for line_number, line in enumerate((*lines, tail) if tail else lines, start=1):
             where = f"{part.name}, line {line_number}"
-            whole = _open(line) if line_number <= len(lines) else None
+            whole = open_line(line) if line_number <= len(lines) else None
             found = [whole] if whole is not None else _salvage(line)
             if contents is None:
                 contents = Contents(_header(line, found, where), last=found[0][0])
@@ -174,8 +174,8 @@ def _seal(record: Record, number: int) -> bytes:
     return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
 
 
-def _open(line: bytes) -> tuple[int, Record] | None:
-    """A line's record and its number, if it is whole."""
+def open_line(line: bytes) -> tuple[int, Record] | None:
+    """A line's number and record, if it is whole."""
     end = _END.search(line, max(0, line.rfind(b',"n":')))
     if end is None or end.end() != len(line) or zlib.crc32(line[: end.end(1)]) != int(end[2], 16):
         return None
@@ -194,7 +194,7 @@ def _salvage(line: bytes) -> list[tuple[int, Record]]:
     starts = [match.start() for match in _START.finditer(line)]
     for end in _END.finditer(line):
         for start in starts:
-            if done <= start < end.start() and (record := _open(line[start : end.end()])) is not None:
+            if done <= start < end.start() and (record := open_line(line[start : end.end()])) is not None:
                 found.append(record)
                 done = end.end()
                 break

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from maggy_like.journal.lease import Lease
+from maggy_like.journal.place import Mark
 from maggy_like.journal.records import Part
 
 SEGMENT = 256 << 10
@@ -48,12 +49,25 @@ class RemotePlace:
             self._number, self._segment = number, data
         return parts
 
+    def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
+        data = b""
+        for number, size in self._sizes().items():
+            if number < mark.file:
+                continue
+            known = mark.size if number == mark.file else 0
+            if size < known:
+                return None
+            if size > known:  # a store refuses to read from the very end
+                new = self._fs.cat_file(self._file(number), start=known)
+                data, mark = data + new, Mark(number, known + len(new))
+        return data, mark
+
     def is_held(self) -> bool:
         return self._lease.is_held()
 
-    def hold(self) -> None:
+    def hold(self, run: str = "") -> None:
         self._fs.makedirs(self._path, exist_ok=True)
-        self._lease.take()
+        self._lease.take(run)
 
     def renew(self) -> None:
         self._lease.renew()
@@ -92,9 +106,13 @@ class RemotePlace:
         return f"{self._path}/journal-{number:06d}.jsonl"
 
     def _segments(self) -> list[int]:
+        return list(self._sizes())
+
+    def _sizes(self) -> dict[int, int]:
+        """How many bytes each segment has, by its number, in order."""
         self._fs.invalidate_cache()
-        found: list[str] = []
+        found: list[dict[str, Any]] = []
         with contextlib.suppress(FileNotFoundError):
-            found = self._fs.ls(self._path, detail=False)
-        matches = (_SEGMENT.fullmatch(path.rsplit("/", 1)[-1]) for path in found)
-        return sorted(int(match[1]) for match in matches if match is not None)
+            found = self._fs.ls(self._path, detail=True)
+        matches = ((_SEGMENT.fullmatch(entry["name"].rsplit("/", 1)[-1]), entry["size"]) for entry in found)
+        return dict(sorted((int(match[1]), int(size)) for match, size in matches if match is not None))

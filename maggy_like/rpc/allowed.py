@@ -39,13 +39,23 @@ class AllowList:
         self._users[z85.decode(public)] = user.encode()
         return public, secret
 
+    def expect(self, worker: WorkerId, public: bytes) -> None:
+        """Let an incarnation in whose key pair was made before the run, and that comes by itself if it ever does."""
+        user = f"{worker.index}.{worker.epoch}"
+        self._workers[user] = worker
+        self._users[z85.decode(public)] = user.encode()
+
+    def has_come(self, worker: WorkerId) -> None:
+        """Take in that an incarnation is there: older ones of its place come too late."""
+        self._newest[worker.index] = max(worker.epoch, self._newest.get(worker.index, 0))
+
     def owner(self, frame: zmq.Frame) -> WorkerId:
         """The worker with whose key the connection that sent a frame has shaken hands."""
         return self._workers[str(frame.get("User-Id"))]
 
     def is_newest(self, worker: WorkerId) -> bool:
-        """Whether no later incarnation of its place was launched."""
-        return self._newest[worker.index] == worker.epoch
+        """Whether no later incarnation of its place was launched, or has come."""
+        return self._newest.get(worker.index, 0) <= worker.epoch
 
     def answer(self) -> bool:
         """Answer one question, if there is one; False when there is none."""

@@ -89,13 +89,14 @@ class Server:
 
     Args:
         host: Address to bind to: the one that the workers reach, not all.
+        keys: The server's key pair; a new one if not given.
 
     Attributes:
         address: Where workers connect to.
         public_key: By which workers know the driver.
     """
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, *, keys: KeyPair | None = None) -> None:
         self._refusals = Refusals()
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
@@ -104,7 +105,7 @@ class Server:
         bracketed = f"[{host}]" if ":" in host else host
         if ":" in host:
             self._socket.setsockopt(zmq.IPV6, 1)
-        keys = new_key_pair()
+        keys = keys or new_key_pair()
         self.public_key = keys[0]
         secure_server(self._socket, keys)
         self._allowed = AllowList(self._context)
@@ -133,6 +134,10 @@ class Server:
     def admit(self, worker: WorkerId) -> KeyPair:
         """Let an incarnation of a worker in from now on; its key pair. No older one of its place is let in any more."""
         return self._allowed.admit(worker)
+
+    def expect(self, worker: WorkerId, public: bytes) -> None:
+        """Let an incarnation in that comes by itself, with a key pair made before the run; call before :meth:`poll`."""
+        self._allowed.expect(worker, public)
 
     def wake(self) -> None:
         """Make :meth:`poll` return soon; from any thread."""
@@ -303,6 +308,7 @@ class Server:
             self._sessions.pop(before.link.session, None)
         peer = _Peer(worker, Link(header.session), identity, hello.connection)
         self._places[worker.index] = self._sessions[header.session] = peer
+        self._allowed.has_come(worker)
         self._put(identity, peer.link.bare(_WELCOME))
         return Received(worker, hello)
 

@@ -21,6 +21,11 @@ TOGETHER_REFUSED = (
     "through the driver as they come"
 )
 
+HOSTING_REFUSED = (
+    "driver='cluster' needs tasks that Spark runs again one by one, and those of SparkEngine(barrier=True) fall "
+    "together; leave barrier out, or use driver='client'"
+)
+
 SPECULATION_REFUSED = (
     "Spark would start second copies of workers: spark.speculation=true with "
     "spark.speculation.task.duration.threshold={}; start the session without the threshold, or pass "

@@ -112,14 +112,18 @@ class SparkRun(EngineRun):
         rows = {"worker": list(self.indexes), "public": list(public), "secret": list(secret)}
         return self._session.createDataFrame(pyarrow.table(rows))
 
+    def _tasks(self) -> DataFrame:
+        """What the job computes."""
+        member = gang_member(self._task, self.epoch)
+        return self._places().mapInArrow(member, "worker bigint", barrier=self._barrier, profile=self._profile)
+
     def _collect(self) -> None:
         quiet = hidden_progress_bar(self._session) if is_classic(self._session) else contextlib.nullcontext()
         try:
             with quiet:
                 self._tag_job()
-                member = gang_member(self._task, self.epoch)
-                tasks = self._places().mapInArrow(member, "worker bigint", barrier=self._barrier, profile=self._profile)
-                if any(row["worker"] == STARTED_AGAIN for row in tasks.collect()):
+                rows = self._tasks().collect()
+                if any(row["worker"] == STARTED_AGAIN for row in rows):
                     self._ended = self._of_task(first_failure(self._session, self.tag))
         except Exception as error:  # the job failed or was cancelled; the driver decides what follows
             if self._is_lost:

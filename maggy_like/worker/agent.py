@@ -62,6 +62,9 @@ class Agent:
         context: This worker's place.
         nursery: Makes the children; a warm fork server if not given.
         lifeline: A file descriptor whose end says that the launcher is gone.
+
+    Attributes:
+        was_dismissed: Whether the driver has said that the search is over.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Agent:
         self._task = task
         self._context = context
         self._lifeline = lifeline
+        self.was_dismissed = False
         self._nursery: Nursery = nursery or ForkServerNursery(task, context)
         self._logs = LogPlace(task.logs)
         self._client = Client(task.address, task.server_key, context.keys)
@@ -101,6 +105,11 @@ class Agent:
             self._client.send(Goodbye())
         finally:
             self._close()
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the driver said anything; from any thread."""
+        return time.monotonic() - self._client.heard
 
     # -- the loop -----------------------------------------------------------------------------
 
@@ -173,6 +182,7 @@ class Agent:
                 elif self._pending is not None:
                     self._pending.take(message)  # another rank was quicker, say
             case Shutdown():
+                self.was_dismissed = True
                 self._leave(LEAVE_GRACE)
             case Refused():
                 self._leave_now()

@@ -222,3 +222,9 @@ def test_domains_travel_as_json_pickle_and_repr(domain: Domain) -> None:
 def test_mistakes_in_json(data: dict[str, Any], message: str) -> None:
     with pytest.raises(SearchSpaceError, match=message):
         domain_from_json(data)
+
+
+def test_a_domain_that_was_sent_to_a_process_has_the_same_form() -> None:
+    domain = pickle.loads(pickle.dumps(Float(0, 1, prior=0.5)))
+    assert domain.to_json() == Float(0, 1, prior=0.5).to_json()
+    assert "confidence" not in domain.to_json()

@@ -42,14 +42,14 @@ class Rivals:
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(module, "Journal", self.lock)
 
-    def lock(self, place: Place) -> Journal:
+    def lock(self, place: Place, run: str) -> Journal:
         self._monkeypatch.setattr(module, "Journal", Journal)
-        journal = Journal(place) if self._behind else None
+        journal = Journal(place, run) if self._behind else None
         try:
             self.other = self.run()
         except MaggyError as error:
             self.other = error
-        return journal or Journal(place)
+        return journal or Journal(place, run)
 
     def run(self, **more: Any) -> Result:
         return lagom(fns.climb_on, {"x": Float(0, 1)}, **{**self.options, **more})

@@ -1,0 +1,95 @@
+"""Small objects in the folder of a run's journal, by which its driver, workers and clients find each other."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TypeVar
+
+import msgspec
+from fsspec.core import url_to_fs
+
+T = TypeVar("T")
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """An error that ended a run, for clients: its class, its message and its notes."""
+
+    kind: str
+    message: str
+    notes: tuple[str, ...] = ()
+
+
+class DriverNote(msgspec.Struct, frozen=True):
+    """Where the driver of a run is. Nothing in it lets anybody in.
+
+    Attributes:
+        run: The call of ``lagom``.
+        attempt: Which of Spark's attempts at the driver's task wrote it, from 0.
+        address: ZeroMQ address of its server.
+        host: Name of its machine.
+        began: When the first attempt began: Unix time.
+        n_trials: How many configurations are wanted, or None for no bound.
+        timeout: Seconds that the search may take, or None.
+        is_over: Whether the run has ended, and nobody need look for a driver any more.
+        fault: What it ended of, if of an error.
+    """
+
+    run: str
+    attempt: int
+    address: str
+    host: str
+    began: float
+    n_trials: int | None = None
+    timeout: float | None = None
+    is_over: bool = False
+    fault: Fault | None = None
+
+
+class StopNote(msgspec.Struct, frozen=True):
+    """A client's wish that a run ends; ``reason`` is its ending then."""
+
+    run: str
+    reason: str
+
+
+class Notes:
+    """Those of one run.
+
+    Args:
+        folder: That of its journal: a path or a URL.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._fs, path = url_to_fs(folder)
+        path = path.rstrip("/")
+        self._driver, self._stop = f"{path}/driver.json", f"{path}/stop.json"
+
+    def publish(self, note: DriverNote) -> None:
+        """Say where the driver is, or how it ended."""
+        self._fs.pipe_file(self._driver, msgspec.json.encode(note))
+
+    def driver(self) -> DriverNote | None:
+        """Where the driver of the run is, as far as anybody has said."""
+        return self._read(self._driver, DriverNote)
+
+    def ask_to_stop(self, note: StopNote) -> None:
+        """Ask the driver to end the run."""
+        self._fs.pipe_file(self._stop, msgspec.json.encode(note))
+
+    def stop_wanted(self, run: str) -> str | None:
+        """The ending that somebody wants for this call of ``lagom``, if anybody does."""
+        note = self._read(self._stop, StopNote)
+        return note.reason if note is not None and note.run == run else None
+
+    def clear(self) -> None:
+        """Remove what the last call of ``lagom`` has left."""
+        for path in (self._driver, self._stop):
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(path)
+
+    def _read(self, path: str, kind: type[T]) -> T | None:
+        """An object; None if it is not there, or is being written just now."""
+        try:
+            return msgspec.json.decode(self._fs.cat_file(path), type=kind)
+        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+            return None

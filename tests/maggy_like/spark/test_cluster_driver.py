@@ -1,0 +1,151 @@
+"""A search whose driver is a task of the application, where executors cannot reach the client."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from maggy_like import load_run
+
+if TYPE_CHECKING:
+    from maggy_like.spark import ConnectServer
+
+pytestmark = pytest.mark.spark
+
+TESTS = Path(__file__).parent.parent
+
+CLIENT = """
+import socket, sys
+from maggy_like import Float, lagom, load_run, spark_session
+
+def train(x, reporter):
+    for step in range(1, reporter.budget + 1):
+        reporter.report(quality=step - (x - 0.3) ** 2, step=step)
+
+def last(x, reporter):
+    step = 0
+    while True:
+        step += 1
+        reporter.report(quality=x, step=step)
+
+def search(function, name, **options):
+    return lagom(function, {"x": Float(0, 1)}, max_budget=9, driver="cluster", directory=sys.argv[2], name=name,
+                 **{"n_trials": 4, "progress": "plain", **options})
+
+if __name__ == "__main__":
+    spark = spark_session(sys.argv[1])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 1))
+            print("there is a route")
+        except OSError:
+            print("there is no route")
+    events = []
+    result = search(train, "whole", workers=1, callbacks=[events.append], train_best=3)
+    print("ended:", result.ending, len(result.trials), len(events) > 0, result.training.value)
+    print("read:", load_run(sys.argv[2] + "/whole").ending)
+    search(last, "orphan", workers=1, optimizer="random", callbacks=[lambda event: print("event", flush=True)])
+"""
+
+
+@contextlib.contextmanager
+def relay(source: str, target: str, *before: str) -> Iterator[str]:
+    """A relay in a process of its own; gives the line that it prints."""
+    command = [*before, sys.executable, str(TESTS / "relay.py"), source, target]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture
+def island() -> Iterator[list[str]]:
+    """What starts a command in a network that leads nowhere."""
+    name = f"maggy{secrets.token_hex(3)}"
+    if os.geteuid() != 0 or shutil.which("ip") is None or subprocess.run(["ip", "netns", "add", name]).returncode:
+        pytest.skip("needs root and `ip netns`")
+    try:
+        subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
+        yield ["ip", "netns", "exec", name]
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+@pytest.fixture
+def client(
+    connect_server: ConnectServer, island: list[str], tmp_path: Path
+) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Runs a script whose one way out of its network is a relay to the Connect server."""
+    path = str(tmp_path / "relay")
+    with (
+        contextlib.ExitStack() as started,
+        relay(path, str(connect_server.port)),
+        relay("0", path, *island) as port,
+    ):
+
+        def start(code: str) -> subprocess.Popen[str]:
+            script = tmp_path / "client.py"
+            script.write_text(code)
+            process = subprocess.Popen(
+                [*island, sys.executable, str(script), f"sc://127.0.0.1:{port}", str(tmp_path / "runs")],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+
+            def end() -> None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                assert process.stdout is not None
+                process.stdout.close()
+
+            started.callback(end)
+            return process
+
+        yield start
+
+
+def test_a_client_that_nobody_reaches_goes_away_and_another_takes_its_place(
+    client: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = client(CLIENT)
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line == "event\n":
+            break
+    told = "".join(lines)
+    assert "there is no route" in told
+    assert "ended: completed 4 True 3" in told
+    assert "read: completed" in told
+    os.killpg(process.pid, signal.SIGKILL)  # as a laptop that is closed: the search goes on without it
+    process.wait()
+    run = load_run(tmp_path / "runs" / "orphan")
+    assert run.ending == "running"
+    heard = []
+
+    def stop(event: object) -> None:
+        heard.append(event)
+        if len(heard) == 3:
+            run.stop()
+
+    result = run.watch(progress=False, callbacks=[stop])
+    assert result.ending == "stopped"
+    assert len(result.trials) >= 1
