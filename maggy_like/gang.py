@@ -28,9 +28,6 @@ SLOT_POLL = 0.2
 SHRINK_PATIENCE = 20.0
 """Seconds that places wait for slots before those that have one are launched without the others, if that will do."""
 
-GROWTH_PATIENCE = 600.0
-"""Seconds that a gang which grows waits for as many workers as a trial needs before the search ends."""
-
 TELL_AFTER = 2.0
 """Seconds of waiting after which the reader is told."""
 
@@ -65,16 +62,12 @@ class Gang:
     row), or there has been no worker at all for :data:`SLOT_PATIENCE`. While some workers run, the places of
     the others wait for as long as it takes.
 
-    On an elastic engine all places are launched at once, and those without a slot wait inside the engine until it has
-    one: their workers join late. Only as many as a trial needs are waited for, for :data:`GROWTH_PATIENCE`.
-
     Args:
         engine: Provides the slots.
         task: What the run is.
         admit: Lets an incarnation of a worker in; gives its key pair.
         size: How many workers.
-        least: How many will do, where there are no slots for all of them any more; on an elastic engine, how many a
-            trial needs.
+        least: How many will do, where there are no slots for all of them any more.
         logs: Folder for the agents' own output.
     """
 
@@ -90,8 +83,7 @@ class Gang:
         self._vacancies: list[Vacancy] = []
         self._told_to_leave: set[WorkerId] = set()
         self._futile = dict.fromkeys(range(size), 0)
-        self._manned = time.monotonic()  # when some worker ran last; on an elastic engine, as many as will do
-        self._in_row = self._were_ready = 0  # launches of any place in a row that came to nothing; workers before
+        self._manned = time.monotonic()  # when some worker ran last
 
     def attend(self, driver: Driver) -> None:
         """Replace what has fallen, as far as there are slots; tell the driver of it. Returns at once."""
@@ -134,29 +126,22 @@ class Gang:
             self._take_down(run, reason or run.leaving or "it left before the search was over", driver)
 
     def _await(self, driver: Driver) -> None:
-        """End a search on an elastic engine for which too few workers come."""
-        now = time.monotonic()
-        if not self._engine.is_elastic:
-            self._manned = now if self._runs else self._manned
-            return
-        there = live_workers(driver)
-        if there >= self._least:
-            self._manned = now
-        elif now - self._manned > GROWTH_PATIENCE and not driver.has_ended:
-            self._manned = now
-            what = f"{self._least} worker{'s' * (self._least != 1)}"
-            message = f"engine={self._engine.name!r} had {there} of the {what} that a trial needs for"
-            why = f"{GROWTH_PATIENCE:g} s, though it was asked for {len(self._futile)}; see what its cluster grants"
-            driver.post(StopRequested("error", EngineError(f"{message} {why}")))
+        """Take in how long no worker has run."""
+        if self._runs:
+            self._manned = time.monotonic()
 
-    def _is_unusable(self, driver: Driver) -> bool:
-        """Whether launch after launch comes to nothing, everywhere."""
-        if not self._engine.is_elastic:
-            return min(self._futile.values()) >= MAX_FUTILE_LAUNCHES
-        if len(driver.ready) > self._were_ready or live_workers(driver):
-            self._in_row, self._were_ready = 0, len(driver.ready)
-        at_a_time = max(1, min(len(self._futile), self._engine.slots() or 1))
-        return self._in_row >= MAX_FUTILE_LAUNCHES * at_a_time
+    def _unusable(self, run: EngineRun, *, was_ready: bool, driver: Driver) -> str:
+        """How launch after launch came to nothing everywhere, in words; empty where it did not."""
+        for index in run.indexes:
+            self._futile[index] = 0 if was_ready else self._futile[index] + 1
+        if min(self._futile.values()) < MAX_FUTILE_LAUNCHES:
+            return ""
+        return f" {self._futile[run.indexes[0]]} times in a row before any was ready"
+
+    def _free(self, wanted: int) -> int:
+        """How many of the wanted places there are slots for."""
+        slots = self._engine.slots()
+        return wanted if slots is None else slots - sum(len(run.indexes) for run in self._runs)
 
     def _take_down(self, run: EngineRun, reason: str, driver: Driver) -> None:
         """A run ended too early: its places are vacant."""
@@ -165,14 +150,12 @@ class Gang:
         was_ready = any(worker in driver.ready for worker in workers)
         for worker in workers:
             driver.post(WorkerLost(worker, reason, with_gang=len(workers) > 1, with_node=run.with_node))
-            self._futile[worker.index] = 0 if was_ready else self._futile[worker.index] + 1
+        unusable = self._unusable(run, was_ready=was_ready, driver=driver)
         now = time.monotonic()
         futile = self._futile[run.indexes[0]]
         vacancy = Vacancy(run.indexes, run.epoch + 1, now, now + min(MAX_PAUSE, futile / 2))
-        self._in_row += not was_ready
-        if run.is_hopeless or self._is_unusable(driver):
-            many = f", as {self._in_row} launches in a row," if self._engine.is_elastic else f" {futile} times in a row"
-            times = "" if run.is_hopeless else f"{many} before any was ready"
+        if run.is_hopeless or unusable:
+            times = "" if run.is_hopeless else unusable
             driver.post(StopRequested("error", EngineError(f"{vacancy} failed{times}: {reason}")))
         else:
             self._vacancies.append(vacancy)
@@ -181,9 +164,8 @@ class Gang:
         """Launch again if there are slots, else see to it that it is tried later."""
         wanted, waited = len(vacancy.indexes), time.monotonic() - vacancy.since
         try:
-            slots = self._engine.slots()
+            free = self._free(wanted)
             running = sum(len(run.indexes) for run in self._runs)
-            free = wanted if slots is None or self._engine.is_elastic else slots - running
             if 0 < free < wanted and running + free >= self._least and waited > SHRINK_PATIENCE:
                 vacancy = self._split(vacancy, free, driver)
                 wanted = free
@@ -243,8 +225,3 @@ class Gang:
         for run in self._runs:
             while not run.wait(0.5) and time.monotonic() < deadline:
                 run.cancel()  # again: a Spark job that was only being submitted could not hear it
-
-
-def live_workers(driver: Driver) -> int:
-    """How many workers the driver knows that have not left."""
-    return sum(worker.state not in ("gone", "lost") for worker in driver.snapshot.workers)

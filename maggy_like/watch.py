@@ -13,6 +13,7 @@ from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine
 from maggy_like.experiment.inputs import StopRequested, WorkerId
 from maggy_like.gang import Gang
+from maggy_like.growing_gang import GrowingGang
 from maggy_like.interrupts import interrupts_to, raise_interrupt
 from maggy_like.worker.task import KeyPair, WorkerTask
 from optimizers.events import Event
@@ -60,7 +61,8 @@ def run_search(
         interrupts.enter_context(interrupts_to(watch.interrupted))
     else:  # Ctrl-C belongs to the function that runs in this thread
         interrupts.enter_context(interrupts_to(raise_interrupt, [signal.SIGTERM]))
-    gang = Gang(engine, task, admit, size, least, logs)
+    kind = GrowingGang if engine.is_elastic else Gang
+    gang = kind(engine, task, admit, size, least, logs)
     driver.start()
     watch.begin()
     try:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from maggy_like import gang as module
+from maggy_like import gang, growing_gang
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.experiment.inputs import StopRequested, WorkerId, WorkerLeaving, WorkerLost
-from maggy_like.gang import GROWTH_PATIENCE, MAX_FUTILE_LAUNCHES, Gang
+from maggy_like.gang import MAX_FUTILE_LAUNCHES
+from maggy_like.growing_gang import GROWTH_PATIENCE, IDLE_PATIENCE, GrowingGang
 
 
 class Place(EngineRun):
@@ -63,13 +64,14 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, slots: int = 2) -> None:
         self.now = 0.0
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        for module in (gang, growing_gang):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.cluster = Cluster(slots)
-        self.gang = Gang(self.cluster, None, lambda worker: (b"", b""), 50, 1, "")  # type: ignore[arg-type]
+        self.gang = GrowingGang(self.cluster, None, lambda worker: (b"", b""), 50, 1, "")  # type: ignore[arg-type]
         self.posted: list[Any] = []
         self.driver: Any = SimpleNamespace(
             replacements=SimpleQueue(), has_ended=False, met=set(), ready=set(), lines=deque(),
-            post=self.posted.append, snapshot=SimpleNamespace(workers=()))  # fmt: skip
+            post=self.posted.append, snapshot=SimpleNamespace(workers=(), phase="searching"))  # fmt: skip
 
     def attend(self, seconds: float = 0.0) -> None:
         self.now += seconds
@@ -79,7 +81,7 @@ class Scene:
         for index in indexes:
             self.driver.met.add(WorkerId(index, 0))
             self.driver.ready.add(WorkerId(index, 0))
-        self.driver.snapshot.workers = tuple(SimpleNamespace(state="idle") for _ in self.driver.met)
+        self.driver.snapshot.workers = tuple(SimpleNamespace(state="busy") for _ in self.driver.met)
         self.attend()
 
 
@@ -142,3 +144,24 @@ def test_a_cluster_that_grants_nothing_is_waited_for_within_a_bound(monkeypatch:
     scene.attend(2)
     [stop] = scene.posted
     assert "had 0 of the 1 worker that a trial needs for 600 s, though it was asked for 50" in str(stop.error)
+
+
+def test_places_that_wait_are_taken_back_while_workers_have_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    scene.come(0, 1)
+    first = scene.driver.snapshot.workers[0]
+    first.state = "idle"
+    scene.attend(IDLE_PATIENCE - 1)
+    assert not any(run.is_cancelled for run in scene.cluster.launched)
+    scene.attend(2)
+    assert sum(run.is_cancelled for run in scene.cluster.launched) == 48
+    scene.attend(100)
+    assert len(scene.cluster.launched) == 50
+    first.state = "busy"
+    scene.attend()
+    scene.attend(IDLE_PATIENCE - 1)
+    assert len(scene.cluster.launched) == 50
+    scene.attend(2)
+    assert len(scene.cluster.launched) == 98
+    assert {run.epoch for run in scene.cluster.launched[50:]} == {1}
+    assert not any(isinstance(event, StopRequested) for event in scene.posted)
