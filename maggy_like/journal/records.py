@@ -16,7 +16,7 @@ from maggy_like.journal.earlier import EarlierResult
 from maggy_like.state_names import check_owner
 from optimizers.events import CheckpointSaved, Event, from_json, to_json
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 
 class RunHeader(msgspec.Struct, frozen=True, tag="run"):
