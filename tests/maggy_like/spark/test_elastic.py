@@ -9,7 +9,8 @@ import pytest
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(590)]
 
 SCRIPT = """
-import os, sys, threading, time
+import os, time
+from concurrent.futures import ThreadPoolExecutor
 from maggy_like import Float, SparkEngine, StandaloneCluster, lagom, run, spark_session
 from maggy_like.errors import EngineError
 from optimizers.events import AttemptEnded, AttemptStarted, CheckpointSaved
@@ -36,11 +37,12 @@ class Story:
     def __init__(self, cluster, gate):
         self.cluster, self.gate, self.running, self.saved = cluster, gate, {}, set()
         self.chapter = 0
+        self.hand = ThreadPoolExecutor(1)  # a Worker ends with the thread that has started it
 
     def turn(self, chapter, action):
         if self.chapter == chapter:
             self.chapter += 1
-            threading.Thread(target=action).start()
+            self.hand.submit(action)
 
     def __call__(self, event):
         if isinstance(event, AttemptStarted):
