@@ -26,7 +26,7 @@ from benchmarks.platforms.leftovers import MARK, Leftovers
 from benchmarks.platforms.outcome import Outcome
 from benchmarks.platforms.settings import QUICK, SETTINGS
 
-PATIENCE = 300.0
+PATIENCE = 600.0
 """Seconds that a setting gets; one that takes longer is killed."""
 
 CANCEL_AIM = 5.0
@@ -49,20 +49,22 @@ def run(name: str, folder: Path) -> Outcome:
             stderr=output,
             start_new_session=True,
         )
+        status: int | None = None
         try:
-            status: int | None = process.wait(PATIENCE)
+            status = process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            status = None
+            pass
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+            left = leftovers.found()
     if answer.exists():
         outcome = Outcome.read(answer)
     else:
         what = f"exit status {status}" if status is not None else f"not done after {PATIENCE:.0f} s"
         outcome = Outcome([f"{what}: {last_line(folder / 'output.txt')}"])
-    outcome.leftovers += leftovers.found()
+    outcome.leftovers += left
     outcome.total = time.monotonic() - started
     return outcome
 

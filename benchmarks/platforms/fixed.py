@@ -76,7 +76,7 @@ def with_groups() -> Outcome:
         spark.sparkContext.setJobGroup("mine", "what I do today")
         spark.sparkContext.addJobTag("my-tag")
         outcome = twice(spark)
-        kept = spark.sparkContext.getLocalProperty("spark.jobGroup.id"), spark.sparkContext.getJobTags()
+        kept = spark.sparkContext.getLocalProperty("spark.jobGroup.id"), set(spark.sparkContext.getJobTags())
         if kept != ("mine", {"my-tag"}):
             outcome.wrong.append(f"the group and the tags are now {kept}")
         return outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 import psutil
+
+from benchmarks.platforms.networks import PREFIX
 
 MARK = "MAGGY_LIKE_PLATFORM"
 """In the environment of every process of a setting: its own value."""
@@ -30,14 +33,17 @@ class Leftovers:
         self._namespaces, self._shared = namespaces(), shared_memory()
 
     def found(self) -> list[str]:
-        """What was left; processes are killed."""
+        """What was left; processes and namespaces are removed."""
         until = time.monotonic() + PATIENCE
         while (processes := self._processes()) and time.monotonic() < until:
             psutil.wait_procs(processes, timeout=0.2)
         found = [f"process {process.pid} {command(process)}" for process in processes]
         for process in processes:
-            process.kill()
-        found += [f"namespace {name}" for name in sorted(namespaces() - self._namespaces) if name.startswith("mgplat")]
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        for name in sorted(namespaces() - self._namespaces):
+            subprocess.run(["ip", "netns", "del", name], check=True)
+            found.append(f"namespace {name}")
         found += [f"/dev/shm/{name}" for name in sorted(shared_memory() - self._shared)]
         found += [f"lock {path}" for path in self._folder.rglob("journal.lock") if path.stat().st_size]
         return found
@@ -61,11 +67,11 @@ def command(process: psutil.Process) -> str:
 
 
 def namespaces() -> set[str]:
-    """The network namespaces that have names."""
+    """The network namespaces of this benchmark."""
     if shutil.which("ip") is None:
         return set()
     done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True)
-    return {line.split()[0] for line in done.stdout.splitlines() if line}
+    return {line.split()[0] for line in done.stdout.splitlines() if line.startswith(PREFIX)}
 
 
 def shared_memory() -> set[str]:

@@ -58,8 +58,10 @@ class Searched:
     total: float
 
 
-def search(folder: Path | str, *, pace: float = 0.0, **settings: Any) -> Searched:
-    """Run it; ``settings`` are those of ``lagom``."""
+def search(
+    folder: Path | str, *, pace: float = 0.0, train: Callable[..., None] | None = None, **settings: Any
+) -> Searched:
+    """Run it; ``settings`` are those of ``lagom``, and ``train`` does what that of :func:`make_train` does."""
     called = time.time()
     arguments: dict[str, Any] = {
         "optimizer": "random",
@@ -69,7 +71,7 @@ def search(folder: Path | str, *, pace: float = 0.0, **settings: Any) -> Searche
         "n_trials": TRIALS,
     }
     space = {"rate": Float(0.01, 10.0, log=True), "decay": Float(1e-5, 1e-1, log=True)}
-    result = lagom(make_train(pace), space, directory=folder, progress="plain", **(arguments | settings))
+    result = lagom(train or make_train(pace), space, directory=folder, progress="plain", **(arguments | settings))
     total = time.time() - called
     begun = [trial.curves["begun"].values[0] for trial in result.trials if "begun" in trial.curves]
     return Searched(result, min(begun, default=float("nan")) - called, total)

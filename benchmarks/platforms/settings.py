@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.platforms import fixed
+from benchmarks.platforms import cancels, connect, elastic, fixed, shipping, stores
 from benchmarks.platforms.outcome import Outcome
 
-SETTINGS: dict[str, Callable[[], Outcome]] = {**fixed.SETTINGS}
+SETTINGS: dict[str, Callable[[], Outcome]] = {
+    **fixed.SETTINGS,
+    **elastic.SETTINGS,
+    **cancels.SETTINGS,
+    **connect.SETTINGS,
+    **shipping.SETTINGS,
+    **stores.SETTINGS,
+}
 
 QUICK = ("local processes", "local[2]", "standalone", "barrier=False")
 """What ``--quick`` runs."""

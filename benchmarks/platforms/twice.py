@@ -21,7 +21,7 @@ PATIENCE = 10.0
 
 
 @contextlib.contextmanager
-def session(master: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def session(master: str | None, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session of the process, stopped afterwards."""
     made = spark_session(master, conf=conf)
     try:
@@ -63,11 +63,11 @@ def left(spark: SparkSession | None, ports: set[int]) -> list[str]:
     return found + [f"Spark job {job}" for job in (active_jobs(spark) if spark is not None else ())]
 
 
-def active_jobs(spark: SparkSession, patience: float = PATIENCE) -> list[int]:
+def active_jobs(spark: SparkSession) -> list[int]:
     """The jobs under way; Spark is given a moment to note the end of the last one."""
     if not hasattr(spark, "_sc"):  # Spark Connect does not tell
         return []
-    until = time.monotonic() + patience
+    until = time.monotonic() + PATIENCE
     while (jobs := spark.sparkContext.statusTracker().getActiveJobsIds()) and time.monotonic() < until:
         time.sleep(0.1)
     return list(jobs)
