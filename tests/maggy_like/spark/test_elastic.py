@@ -35,7 +35,7 @@ class Story:
     '''What happens to the cluster, and after what.'''
 
     def __init__(self, cluster, gate):
-        self.cluster, self.gate, self.running, self.saved = cluster, gate, {}, set()
+        self.cluster, self.gate, self.saved = cluster, gate, set()
         self.chapter = 0
         self.hand = ThreadPoolExecutor(1)  # a Worker ends with the thread that has started it
 
@@ -46,10 +46,7 @@ class Story:
 
     def __call__(self, event):
         if isinstance(event, AttemptStarted):
-            self.running[event.trial] = event.worker
             self.turn(0, self.cluster.add_worker)  # its only slot is taken, and the other places wait for more
-            if event.attempt == 2:
-                self.turn(3, lambda: self.cluster.kill_worker(1))
         elif isinstance(event, CheckpointSaved):
             self.saved.add(event.trial)
             if len(self.saved) == 2:
@@ -57,6 +54,7 @@ class Story:
                 self.turn(2, lambda: self.cluster.decommission_worker(0))
         elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
             print("lost:", event.failure.kind)
+            self.turn(3, lambda: self.cluster.kill_worker(1))
             if event.failure.kind == "node_lost":
                 open(self.gate, "w").close()
 
