@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from maggy_like.errors import EngineError
+from maggy_like.spark.entry import UNFIT
+from maggy_like.worker.missing import TOO_LITTLE_MEMORY, too_small
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +41,28 @@ def cause_of(text: str) -> str:
         return str(causes[-1])
     lines = [line.strip() for line in text.splitlines() if line.strip() and not re.match(r"\s+at |\s*\.\.\. ", line)]
     return " ".join(lines[:3])
+
+
+def unfit_worker(cause: str) -> str | None:
+    """What to append to the cause if it is that a worker's Python lacks something; None if it is another.
+
+    Another launch would end in the same way. What our own function says needs no more words; the others are PySpark's,
+    which has failed before ours could run.
+    """
+    is_import = UNFIT in cause or cause.startswith(("ModuleNotFoundError", "ImportError"))
+    if is_import and any(sign in cause.lower() for sign in TOO_LITTLE_MEMORY):
+        return f"; the Spark workers have too little address space, {too_small()}"
+    if UNFIT in cause:
+        return ""
+    another = ANOTHER_PYTHON.format(sys.executable)
+    if "PYTHON_VERSION_MISMATCH" in cause:
+        return f"; the Spark workers run another Python: {another}"
+    if is_import:
+        return (
+            "; the Spark workers' Python lacks it: install it there on every node, send an environment with "
+            f"spark.archives (docs/shipping.md), or, where this Python is there too, {another}"
+        )
+    return None
 
 
 class JavaEnd(NamedTuple):

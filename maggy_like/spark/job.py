@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from maggy_like.engines.base import EngineRun
+from maggy_like.spark.entry import entry
 from maggy_like.spark.executors import first_failure, is_cluster_s
-from maggy_like.spark.failures import ANOTHER_PYTHON, JavaEnd, cause_of, java_end
+from maggy_like.spark.failures import JavaEnd, cause_of, java_end, unfit_worker
 from maggy_like.spark.kinds import is_classic
 from maggy_like.spark.member import STARTED_AGAIN, TOO_FEW_PARTITIONS, gang_member
 from maggy_like.spark.outside import SESSION_STOPPED, cancelled_by, is_stopped
@@ -114,7 +114,7 @@ class SparkRun(EngineRun):
 
     def _tasks(self) -> DataFrame:
         """What the job computes."""
-        member = gang_member(self._task, self.epoch)
+        member = entry(gang_member(self._task, self.epoch))
         return self._places().mapInArrow(member, "worker bigint", barrier=self._barrier, profile=self._profile)
 
     def _collect(self) -> None:
@@ -156,8 +156,8 @@ class SparkRun(EngineRun):
             return f"{gone.text}; start this Python process anew"
         self.with_node = is_cluster_s(text)
         cause = cause_of(text)
-        if cause.startswith(("ModuleNotFoundError", "ImportError")) or "PYTHON_VERSION_MISMATCH" in cause:
+        if (advice := unfit_worker(cause)) is not None:
             self.is_hopeless = True
-            cause += f"; the Spark workers run another Python: {ANOTHER_PYTHON.format(sys.executable)}"
+            cause += advice
         self.is_hopeless = self.is_hopeless or TOO_FEW_PARTITIONS in cause
         return f"the Spark job ended: {cause}"

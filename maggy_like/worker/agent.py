@@ -334,7 +334,7 @@ class Agent:
         """The fork server is gone, and its children with it; a trial may have killed it."""
         self._watch.remove(self._nursery.descriptor)
         if not self._announced:
-            self._break_down("the fork server died; see the worker's own log for why")
+            self._break_down(self._nursery.death)
             return
         self._nursery.close()
         self._nursery = ForkServerNursery(self._task, self._context)

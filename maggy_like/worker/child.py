@@ -39,6 +39,7 @@ from maggy_like.worker.exits import POOL_HINT, uses_joblib
 from maggy_like.worker.failures import as_told, format_message, format_traceback, kind_of, place_of, types_of
 from maggy_like.worker.invoke import arguments_for
 from maggy_like.worker.load import load_train_fn
+from maggy_like.worker.missing import advice_on
 from maggy_like.worker.reporter import BudgetUsed, Reporter
 from maggy_like.worker.returned import read_returned
 from maggy_like.worker.sender import Sender, TrialStopped
@@ -73,7 +74,7 @@ def serve(
     try:
         train_fn = load_train_fn(task)
     except BaseException as error:
-        reason = as_told(format_message(error))
+        reason = as_told(format_message(error) + advice_on(error, task.driver))
         channel.send(encode(Broken(f"train_fn cannot be loaded on the worker: {reason}")))
         return
     parameters = inspect.signature(train_fn).parameters.values()
@@ -176,17 +177,23 @@ def run_attempt(
         at = time.time()
         if task.isolation == "none" and isinstance(error, KeyboardInterrupt):
             raise  # the caller's own
-        return raised(trial, attempt, error, membership, at)
+        return raised(trial, attempt, error, membership, at, advice_on(error, task.driver))
 
 
 def raised(
-    trial: int, attempt: int, error: BaseException, membership: Membership | None = None, at: float | None = None
+    trial: int,
+    attempt: int,
+    error: BaseException,
+    membership: Membership | None = None,
+    at: float | None = None,
+    advice: str = "",
 ) -> Finished:
     """The end of an attempt by an exception.
 
     Args:
         membership: Of the ranks; knows whether one had returned before the others.
         at: When it was raised, if not just now.
+        advice: What to append to its message.
     """
     at = time.time() if at is None else at
     kind, message = kind_of(error), format_message(error)
@@ -202,7 +209,7 @@ def raised(
         attempt,
         "raised",
         kind=kind,
-        message=as_told(message),
+        message=as_told(message + advice),
         traceback=trace,
         types=types_of(error),
         place=place_of(error),

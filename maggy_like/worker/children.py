@@ -20,6 +20,7 @@ from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.child import serve
 from maggy_like.worker.forkserver import FORK, HUNG_UP, KILL, REQUEST, Exited, Forked, NotForked
 from maggy_like.worker.lifeline import adopt_orphans, children, end_orphans, kill_tree
+from maggy_like.worker.missing import address_space, here, too_small
 from maggy_like.worker.search_path import with_own_path
 from maggy_like.worker.task import WorkerContext, WorkerTask
 
@@ -118,6 +119,10 @@ class Nursery(Protocol):
     def kill(self, child: Child) -> None:
         """Kill a child and all that it started."""
 
+    @property
+    def death(self) -> str:
+        """How it went, once no more can be made."""
+
     def close(self) -> None:
         """Kill all."""
 
@@ -201,6 +206,17 @@ class ForkServerNursery:
             with contextlib.suppress(OSError):  # the server is gone, and its children with it
                 self._control.sendall(REQUEST.pack(KILL, child.pid))
 
+    @property
+    def death(self) -> str:
+        try:
+            status = self._process.wait(SERVER_PATIENCE)
+            how = f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"
+        except subprocess.TimeoutExpired:
+            how = "hung up"
+        limit = address_space()
+        small = f"; it may have {limit >> 20} MB of address space, {too_small()}" if limit is not None else ""
+        return f"the fork server ({here()}) {how} before a child was ready; see the worker's own log for why{small}"
+
     def close(self) -> None:
         self._control.close()  # the server sees the end, kills its children and leaves
         try:
@@ -251,6 +267,8 @@ class InlineNursery:
 
     def attend(self) -> bool:
         return True
+
+    death = ""
 
     def kill(self, child: Child) -> None:
         """A thread cannot be killed; its trial ends at its next report."""

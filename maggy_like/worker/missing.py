@@ -1,0 +1,95 @@
+"""What to say of an import that fails on a worker: of what, in which Python, looked for where, and what to do."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+
+from maggy_like.worker.search_path import is_installation
+from maggy_like.worker.task import DriverPlace
+
+MAX_SHOWN = 6
+"""Folders of a search path that are named."""
+
+TOO_LITTLE_MEMORY = ("failed to map segment", "cannot allocate memory", "memory allocation still failed", "memoryerror")
+"""What loaders say where the address space is too small for a library, in lower case."""
+
+# Measured with RLIMIT_AS on Linux: numpy 2.4, pyarrow 26, pandas 2.3, torch 2.13 with its optimizers.
+LEAST_MEMORY = (
+    "least for an import alone: numpy 96m, pyarrow 119m, pandas 259m, torch 666m; what a trial needs comes on top"
+)
+
+
+def advice_on(error: BaseException, driver: DriverPlace | None) -> str:
+    """Words to append to the message of an error; none if it is not about an import.
+
+    Args:
+        error: What was raised on a worker.
+        driver: Where the driver runs; None if it is on this machine and interpreter.
+    """
+    if (limit := address_space()) is not None and _is_of_memory(error):
+        return f"; {here()} may have {limit >> 20} MB of address space, {too_small()}"
+    if not isinstance(error, ImportError):
+        return ""
+    is_missing = isinstance(error, ModuleNotFoundError) and bool(error.name)
+    if driver is None:
+        return f"; {sys.executable} has no such module: install the package that brings it" if is_missing else ""
+    found = f"; {here()} looks for modules in {shown_path(sys.path)}"
+    return f"{found}; {_remedy(error.name or '', driver)}" if is_missing else found
+
+
+def here() -> str:
+    """This interpreter and machine."""
+    return f"{sys.executable} on {socket.gethostname()}"
+
+
+def address_space() -> int | None:
+    """The bytes that this process may map, if that is bounded."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def too_small() -> str:
+    """What to do where the address space is too small."""
+    return (
+        "which is too little for this import: raise spark.executor.pyspark.memory, or leave it out (on one machine: "
+        f"ulimit -v); {LEAST_MEMORY}"
+    )
+
+
+def shown_path(path: Sequence[str]) -> str:
+    """The folders of a search path that say something: Python's own modules are never what is missing."""
+    told = [entry or "." for entry in path if not is_installation(entry) or entry.rstrip("/").endswith("-packages")]
+    rest = len(told) - MAX_SHOWN
+    return (
+        ", ".join(told[:MAX_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+        if told
+        else "no folder but Python's own"
+    )
+
+
+def _remedy(name: str, driver: DriverPlace) -> str:
+    top = name.partition(".")[0]
+    if (file := driver.own_modules.get(top)) is not None:
+        sent = file if file.endswith(".py") else f"a zip of {file}"
+        return (
+            f"on the driver's machine it is {file}, which is not there: send it with spark-submit --py-files, "
+            f"spark.sparkContext.addPyFile({sent!r}) or, on Spark Connect, spark.addArtifact({sent!r}, pyfile=True)"
+        )
+    other = ""
+    if sys.executable != driver.executable:
+        other = f", or, if the driver's Python ({driver.executable}) has it, set PYSPARK_PYTHON to one like it"
+    return (
+        f"install the package that brings it on every node ({sys.executable} -m pip install ...), or send an "
+        f"environment with spark.archives (docs/shipping.md){other}"
+    )
+
+
+def _is_of_memory(error: BaseException) -> bool:
+    words = f"{type(error).__name__}: {error}".lower()
+    frames = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    is_import = isinstance(error, ImportError) or any(name.startswith("<frozen importlib") for name in frames)
+    return is_import and any(sign in words for sign in TOO_LITTLE_MEMORY)

@@ -1,0 +1,86 @@
+"""What is said of an import that fails on a worker."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from maggy_like.versions import PYTHON
+from maggy_like.worker import missing
+from maggy_like.worker.missing import advice_on, shown_path
+from maggy_like.worker.task import DriverPlace
+
+DRIVER = DriverPlace("far", "/d/bin/python", PYTHON, "/home/me", {"mine": "/home/me/mine.py", "pack": "/home/me/pack"})
+
+
+@pytest.fixture
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/spark/work/app/0", "/w/lib/python3.11", "/w/lib/python3.11/site-packages"])
+
+
+def missing_module(name: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_a_package_that_is_missing_on_a_node(path: None) -> None:
+    said = advice_on(missing_module("nowhere.sub"), DRIVER)
+    assert f"{sys.executable} on {socket.gethostname()} looks for modules in /spark/work/app/0, " in said
+    assert "/w/lib/python3.11/site-packages;" in said
+    assert f"({sys.executable} -m pip install ...)" in said
+    assert "spark.archives" in said
+    assert "the driver's Python (/d/bin/python)" in said
+    assert "\n" not in said
+
+
+def test_a_module_that_lies_beside_the_driver_s_script(path: None) -> None:
+    said = advice_on(missing_module("mine"), DRIVER)
+    assert "on the driver's machine it is /home/me/mine.py, which is not there" in said
+    assert "spark-submit --py-files, spark.sparkContext.addPyFile('/home/me/mine.py')" in said
+    assert "pip install" not in said
+    assert "addPyFile('a zip of /home/me/pack')" in advice_on(missing_module("pack.inner"), DRIVER)
+
+
+def test_on_this_machine_the_interpreter_is_named_and_no_more() -> None:
+    said = advice_on(missing_module("nowhere"), None)
+    assert said == f"; {sys.executable} has no such module: install the package that brings it"
+    assert advice_on(ImportError("cannot import name 'x'"), None) == ""
+
+
+def test_what_is_no_import_needs_no_advice() -> None:
+    assert advice_on(ValueError("failed to map segment"), DRIVER) == ""
+    assert advice_on(MemoryError(), DRIVER) == ""
+
+
+def test_a_library_that_does_not_fit_into_the_address_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ImportError("libtorch.so: failed to map segment from shared object")
+    assert "address space" not in advice_on(error, DRIVER)  # it is not bounded: something else is wrong
+    monkeypatch.setattr(missing, "address_space", lambda: 600 << 20)
+    said = advice_on(error, DRIVER)
+    assert "may have 600 MB of address space" in said
+    assert "spark.executor.pyspark.memory" in said
+    assert "torch 666m" in said
+
+
+IMPORTS_UNDER_A_LIMIT = """
+import resource, sys
+from maggy_like.worker.missing import advice_on
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]) << 20,) * 2)
+try:
+    import pyarrow
+except BaseException as error:
+    print(type(error).__name__, advice_on(error, None))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS bounds no address space")
+def test_an_import_that_fails_for_want_of_memory_is_called_that() -> None:
+    ran = subprocess.run([sys.executable, "-c", IMPORTS_UNDER_A_LIMIT, "90"], capture_output=True, text=True)
+    assert "may have 90 MB of address space" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_a_long_path_is_cut() -> None:
+    assert shown_path([f"/f{i}" for i in range(9)]) == "/f0, /f1, /f2, /f3, /f4, /f5 and 3 more"
+    assert shown_path([]) == "no folder but Python's own"
