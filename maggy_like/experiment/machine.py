@@ -285,10 +285,11 @@ class StateMachine:
 
     def _lost(self, worker: Worker, reason: str, kind: str = "worker_lost") -> None:
         message = f"worker {worker.id.index} on {worker.host} was lost: {reason}"
+        is_told = bool(worker.leaving) or (kind == NODE_LOST and worker.team is not None)  # or is with its attempt
         self._drop(worker, WorkerState.LOST, Failure(kind if self.ending is None else DRIVER_LOST, message))
         self._out.append(Send(worker.id, Refused("this incarnation was declared lost")))  # it may yet live
         if self.ending is None:
-            if not worker.leaving:  # else that was told
+            if not is_told:
                 self._out.append(Show(message))
             self._out.append(Replace(worker.id))
             self._dispatch()

@@ -6,6 +6,7 @@ Spark tells neither in Python: a classic session's JVM is asked. On Spark Connec
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,19 @@ def is_cluster_s(error: str) -> bool:
         True
     """
     return "unrelated to the running tasks" in error
+
+
+def in_words(error: str) -> str:
+    """What Spark says of a lost executor, in our words; empty for another error.
+
+    Example:
+        >>> in_words("ExecutorLostFailure (executor 3 exited unrelated to the running tasks) Reason: worker lost")
+        'its Spark executor is gone (worker lost)'
+    """
+    found = re.search(r"ExecutorLostFailure \(executor \S+ exited [^)]*\)(?: Reason: (.*))?", error)
+    if found is None:
+        return ""
+    return "its Spark executor is gone" + (f" ({found[1].strip()})" if found[1] else "")
 
 
 def first_failure(session: SparkSession, tag: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from maggy_like.engines.base import EngineRun
 from maggy_like.spark.entry import entry
-from maggy_like.spark.executors import first_failure, is_cluster_s
+from maggy_like.spark.executors import first_failure, in_words, is_cluster_s
 from maggy_like.spark.failures import JavaEnd, cause_of, java_end, unfit_worker
 from maggy_like.spark.kinds import is_classic
 from maggy_like.spark.member import STARTED_AGAIN, TOO_FEW_PARTITIONS, gang_member
@@ -136,7 +136,7 @@ class SparkRun(EngineRun):
     def _of_task(self, error: str) -> str:
         """Why the only task ended; where Spark does not say it, the trial is not blamed."""
         self.with_node = not error or is_cluster_s(error)
-        return cause_of(error) or "its Spark task failed, or its executor was lost"
+        return in_words(error) or cause_of(error) or "its Spark task failed, or its executor was lost"
 
     def _stopped_by(self, text: str, gone: JavaEnd | None) -> str:
         """Who ended the job, if it was not :meth:`cancel`.

@@ -116,6 +116,7 @@ def test_lost_machines_cost_nothing_until_a_trial_has_brought_down_one_after_the
         assert isinstance(hand.sent[-1][1], Assign)
         hand.tell(WorkerLost(worker, "worker lost", with_node=True))
     assert hand.states() == ["failed"]
+    assert sum("worker lost" in line for line in hand.shown) == MAX_NODES  # one line each
     assert f"loss of workers {MAX_NODES} of {MAX_NODES}" in hand.study.trials[0].failure.message
 
 

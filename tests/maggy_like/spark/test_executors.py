@@ -98,7 +98,9 @@ def test_an_executor_that_is_gone_ends_its_run_once_spark_says_why(later: Any, e
     assert run.poll() is None
     jvm.error = error
     later(executors, run)
-    assert (run.poll(), run.with_node, run.cancelled) == (error, with_node, True)  # type: ignore[attr-defined]
+    reason = error.partition(" Reason: ")[2]
+    assert run.poll() == f"its Spark executor is gone ({reason})"
+    assert (run.with_node, run.cancelled) == (with_node, True)  # type: ignore[attr-defined]
 
 
 def test_a_jvm_without_such_methods_tells_nothing_and_ends_nothing(later: Any) -> None:
