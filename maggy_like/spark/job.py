@@ -135,8 +135,10 @@ class SparkRun(EngineRun):
 
     def _of_task(self, error: str) -> str:
         """Why the only task ended; where Spark does not say it, the trial is not blamed."""
-        self.with_node = not error or is_cluster_s(error)
-        return in_words(error) or cause_of(error) or "its Spark task failed, or its executor was lost"
+        if not error:
+            self.with_node = True
+            return "its Spark task failed, or its executor was lost"
+        return self._explain(error, None)
 
     def _stopped_by(self, text: str, gone: JavaEnd | None) -> str:
         """Who ended the job, if it was not :meth:`cancel`.
@@ -155,6 +157,8 @@ class SparkRun(EngineRun):
             self.is_hopeless = True
             return f"{gone.text}; start this Python process anew"
         self.with_node = is_cluster_s(text)
+        if lost := in_words(text):
+            return lost
         cause = cause_of(text)
         if (advice := unfit_worker(cause)) is not None:
             self.is_hopeless = True
