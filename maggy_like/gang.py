@@ -136,7 +136,8 @@ class Gang:
             self._futile[index] = 0 if was_ready else self._futile[index] + 1
         if min(self._futile.values()) < MAX_FUTILE_LAUNCHES:
             return ""
-        return f" {self._futile[run.indexes[0]]} times in a row before any was ready"
+        before = "" if run.is_cut_off else " before any was ready"
+        return f" {self._futile[run.indexes[0]]} times in a row{before}"
 
     def _free(self, wanted: int) -> int:
         """How many of the wanted places there are slots for."""
@@ -147,10 +148,10 @@ class Gang:
         """A run ended too early: its places are vacant."""
         self._runs.remove(run)
         workers = [WorkerId(index, run.epoch) for index in run.indexes]
-        was_ready = any(worker in driver.ready for worker in workers)
+        in_vain = run.is_cut_off or not any(worker in driver.ready for worker in workers)
         for worker in workers:
             driver.post(WorkerLost(worker, reason, with_gang=len(workers) > 1, with_node=run.with_node))
-        unusable = self._unusable(run, was_ready=was_ready, driver=driver)
+        unusable = self._unusable(run, was_ready=not in_vain, driver=driver)
         now = time.monotonic()
         futile = self._futile[run.indexes[0]]
         vacancy = Vacancy(run.indexes, run.epoch + 1, now, now + min(MAX_PAUSE, futile / 2))

@@ -145,10 +145,18 @@ def carry_out(job: Job, site: Site | None = None) -> Outcome:
         UserError: The optimizer or the configuration cannot be used.
     """
     with contextlib.ExitStack() as interrupts:
-        return _carry_out(job, site or _own_site(job), interrupts)
+        size = gang_size(job.settings, job.engine)
+        if site is not None:
+            return _carry_out(job, size, site, interrupts)
+        endpoint = job.engine.endpoint()
+        server = Server(endpoint.host, bind=endpoint.bind, ports=endpoint.ports)  # a wrong address leaves no files
+        try:
+            return _carry_out(job, size, _own_site(job, server), interrupts)
+        finally:
+            server.close()
 
 
-def _own_site(job: Job) -> Site:
+def _own_site(job: Job, server: Server) -> Site:
     """The driver is in this process, and the engine launches the workers."""
     run_id = secrets.token_hex(8)
 
@@ -158,14 +166,14 @@ def _own_site(job: Job) -> Site:
 
     return Site(
         run_id,
-        server=lambda: Server(job.engine.driver_host()),
-        task=lambda server: worker_task(job, run_id, server.address, server.public_key),
+        server=lambda: server,
+        task=lambda server: worker_task(job, run_id, server.address, server.public_key, ipv6=server.is_ipv6),
         admit=lambda server, worker: server.admit(worker),
         begun=begun,
     )
 
 
-def worker_task(job: Job, run_id: str, address: str, server_key: bytes) -> WorkerTask:
+def worker_task(job: Job, run_id: str, address: str, server_key: bytes, *, ipv6: bool = False) -> WorkerTask:
     """What the workers of a job are told."""
     settings, isolation = job.settings, job.engine.isolation or job.settings.isolation
     return WorkerTask(
@@ -183,12 +191,13 @@ def worker_task(job: Job, run_id: str, address: str, server_key: bytes) -> Worke
         returns_anything=job.keep is not None,
         logging=read_logging(),
         sources=dict(job.sources),
+        ipv6=ipv6,
+        rank_ports=job.engine.rank_ports,
     )
 
 
-def _carry_out(job: Job, site: Site, interrupts: contextlib.ExitStack) -> Outcome:
+def _carry_out(job: Job, size: int, site: Site, interrupts: contextlib.ExitStack) -> Outcome:
     settings, engine = job.settings, job.engine
-    size = gang_size(settings, engine)
     started = time.monotonic()
     machine = new_machine(settings, size, grows=engine.is_elastic)
     study = machine.study

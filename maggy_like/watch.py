@@ -15,6 +15,7 @@ from maggy_like.experiment.inputs import StopRequested, WorkerId
 from maggy_like.gang import Gang
 from maggy_like.growing_gang import GrowingGang
 from maggy_like.interrupts import interrupts_to, raise_interrupt
+from maggy_like.waiting import FirstWorkers
 from maggy_like.worker.task import KeyPair, WorkerTask
 from optimizers.events import Event
 
@@ -23,9 +24,6 @@ Callback = Callable[[Event], None]
 POLL = 0.05
 LEAVE_PATIENCE = 3.0
 """Seconds that workers get to leave by themselves once the search is over."""
-
-JOIN_PATIENCE = 10.0
-"""Seconds without any worker after which the reader is told what is waited for."""
 
 
 def run_search(
@@ -66,19 +64,12 @@ def run_search(
     driver.start()
     watch.begin()
     try:
-        watch.until_done(gang, _waiting(engine, size))
+        watch.until_done(gang, FirstWorkers(engine, size))
     finally:
         driver.release()
         gang.leave(timeout=0.0 if watch.hurried else 2.0)
         driver.join()
         watch.finish()
-
-
-def _waiting(engine: Engine, size: int) -> str:
-    """What is waited for while no worker comes; nothing where the engine's own hint has said it."""
-    if not engine.is_elastic:
-        return f"still waiting for engine={engine.name!r} to start {size} workers"
-    return "" if engine.slots() == 0 else f"still waiting for engine={engine.name!r} to start one of {size} workers"
 
 
 class Watch:
@@ -106,19 +97,17 @@ class Watch:
         """Show that it begins."""
         self._show(lambda: self._display.start(self._driver.snapshot))
 
-    def until_done(self, gang: Gang, waiting: str) -> None:
+    def until_done(self, gang: Gang, first: FirstWorkers) -> None:
         """Watch until the search is over and the workers have left, or were given time to.
 
         Args:
             gang: Attended meanwhile.
-            waiting: What to tell the reader if no worker comes for long.
+            first: Tells the reader why no worker comes, if it takes long.
         """
         try:
             while not self._driver.has_ended:
                 self._look(gang)
-                if not self._driver.snapshot.workers and self._driver.elapsed() > JOIN_PATIENCE and waiting:
-                    self._driver.lines.append(LogLine(None, waiting))
-                    waiting = ""
+                first.look(self._driver)
         except KeyboardInterrupt:  # of a function that runs in this thread
             self.interrupted(1)
         deadline = time.monotonic() + LEAVE_PATIENCE

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from maggy_like.errors import EngineError
+from maggy_like.rpc.endpoint import Endpoint
+from maggy_like.rpc.ports import PortRange
 from maggy_like.worker.task import Isolation, KeyPair, WorkerTask
 
 
@@ -25,6 +27,7 @@ class EngineRun(ABC):
         has_come: Whether any of them has introduced itself to the driver.
         leaving: Why their machine is about to be taken away; empty if it is not, as far as the engine knows.
         with_node: Whether they ended because their machine was taken away, or nobody knows that it was not.
+        is_cut_off: Whether they ended since one of them could not reach the driver: in vain, whoever else was ready.
     """
 
     is_hopeless = False
@@ -32,6 +35,7 @@ class EngineRun(ABC):
     has_come = False
     leaving = ""
     with_node = False
+    is_cut_off = False
 
     def __init__(self, indexes: Sequence[int], epoch: int) -> None:
         self.indexes = tuple(indexes)
@@ -56,6 +60,8 @@ class Engine(ABC):
     name: str
     isolation: Isolation | None = None
     """The isolation that this engine forces, if any."""
+    rank_ports: PortRange | None = None
+    """Where rank 0 of workers that train together may listen; any free port if None."""
 
     @property
     def is_elastic(self) -> bool:
@@ -100,13 +106,21 @@ class Engine(ABC):
     def default_workers(self) -> int:
         """Size of the gang when the caller names none."""
 
+    def waits_for(self, workers: int) -> str:
+        """Why none of the workers that were launched has been heard of, in a few words; empty if nobody knows.
+
+        Args:
+            workers: How many they are.
+        """
+        return ""
+
     def hints(self, workers: int) -> list[str]:
         """Hints about a gang of this size, one a line."""
         return []
 
     @abstractmethod
-    def driver_host(self) -> str:
-        """The address of this machine that the workers can reach."""
+    def endpoint(self) -> Endpoint:
+        """Where the driver is to listen, and where its workers are told that it does."""
 
     @abstractmethod
     def launch(

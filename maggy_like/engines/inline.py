@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 
 from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.agent import Agent
 from maggy_like.worker.children import InlineNursery
 from maggy_like.worker.task import Isolation, KeyPair, WorkerContext, WorkerTask
@@ -64,8 +65,8 @@ class InlineEngine(Engine):
     def default_workers(self) -> int:
         return 1
 
-    def driver_host(self) -> str:
-        return "127.0.0.1"
+    def endpoint(self) -> Endpoint:
+        return Endpoint("127.0.0.1")
 
     def launch(
         self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str

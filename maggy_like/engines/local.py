@@ -15,6 +15,7 @@ from typing import BinaryIO, cast
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.engines.cores import usable_cores
 from maggy_like.errors import ConfigError
+from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.launch import Launch, write_launch
 from maggy_like.worker.task import KeyPair, WorkerContext, WorkerTask
 
@@ -95,8 +96,8 @@ class LocalEngine(Engine):
         noun = f"{cores} cores" if cores > 1 else "one core"
         return [f"{workers} workers share {noun} of this machine; with workers={cores} each has its own"]
 
-    def driver_host(self) -> str:
-        return "127.0.0.1"
+    def endpoint(self) -> Endpoint:
+        return Endpoint("127.0.0.1")
 
     def launch(
         self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str

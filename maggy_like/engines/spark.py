@@ -19,20 +19,26 @@ from maggy_like.engines.base import EngineRun
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.hosted.engine import HostEngine
 from maggy_like.hosted.keys import Keys
+from maggy_like.rpc.endpoint import Endpoint, read_host, read_ports, read_reachable
+from maggy_like.rpc.ports import ANY_PORT
 from maggy_like.spark import elastic
-from maggy_like.spark.address import driver_address
+from maggy_like.spark.address import driver_endpoint
 from maggy_like.spark.executors import Executors
 from maggy_like.spark.failures import check_python
 from maggy_like.spark.hosted import HostedRun
 from maggy_like.spark.job import SparkRun
 from maggy_like.spark.kinds import is_classic
+from maggy_like.spark.neighbours import neighbours_hints
 from maggy_like.spark.place import driver_place
 from maggy_like.spark.session import active_session
 from maggy_like.spark.slots import Slots
+from maggy_like.spark.waiting import Diagnosis
 from maggy_like.worker.task import KeyPair, WorkerTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Ports = int | str | Sequence[int]
 
 
 class SparkEngine(HostEngine):
@@ -56,9 +62,19 @@ class SparkEngine(HostEngine):
     Args:
         session: The session; the active one if not given.
         barrier: Whether the gang starts, and falls, as a whole; ``"auto"`` for wherever Spark can do it.
+        host: The name or address at which workers reach this machine; by default ``spark.driver.host``. Workers
+            resolve a name, so it need not resolve here.
+        bind: The name or address of this machine at which the search listens. By default ``host``, if that is this
+            machine's own, and else ``spark.driver.bindAddress``, or ``spark.driver.host``. Behind NAT, in a container
+            or a Kubernetes pod it differs from ``host``. ``"0.0.0.0"`` (``"::"``) listens at all.
+        port: The port at which it listens, or a range of which the first free one is taken: ``20000``,
+            ``"20000-20100"`` or ``(20000, 20100)``. By default a free one.
+        rank_ports: The ports, one or a range, at which rank 0 of workers that train together opens torch's store. Those
+            of gloo and NCCL are the operating system's choice alone (``net.ipv4.ip_local_port_range``).
+        reserve: How many slots of the session the search leaves to other jobs.
 
     Raises:
-        ConfigError: ``barrier`` is none of the three.
+        ConfigError: ``barrier`` is none of the three, a host or a port is none, or ``reserve`` no number of slots.
         EngineError: There is no session.
 
     Example:
@@ -67,11 +83,31 @@ class SparkEngine(HostEngine):
 
     name = "spark"
 
-    def __init__(self, session: SparkSession | None = None, *, barrier: bool | Literal["auto"] = "auto") -> None:
+    def __init__(
+        self,
+        session: SparkSession | None = None,
+        *,
+        barrier: bool | Literal["auto"] = "auto",
+        host: str | None = None,
+        bind: str | None = None,
+        port: Ports | None = None,
+        rank_ports: Ports | None = None,
+        reserve: int = 0,
+    ) -> None:
         if barrier != "auto" and not isinstance(barrier, bool):
             raise ConfigError(f"barrier must be 'auto', True or False, got {barrier!r}")
+        if isinstance(reserve, bool) or not isinstance(reserve, int) or reserve < 0:
+            raise ConfigError(f"reserve must be a number of slots, 0 or more, got {reserve!r}")
+        self._reserve = reserve
+        self._host = "" if host is None else read_reachable("host", host)
+        self._bind = "" if bind is None else read_host("bind", bind)
+        self._ports = ANY_PORT if port is None else read_ports("port", port)
+        self.rank_ports = None if rank_ports is None else read_ports("rank_ports", rank_ports)
         self._session = session if session is not None else require_session()
         self._slots = Slots(self._session)
+        self._diagnosis = Diagnosis(self._session)
+        self._tags: set[str] = set()  # of the jobs that were launched
+        self._address = ""
         self._barrier = barrier
         self._executors = Executors(self._session)
 
@@ -88,42 +124,53 @@ class SparkEngine(HostEngine):
             elastic.check_speculation(self._slots)
 
     def most_workers(self) -> int | None:
-        return elastic.most_workers(self._slots)
+        most = elastic.most_workers(self._slots)
+        return None if most is None else max(1, most - self._reserve)
 
     def attend(self, runs: Sequence[EngineRun]) -> None:
         if not self._has_barrier and is_classic(self._session) and not self._slots.is_local:
             self._executors.attend(run for run in runs if isinstance(run, SparkRun) and run.has_come)
 
     def slots(self) -> int | None:
-        return self._slots.count()
+        return self._left(self._slots.count())
 
     def default_workers(self) -> int:
         self._check_python()
         slots = self._slots.wait(None)
         if slots is None:
             raise EngineError("a Spark Connect session does not tell how many slots it has; pass workers=N")
-        return max(1, slots)
+        if slots <= self._reserve and self._reserve:
+            raise EngineError(
+                f"reserve={self._reserve} leaves no slot: the Spark session has {slots} now; pass reserve="
+                f"{max(0, slots - 1)} or fewer, or give the session more executors or cores"
+            )
+        return max(1, slots - self._reserve)
 
     def require(self, workers: int) -> None:
         self._check_python()
         if self.is_elastic:
-            elastic.check_room(self._slots, workers)
+            elastic.check_room(self._slots, workers, self._reserve)
             return
-        slots = self._slots.wait(workers)
-        if slots is not None and slots < workers:
+        slots = self._slots.wait(workers + self._reserve)
+        if slots is not None and slots < workers + self._reserve:
+            reserved = f", of which reserve={self._reserve} are for others" if self._reserve else ""
+            fit = slots - self._reserve
+            mend = "pass a smaller reserve" if fit < 1 and self._reserve else f"pass workers={max(1, fit)} or fewer"
             raise EngineError(
-                f"workers={workers} but the Spark session has {slots} slot{'s' * (slots != 1)} now; "
-                f"pass workers={max(1, slots)} or fewer, or give the session more executors or cores"
+                f"workers={workers} but the Spark session has {slots} slot{'s' * (slots != 1)} now{reserved}; {mend}, "
+                "or give the session more executors or cores"
             )
 
     def hints(self, workers: int) -> list[str]:
-        if not self.is_elastic or self.slots() != 0:
+        if not self.is_elastic:
+            return neighbours_hints(self._session, self._slots, workers)
+        if self._slots.count() != 0:
             return []
         tasks = "one task" if workers == 1 else f"{workers} tasks"
         return [f"Spark has no executor yet; it is asked for {tasks}, and trials begin as executors come"]
 
-    def driver_host(self) -> str:
-        return driver_address(self._session)
+    def endpoint(self) -> Endpoint:
+        return driver_endpoint(self._session, self._host, self._bind, self._ports)
 
     def launch(
         self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
@@ -131,9 +178,18 @@ class SparkEngine(HostEngine):
         profile = self._slots.profile
         task = msgspec.structs.replace(task, driver=driver_place())
         if self._has_barrier:
-            return [SparkRun(self._session, task, indexes, epoch, keys, profile)]
-        each = zip(indexes, keys, strict=True)
-        return [SparkRun(self._session, task, [index], epoch, [pair], profile, barrier=False) for index, pair in each]
+            runs = [SparkRun(self._session, task, indexes, epoch, keys, profile)]
+        else:
+            each = zip(indexes, keys, strict=True)
+            runs = [
+                SparkRun(self._session, task, [index], epoch, [pair], profile, barrier=False) for index, pair in each
+            ]
+        self._address = task.address
+        self._tags |= {run.tag for run in runs}
+        return list(runs)
+
+    def waits_for(self, workers: int) -> str:
+        return self._diagnosis.why(self._tags, self._address, self.slots(), workers)
 
     @cached_property
     def _has_barrier(self) -> bool:
@@ -150,6 +206,10 @@ class SparkEngine(HostEngine):
     def launch_with_driver(self, plan: bytes, task: WorkerTask, keys: Sequence[Keys], journal: str) -> EngineRun:
         task = msgspec.structs.replace(task, driver=driver_place())
         return HostedRun(self._session, plan, task, keys, journal, self._slots.profile)
+
+    def _left(self, slots: int | None) -> int | None:
+        """What of the slots is the search's to take."""
+        return None if slots is None else max(0, slots - self._reserve)
 
     def _check_python(self) -> None:
         """A local master's workers run here: which Python they run is known before anything starts."""

@@ -23,7 +23,7 @@ from maggy_like.journal import Journal, RunStatus, place_of
 from maggy_like.resume import open_journal
 from maggy_like.rpc.security import new_key_pair
 from maggy_like.size import gang_size, size_hints
-from maggy_like.watch import JOIN_PATIENCE
+from maggy_like.waiting import JOIN_PATIENCE
 
 POLL = 0.1
 """Seconds between two looks at the job, and two pictures."""

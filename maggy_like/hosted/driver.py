@@ -111,7 +111,7 @@ class _Hosting:
         site = Site(
             self._task.run_id,
             server=self._open_server,
-            task=lambda server: msgspec.structs.replace(self._task, address=server.address),
+            task=lambda server: msgspec.structs.replace(self._task, address=server.address, ipv6=server.is_ipv6),
             admit=lambda server, worker: (b"", b""),  # they have their keys
             begun=self._begun,
         )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import EngineError
 from maggy_like.hosted.keys import Keys
+from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.task import Isolation, KeyPair, WorkerTask
 
 
@@ -44,6 +45,7 @@ class Remainder(Engine):
     def __init__(self, host: HostEngine) -> None:
         self.name = host.name
         self.isolation = host.isolation
+        self.rank_ports = host.rank_ports
         self._host = host
 
     @property
@@ -86,7 +88,7 @@ class Remainder(Engine):
     def hints(self, workers: int) -> list[str]:
         return self._host.hints(workers + 1)
 
-    def driver_host(self) -> str:
+    def endpoint(self) -> Endpoint:
         raise NotImplementedError
 
     def launch(
@@ -137,8 +139,8 @@ class SiblingEngine(Engine):
     def default_workers(self) -> int:
         return self._size
 
-    def driver_host(self) -> str:
-        return self._host
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self._host)
 
     def launch(
         self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str

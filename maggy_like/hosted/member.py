@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from maggy_like.errors import EngineError
+from maggy_like.errors import EngineError, WorkerError
 from maggy_like.hosted.keys import Keys
 from maggy_like.hosted.notes import DriverNote, Notes
 from maggy_like.worker.agent import Agent
@@ -73,7 +73,8 @@ def serve_once(task: WorkerTask, context: WorkerContext, notes: Notes) -> bool:
     lifeline, launcher = os.pipe()
     try:
         agent = Agent(task, context, lifeline=lifeline)
-        with _ended_with_driver(agent, task, notes, launcher):
+        # A driver that cannot be reached may be gone: it is looked for elsewhere.
+        with _ended_with_driver(agent, task, notes, launcher), contextlib.suppress(WorkerError):
             agent.run()
         return agent.was_dismissed
     finally:

@@ -38,21 +38,25 @@ class Client:
         address: ZeroMQ address of the driver.
         server_key: The driver's public CURVE key.
         keys: The worker's own key pair.
+        ipv6: Whether the driver listens at an IPv6 address. A name is resolved anew for each connection.
 
     Attributes:
         sockets: To be polled for :meth:`receive`.
         heard: When the driver last said anything, by the monotonic clock.
+        was_answered: Whether it ever did.
         due: When to :meth:`beat` next, also where there is other talk: the answer says that the driver is alive.
     """
 
-    def __init__(self, address: str, server_key: bytes, keys: KeyPair) -> None:
+    def __init__(self, address: str, server_key: bytes, keys: KeyPair, *, ipv6: bool = False) -> None:
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IPV6, int(ipv6 or "[" in address))
         limit_client(self._socket)
         secure_client(self._socket, server_key, keys)
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_WATCHED)
         self.sockets = (self._socket, self._monitor)
         self.heard = self.due = time.monotonic()
+        self.was_answered = False
         self._link = Link(new_session(), max_bytes=WINDOW)
         self._hello: Hello | None = None
         self._connected = False
@@ -130,6 +134,7 @@ class Client:
         if header.session != self._link.session:
             return []
         message = decode_to_worker(body_of(frame))
+        self.was_answered = True
         if isinstance(message, Refused):
             self._refused = True
             return [message]

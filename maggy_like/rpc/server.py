@@ -30,8 +30,11 @@ from maggy_like.messages import (
 from maggy_like.rpc.allowed import AllowList
 from maggy_like.rpc.backlog import Backlog
 from maggy_like.rpc.door import Door
+from maggy_like.rpc.endpoint import own_address
 from maggy_like.rpc.limits import MAX_BACKLOG, MAX_FRAME, limit_server
 from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, read_header
+from maggy_like.rpc.listen import listen
+from maggy_like.rpc.ports import ANY_PORT, PortRange, bracketed
 from maggy_like.rpc.refusals import Refusals, Unfit
 from maggy_like.rpc.security import new_key_pair, secure_server
 from maggy_like.versions import foreign_protocol, misfit, own_versions
@@ -88,30 +91,42 @@ class Server:
     Nobody is let in but the workers that were admitted, each with its own key, and each speaks for itself alone.
 
     Args:
-        host: Address to bind to: the one that the workers reach, not all.
+        host: The name or address that workers reach.
+        bind: The name or address of this machine to bind to; ``host`` if not given.
+        ports: The ports that may be taken.
         keys: The server's key pair; a new one if not given.
 
     Attributes:
         address: Where workers connect to.
+        is_ipv6: Whether it is bound to an IPv6 address: of the addresses that ``host`` has, workers need such a one.
         public_key: By which workers know the driver.
+
+    Raises:
+        EngineError: The address is none of this machine, or no port is free.
     """
 
-    def __init__(self, host: str, *, keys: KeyPair | None = None) -> None:
+    def __init__(self, host: str, *, bind: str = "", ports: PortRange = ANY_PORT, keys: KeyPair | None = None) -> None:
+        bound = own_address(bind or host)
         self._refusals = Refusals()
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 500)
         limit_server(self._socket)
-        bracketed = f"[{host}]" if ":" in host else host
-        if ":" in host:
-            self._socket.setsockopt(zmq.IPV6, 1)
+        self.is_ipv6 = ":" in bound
+        self._socket.setsockopt(zmq.IPV6, int(self.is_ipv6))
         keys = keys or new_key_pair()
         self.public_key = keys[0]
         secure_server(self._socket, keys)
         self._allowed = AllowList(self._context)
         self._door = Door(self._socket, self._allowed, self._refusals)
-        port = self._socket.bind_to_random_port(f"tcp://{bracketed}")
-        self.address = f"tcp://{bracketed}:{port}"
+        try:
+            port = listen(self._socket, bound, ports)
+        except BaseException:
+            self._door.close()
+            self._socket.close(0)
+            self._context.term()
+            raise
+        self.address = f"tcp://{bracketed(host)}:{port}"
         self._versions = own_versions()
         self._sessions: dict[bytes, _Peer] = {}
         self._places: dict[int, _Peer] = {}  # the newest incarnation of each
@@ -197,7 +212,9 @@ class Server:
             self._put(peer.route, peer.link.number(body))
 
     def close(self) -> None:
-        """Send what is left for up to half a second, then close the port."""
+        """Send what is left for up to half a second, then close the port; a second call does nothing."""
+        if self._socket.closed:
+            return
         self._door.close()
         self._socket.close()
         self._context.term()

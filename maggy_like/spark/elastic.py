@@ -49,18 +49,25 @@ def check_speculation(slots: Slots) -> None:
         raise EngineError(SPECULATION_REFUSED.format(threshold))
 
 
-def check_room(slots: Slots, workers: int) -> None:
+def check_room(slots: Slots, workers: int, reserve: int) -> None:
     """Check that the session may grow to as many workers.
+
+    Args:
+        slots: Of the session.
+        workers: How many are wanted.
+        reserve: How many slots are left to other jobs.
 
     Raises:
         EngineError: It may not.
     """
     most = most_workers(slots)
-    if most is not None and workers > most:
+    if most is not None and workers + reserve > most:
+        bound = slots.conf("spark.dynamicAllocation.maxExecutors", "")
+        reserved = f", of which reserve={reserve} are for others" if reserve else ""
         raise EngineError(
             f"workers={workers} but the Spark session grows to {most} slot{'s' * (most != 1)} at most "
-            f"(spark.dynamicAllocation.maxExecutors={slots.conf('spark.dynamicAllocation.maxExecutors', '')}); "
-            f"pass workers={most} or fewer, or raise it"
+            f"(spark.dynamicAllocation.maxExecutors={bound}){reserved}; "
+            f"pass workers={max(1, most - reserve)} or fewer, or raise it"
         )
 
 

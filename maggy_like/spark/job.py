@@ -16,6 +16,7 @@ from maggy_like.spark.kinds import is_classic
 from maggy_like.spark.member import STARTED_AGAIN, TOO_FEW_PARTITIONS, gang_member
 from maggy_like.spark.outside import SESSION_STOPPED, cancelled_by, is_stopped
 from maggy_like.spark.progress_bar import hidden_progress_bar
+from maggy_like.worker.first_contact import CANNOT_REACH
 from maggy_like.worker.task import KeyPair, WorkerTask
 
 if TYPE_CHECKING:
@@ -164,4 +165,7 @@ class SparkRun(EngineRun):
             self.is_hopeless = True
             cause += advice
         self.is_hopeless = self.is_hopeless or TOO_FEW_PARTITIONS in cause
+        if CANNOT_REACH in cause:
+            self.is_cut_off = True
+            return cause.partition(": ")[2]
         return f"the Spark job ended: {cause}"

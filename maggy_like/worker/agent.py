@@ -41,6 +41,7 @@ from maggy_like.worker.attempt import Attempt
 from maggy_like.worker.checkpoints import is_visible
 from maggy_like.worker.children import Child, ForkServerNursery, Nursery
 from maggy_like.worker.departures import Departures
+from maggy_like.worker.first_contact import FirstContact
 from maggy_like.worker.logplace import LogPlace
 from maggy_like.worker.output import TrialOutput
 from maggy_like.worker.pending import Pending
@@ -81,7 +82,8 @@ class Agent:
         self.was_dismissed = False
         self._nursery: Nursery = nursery or ForkServerNursery(task, context)
         self._logs = LogPlace(task.logs)
-        self._client = Client(task.address, task.server_key, context.keys)
+        self._client = Client(task.address, task.server_key, context.keys, ipv6=task.ipv6)
+        self._first_contact = FirstContact(task, context)
         self._watch = Watch()
         self._spare = Spare()
         self._departures = Departures(task.grace)
@@ -130,7 +132,9 @@ class Agent:
             self._spawn_spare()
         if self._departures.due is not None and now >= self._departures.due:
             self._departures.attend(self._nursery)
-        if now - self._client.heard > self._task.silence:
+        if not self._client.was_answered:
+            self._first_contact.check(now)
+        elif now - self._client.heard > self._task.silence:
             self._leave_now()
 
     def _patience(self) -> float:

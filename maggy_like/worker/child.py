@@ -136,7 +136,7 @@ def join(assign: Assign, task: WorkerTask, sender: Sender, service: _Service) ->
     def opened(host: str, port: int) -> None:
         sender.send(Opened(assign.trial, assign.attempt, host, port))
 
-    membership = Membership(assign.place, task.address, opened, partial(service.meeting, assign))
+    membership = Membership(assign.place, task, opened, partial(service.meeting, assign))
     service.membership = membership
     return membership
 

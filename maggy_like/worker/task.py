@@ -38,6 +38,8 @@ class WorkerTask(msgspec.Struct, frozen=True):
 
     Attributes:
         address: ZeroMQ address of the driver.
+        ipv6: Whether the driver listens at an IPv6 address: a name in ``address`` is resolved to one, if it has any.
+        rank_ports: Lowest and highest of the ports at which rank 0 of several may listen; any if None.
         server_key: The driver's public CURVE key.
         run_id: What the run's store is marked with.
         train_fn: The training function, pickled by cloudpickle.
@@ -76,6 +78,8 @@ class WorkerTask(msgspec.Struct, frozen=True):
     sources: dict[str, str] = {}
     silence: float = 60.0
     driver: DriverPlace | None = None
+    ipv6: bool = False
+    rank_ports: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         """Without the function's bytes."""

@@ -15,6 +15,7 @@ from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.experiment.inputs import StopRequested, WorkerId, WorkerLeaving, WorkerLost
 from maggy_like.gang import MAX_FUTILE_LAUNCHES
 from maggy_like.growing_gang import GROWTH_PATIENCE, IDLE_PATIENCE, GrowingGang
+from maggy_like.rpc.endpoint import Endpoint
 
 
 class Place(EngineRun):
@@ -50,8 +51,8 @@ class Cluster(Engine):
     def default_workers(self) -> int:
         return 1
 
-    def driver_host(self) -> str:
-        return ""
+    def endpoint(self) -> Endpoint:
+        return Endpoint("")
 
     def launch(self, task: Any, indexes: Sequence[int], epoch: int, keys: Any, logs: str) -> list[EngineRun]:
         runs = [Place([index], epoch) for index in indexes]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -12,28 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from far import FarEngine, enter
 from gate import Gate
 
-from maggy_like import Float, LocalEngine, job, lagom
+from maggy_like import Float, job, lagom
 from maggy_like.engines.local import LocalRun
 from maggy_like.experiment import StateMachine
+from maggy_like.rpc.endpoint import Endpoint
 from optimizers.events import AttemptEnded, AttemptStarted, Event, Measured
 from optimizers.trial import TrialState
 
 pytestmark = pytest.mark.e2e
 
 STEPS = 40
-
-
-class FarEngine(LocalEngine):
-    """Workers in another network namespace; ``sys.executable`` is what enters it."""
-
-    def __init__(self, host: str) -> None:
-        super().__init__(gpus=())
-        self._host = host
-
-    def driver_host(self) -> str:
-        return self._host
 
 
 def make_train() -> Callable[..., None]:
@@ -103,11 +93,8 @@ def test_a_cut_network_costs_attempts_at_most(
     heartbeat: float,
 ) -> None:
     name, link, host = namespace
-    enter = tmp_path / "python"
-    enter.write_text(f'#!/bin/sh\nexec ip netns exec {name} {sys.executable} "$@"\n')
-    enter.chmod(0o700)
+    enter(name, tmp_path, monkeypatch)
     cancel = LocalRun.cancel
-    monkeypatch.setattr(sys, "executable", str(enter))
     monkeypatch.setattr(job, "StateMachine", partial(StateMachine, heartbeat_timeout=heartbeat))
     # The engine does not reach who is cut off either: they wake when the link is back, and say what is late.
     monkeypatch.setattr(LocalRun, "cancel", lambda run: cancel(run) if run.epoch else None)
@@ -116,7 +103,7 @@ def test_a_cut_network_costs_attempts_at_most(
 
     result = lagom(
         make_train(), {"gate": gate.path, "x": Float(0, 1)}, optimizer="random", n_trials=4, max_budget=STEPS,
-        workers=2, engine=FarEngine(host), directory=tmp_path, progress=False, callbacks=[cut],
+        workers=2, engine=FarEngine(Endpoint(host)), directory=tmp_path, progress=False, callbacks=[cut],
     )  # fmt: skip
 
     assert result.counts == {TrialState.COMPLETED: 4}

@@ -15,6 +15,7 @@ from maggy_like.hosted.engine import HostEngine
 from maggy_like.hosted.keys import Keys
 from maggy_like.hosted.member import serve
 from maggy_like.hosted.notes import Notes
+from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.task import WorkerContext, WorkerTask
 
 
@@ -74,7 +75,7 @@ class ThreadHost(HostEngine):
     def default_workers(self) -> int:
         return self._room
 
-    def driver_host(self) -> str:
+    def endpoint(self) -> Endpoint:
         raise NotImplementedError
 
     def launch(self, *_: Any) -> list[EngineRun]:

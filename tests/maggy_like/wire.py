@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import zmq
 
@@ -26,8 +27,8 @@ def hello(index: int = 0, epoch: int = 0, *, version: int = PROTOCOL_VERSION) ->
 class EchoServer:
     """Serves in a thread: answers each report with a verdict, each beat with a beat, and remembers what it took."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        self.server = Server(host)
+    def __init__(self, host: str = "127.0.0.1", **options: Any) -> None:
+        self.server = Server(host, **options)
         self._keys: dict[WorkerId, KeyPair] = {}
         self.taken: list[tuple[int, ToDriver]] = []
         self._stop = False
@@ -84,7 +85,8 @@ class Peer:
     """A worker without an agent: reports, and waits for the verdicts."""
 
     def __init__(self, echo: EchoServer, index: int = 0, *, address: str | None = None, epoch: int = 0) -> None:
-        self.client = Client(address or echo.address, echo.server.public_key, echo.keys(index, epoch))
+        keys, ipv6 = echo.keys(index, epoch), echo.server.is_ipv6
+        self.client = Client(address or echo.address, echo.server.public_key, keys, ipv6=ipv6)
         self.client.introduce(hello(index, epoch))
         self.answers: list[ToWorker] = []
         self.reports = 0
@@ -146,12 +148,17 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 class Proxy:
-    """A TCP proxy in front of a port, which can break what goes through it."""
+    """A TCP proxy in front of a port, which can break what goes through it.
 
-    def __init__(self, port: int) -> None:
+    Args:
+        port: Of this machine.
+        at: Where it listens.
+    """
+
+    def __init__(self, port: int, at: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server(at)
+        self.address = f"tcp://{at[0]}:{self._listener.getsockname()[1]}"
         self.stalled = threading.Event()
         self.connections = 0
         self._open: list[socket.socket] = []
@@ -206,8 +213,8 @@ class Proxy:
 
 
 @contextmanager
-def proxy(port: int) -> Iterator[Proxy]:
-    made = Proxy(port)
+def proxy(port: int, at: tuple[str, int] = ("127.0.0.1", 0)) -> Iterator[Proxy]:
+    made = Proxy(port, at)
     try:
         yield made
     finally:

@@ -14,11 +14,14 @@ import socket
 import struct
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from torch.distributed import Store, TCPStore, group, is_initialized
 
 from maggy_like.messages import Place
+from maggy_like.rpc.ports import ANY_PORT, PortRange, first_free, shown
+from maggy_like.worker.task import WorkerTask
 
 CONNECT_PATIENCE = timedelta(seconds=60)
 """How long a rank tries to reach the store."""
@@ -28,6 +31,7 @@ LEAVE_PATIENCE = timedelta(minutes=10)
 
 _SIOCGIFADDR = 0x8915
 _LEFT = "maggy/left"
+_IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 
 
 class Membership:
@@ -35,7 +39,7 @@ class Membership:
 
     Args:
         place: This rank's.
-        driver: ZeroMQ address of the driver; the ranks meet in the network through which they reach it.
+        task: Has the address of the driver: the ranks meet in the network through which they reach it.
         opened: Called by rank 0 with the host and port of the store.
         meet: Waits for the host and port that rank 0 has told.
     """
@@ -43,7 +47,7 @@ class Membership:
     def __init__(
         self,
         place: Place,
-        driver: str,
+        task: WorkerTask,
         opened: Callable[[str, int], None],
         meet: Callable[[], tuple[str, int]],
     ) -> None:
@@ -52,8 +56,8 @@ class Membership:
         if place.devices:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
         if place.rank == 0:
-            host = local_address(urlsplit(driver).hostname or "127.0.0.1")
-            self._store, port = open_store(host)
+            host = local_address(urlsplit(task.address).hostname or "127.0.0.1", ipv6=task.ipv6)
+            self._store, port = open_store(host, task.rank_ports or ANY_PORT)
             opened(host, port)
         else:
             host, port = meet()
@@ -99,14 +103,22 @@ def returned_ranks(store: Store, world_size: int) -> list[int]:
     return [rank for rank in range(world_size) if store.check([f"{_LEFT}/{rank}"])]
 
 
-def open_store(host: str) -> tuple[TCPStore, int]:
+def open_store(host: str, ports: PortRange) -> tuple[TCPStore, int]:
     """A store that listens at one address of this machine alone, on a free port.
 
     Returns:
         The store, which serves as long as it is referred to, and its port.
+
+    Raises:
+        RuntimeError: No port of the range is free.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, 0), family=family, backlog=1024)
+    listener = first_free(ports, lambda port: socket.create_server((host, port), family=family, backlog=1024))
+    if listener is None:
+        raise RuntimeError(
+            f"rank_ports={shown(ports)}: none of these ports is free at {host} on {socket.gethostname()}; pass a wider "
+            "range, with a port for each trial of several workers that may run on one machine at a time"
+        )
     port = int(listener.getsockname()[1])
     store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     return store, port
@@ -132,21 +144,22 @@ def environment(place: Place, host: str, port: int) -> dict[str, str]:
     }
 
 
-def local_address(peer: str) -> str:
-    """The address of this machine from which ``peer`` is reached (no packet is sent)."""
-    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
+def local_address(peer: str, *, ipv6: bool = False) -> str:
+    """The address of this machine from which a name or address is reached (no packet is sent)."""
+    family = socket.AF_INET6 if ipv6 or ":" in peer else socket.AF_INET
+    found = socket.getaddrinfo(peer, 9, family, socket.SOCK_DGRAM, flags=socket.AI_V4MAPPED)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((peer, 9))
-        return str(probe.getsockname()[0])
+        probe.connect(found[0][4])
+        return str(probe.getsockname()[0]).removeprefix("::ffff:")  # of an address that is IPv4 after all
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has an IPv4 address; empty if it cannot be told.
+    """The network interface that has an address; empty if it cannot be told.
 
     Gloo asks for the machine's own name otherwise, which on many resolves to an address that others cannot reach.
     """
     if ":" in address:
-        return ""
+        return ipv6_interface_of(address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = array.array("B", struct.pack("256s", name.encode()[:15]))
@@ -156,4 +169,14 @@ def interface_of(address: str) -> str:
                 continue
             if socket.inet_ntoa(request.tobytes()[20:24]) == address:
                 return name
+    return ""
+
+
+def ipv6_interface_of(address: str) -> str:
+    """The network interface that has an IPv6 address; empty where this system does not tell."""
+    wanted = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
+    with contextlib.suppress(OSError):
+        for line in _IPV6_ADDRESSES.read_text().splitlines():
+            if line.startswith(wanted):
+                return line.split()[-1]
     return ""

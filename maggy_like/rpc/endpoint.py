@@ -1,0 +1,157 @@
+"""Where the driver listens, and where workers are told that it does: behind NAT these are two addresses."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from maggy_like.errors import ConfigError, EngineError
+from maggy_like.rpc.ports import ANY_PORT, PortRange, first_free, shown
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the driver is.
+
+    Attributes:
+        host: The name or address that workers are told. They resolve it, not this machine.
+        bind: The name or address of this machine that the server binds to; an empty one stands for ``host``.
+        ports: The ports that it may take.
+    """
+
+    host: str
+    bind: str = ""
+    ports: PortRange = ANY_PORT
+
+
+def read_host(name: str, value: object) -> str:
+    """An argument that is a host name or an address; of ``[::1]``, which Spark writes, the part between the brackets.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if isinstance(value, str):
+        host = value.removeprefix("[").removesuffix("]")
+        if is_address(host) or (host == value and _HOST_NAME.fullmatch(host)):
+            return host
+    raise ConfigError(
+        f"{name} must be a host name or an address, without a port ('10.0.0.5', 'driver.example.com', '::1'), "
+        f"got {value!r}"
+    )
+
+
+def read_reachable(name: str, value: object) -> str:
+    """An argument by which other machines are to reach this one.
+
+    Raises:
+        ConfigError: It is no name or address of one machine.
+    """
+    host = read_host(name, value)
+    if is_address(host) and ipaddress.ip_address(host).is_unspecified:
+        raise ConfigError(f"{name}={value!r} is no address that workers can connect to; bind={value!r} listens at all")
+    return host
+
+
+def read_ports(name: str, value: object) -> PortRange:
+    """An argument that is a port or a range of ports: ``20000``, ``"20000-20100"`` or ``(20000, 20100)``.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    ends: tuple[object, ...]
+    if isinstance(value, str):
+        digits = [part.strip() for part in value.split("-")]
+        ends = tuple(int(part) if part.isascii() and part.isdigit() else part for part in digits)
+    else:
+        ends = tuple(value) if isinstance(value, tuple | list) else (value,)
+    if len(ends) in (1, 2) and all(type(end) is int for end in ends):
+        low, high = int(str(ends[0])), int(str(ends[-1]))
+        if 1 <= low <= high <= 65535:
+            return low, high
+    raise ConfigError(
+        f"{name} must be a port from 1 to 65535 or a range of them, lowest first, got {value!r}; use {name}=20000 or "
+        f"{name}='20000-20100'"
+    )
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IPv4 or IPv6 address, and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def own_address(host: str) -> str:
+    """The first address of a host name that this machine has.
+
+    Raises:
+        EngineError: It does not resolve here, or to addresses of other machines alone.
+    """
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise EngineError(
+            f"the driver cannot listen at {host!r}: the name does not resolve on this machine ({error}); pass bind= "
+            "with an address of this machine, as in SparkEngine(host='what workers reach', bind='10.0.0.5')"
+        ) from None
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    for address in addresses:
+        if is_own(address):
+            return address
+    meant = "" if addresses == [host] else f", which is {' or '.join(addresses)}"
+    raise EngineError(
+        f"the driver cannot listen at {host!r}{meant}: that is no address of this machine; pass bind= with one that "
+        f"is, as in SparkEngine(host={host!r}, bind='10.0.0.5'), or bind='0.0.0.0' for all"
+    )
+
+
+def is_own(address: str) -> bool:
+    """Whether this machine has an address."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def listens_here(host: str) -> bool:
+    """Whether a host is a name or address of this machine, so that a server can bind to it."""
+    try:
+        own_address(host)
+    except EngineError:
+        return False
+    return True
+
+
+def take_port(address: str, ports: PortRange, take: Callable[[int], int]) -> int:
+    """Take the first free port of ``SparkEngine(port=)``.
+
+    Args:
+        address: Of this machine.
+        ports: The range.
+        take: Binds to a port, and raises OSError where it cannot.
+
+    Raises:
+        EngineError: None is free, or may be taken.
+    """
+    low, high = ports
+    try:
+        if (taken := first_free(ports, take)) is not None:
+            return taken
+    except PermissionError:
+        raise EngineError(
+            f"port={shown(ports)}: this user may not listen at ports below 1024; pass others, as in port='20000-20100'"
+        ) from None
+    which, mend = ("this port", "another") if low == high else ("each of these ports", "others")
+    raise EngineError(
+        f"port={shown(ports)}: {which} is taken at {address}; pass {mend}, or a wider range, of which the first free "
+        f"one is taken: port='{low}-{min(65535, high + 100)}'"
+    )

@@ -1,0 +1,127 @@
+"""Why the tasks of a gang do not start, or are not heard: what a classic session tells of its jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from maggy_like.spark.kinds import is_classic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MUTE_PATIENCE = 10.0
+"""Seconds that tasks run before it counts that none was heard: a worker's Python imports what it needs first."""
+
+MAX_JOBS = 3
+"""How many jobs are named."""
+
+UNREACHED = (
+    "check that the workers' machines reach this port of the driver (a firewall, another network, a wrong "
+    "spark.driver.host); SparkEngine(host=..., port=...) names others, driver='cluster' needs none"
+)
+
+_NO_CALL_SITE = " at NativeMethodAccessorImpl.java:0"  # Spark's word for a call from Python
+
+
+@dataclass(frozen=True)
+class RunningJob:
+    """A Spark job that is not over.
+
+    Attributes:
+        number: Spark's number of it.
+        name: Its description, or what was called where.
+        group: The job group; empty if it has none.
+        tags: Its tags.
+        tasks: How many of its tasks run now.
+    """
+
+    number: int
+    name: str
+    group: str
+    tags: frozenset[str]
+    tasks: int
+
+    def __str__(self) -> str:
+        group = f" of group {self.group!r}" if self.group else ""
+        return f"job {self.number} {self.name!r}{group}"
+
+
+def running_jobs(session: SparkSession) -> list[RunningJob]:
+    """The jobs of a classic session that are not over, oldest first."""
+    context = session.sparkContext
+    assert context._jvm is not None
+    wanted = context._jvm.java.util.ArrayList()
+    wanted.add(context._jvm.org.apache.spark.JobExecutionStatus.RUNNING)
+    found = context._jsc.sc().statusStore().jobsList(wanted)
+    jobs = [found.apply(index) for index in range(found.size())]
+    return sorted(
+        (
+            RunningJob(
+                number=job.jobId(),
+                name=_text(job.description()) or str(job.name()).removesuffix(_NO_CALL_SITE),
+                group=_text(job.jobGroup()),
+                tags=frozenset(job.jobTags().mkString("\n").split("\n")),
+                tasks=job.numActiveTasks(),
+            )
+            for job in jobs
+        ),
+        key=lambda job: job.number,
+    )
+
+
+def _text(option: Any) -> str:
+    """What a Scala Option holds."""
+    return str(option.get()) if option.isDefined() else ""
+
+
+class Diagnosis:
+    """Says why no worker of a gang has been heard of.
+
+    Args:
+        session: Where its jobs run.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._run_since: float | None = None  # since when tasks of the gang run
+
+    def why(self, own: Collection[str], address: str, slots: int | None, workers: int) -> str:
+        """Why; empty if the session does not tell.
+
+        Args:
+            own: Tags of the gang's jobs.
+            address: Where workers are to reach the driver.
+            slots: How many the session has.
+            workers: How many were launched.
+        """
+        if not is_classic(self._session):
+            return f"Spark Connect does not tell why; if its tasks run, none has reached {address}: {UNREACHED}"
+        jobs = running_jobs(self._session)
+        running = sum(job.tasks for job in jobs if job.tags & set(own))
+        if not running:
+            self._run_since = None
+            return holders([job for job in jobs if not job.tags & set(own)], slots, workers)
+        self._run_since = self._run_since or time.monotonic()
+        if time.monotonic() - self._run_since < MUTE_PATIENCE:
+            return ""
+        tasks = f"{running} of its tasks run" if running > 1 else "a task of it runs"
+        return f"{tasks}, but none has reached {address}: {UNREACHED}"
+
+
+def holders(jobs: list[RunningJob], slots: int | None, workers: int) -> str:
+    """Who holds the slots that a gang waits for; empty if nobody does.
+
+    Args:
+        jobs: The others.
+        slots: How many the session has.
+        workers: How many the gang needs.
+    """
+    holding = sorted((job for job in jobs if job.tasks), key=lambda job: -job.tasks)
+    if not holding:
+        return f"the session has {slots} slot{'s' * (slots != 1)} now" if slots is not None and slots < workers else ""
+    shown = [f"{job} holds {job.tasks} slot{'s' * (job.tasks > 1)}" for job in holding[:MAX_JOBS]]
+    more = len(holding) - len(shown)
+    return ", ".join(shown) + (f", {more} more job{'s' * (more > 1)} hold others" if more else "")

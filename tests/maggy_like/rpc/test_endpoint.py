@@ -1,0 +1,185 @@
+"""Where the server listens and where workers are told that it does, and what is said of a wrong address."""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+from typing import Any
+
+import pytest
+from wire import EchoServer, Peer, peer, proxy
+
+from maggy_like.errors import ConfigError, EngineError
+from maggy_like.rpc import endpoint
+from maggy_like.rpc.endpoint import read_host, read_ports, read_reachable
+from maggy_like.rpc.ports import first_free, shown
+from maggy_like.rpc.server import Server
+
+
+@pytest.fixture
+def taken() -> Any:
+    """A port of 127.0.0.1 that another program listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield other.getsockname()[1]
+
+
+@pytest.mark.parametrize("bind", ["::1", "::", "0.0.0.0"])
+def test_workers_reach_a_server_at_any_address_that_it_is_bound_to(bind: str) -> None:
+    for host in {"::1": ["::1"], "::": ["::1", "127.0.0.1"], "0.0.0.0": ["127.0.0.1"]}[bind]:
+        echo = EchoServer(host, bind=bind)
+        try:
+            assert echo.server.is_ipv6 is (":" in bind)
+            with peer(echo) as worker:
+                worker.rounds(3)
+        finally:
+            echo.close()
+
+
+def test_a_name_is_resolved_by_the_worker_to_an_address_as_the_server_is_bound_to() -> None:
+    """The server's machine may not know the name; ``localhost`` has addresses of both kinds on many machines."""
+    echo = EchoServer("localhost", bind="127.0.0.1")
+    try:
+        assert echo.address == f"tcp://localhost:{echo.port}"
+        with peer(echo) as worker:
+            worker.rounds(3)
+    finally:
+        echo.close()
+    echo = EchoServer("no.such.host.invalid", bind="127.0.0.1")
+    try:
+        assert echo.address == f"tcp://no.such.host.invalid:{echo.port}"
+        with peer(echo, address=f"tcp://127.0.0.1:{echo.port}") as worker:
+            worker.rounds(3)
+    finally:
+        echo.close()
+
+
+def test_a_forwarded_port_leads_to_the_server() -> None:
+    """As behind NAT: what workers connect to is not what the server is bound to."""
+    echo = EchoServer("198.51.100.7", bind="127.0.0.1")
+    try:
+        with proxy(echo.port) as relay, peer(echo, address=relay.address) as worker:
+            worker.rounds(3)
+            assert relay.connections == 1
+    finally:
+        echo.close()
+
+
+def test_the_first_free_port_of_a_range_is_taken(taken: int) -> None:
+    echo = EchoServer("127.0.0.1", ports=(taken, taken + 50))
+    try:
+        assert taken < echo.port <= taken + 50
+        worker = Peer(echo)
+        worker.rounds(1)
+        worker.close()
+    finally:
+        echo.close()
+
+
+def test_a_taken_port_is_named_with_the_mend(taken: int) -> None:
+    message = f"port={taken}: this port is taken at 127.0.0.1; pass another, or a wider range, of which the first free "
+    with pytest.raises(EngineError, match=re.escape(message)) as caught:
+        Server("127.0.0.1", ports=(taken, taken))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ports", [(1023, 1023), (80, 90)])
+def test_a_port_that_a_user_may_not_have_is_named_with_the_mend(ports: tuple[int, int]) -> None:
+    def refuse(port: int) -> int:
+        raise OSError(errno.EACCES, "no")
+
+    with pytest.raises(EngineError, match=f"port={shown(ports)}: this user may not listen at ports below 1024"):
+        endpoint.take_port("127.0.0.1", ports, refuse)
+
+
+@pytest.mark.parametrize(
+    ("host", "bind", "message"),
+    [
+        (
+            "198.51.100.7",
+            "",
+            "cannot listen at '198.51.100.7': that is no address of this machine; pass bind= with one",
+        ),
+        (
+            "10.0.0.5",
+            "no.such.host.invalid",
+            "cannot listen at 'no.such.host.invalid': the name does not resolve on th",
+        ),
+        ("10.0.0.5", "2001:db8::7", "cannot listen at '2001:db8::7': that is no address of this machine"),
+        ("a" * 70 + ".com", "", "the name does not resolve on this machine"),
+    ],
+)
+def test_an_address_that_cannot_be_bound_is_named_with_the_mend(host: str, bind: str, message: str) -> None:
+    with pytest.raises(EngineError, match=re.escape(message)) as caught:
+        Server(host, bind=bind)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_of_another_machine_is_named_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("198.51.100.7", 0))] * 2
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: found)
+    with pytest.raises(
+        EngineError, match=r"listen at 'far', which is 198.51.100.7: that is no address of this machine"
+    ):
+        endpoint.own_address("far")
+
+
+@pytest.mark.parametrize(
+    "value", [True, 7, "", " ", "http://a", "a:80", "a/b", "-a", "[a]", "a b", ["10.0.0.5"], "::1::", "tcp://10.0.0.5"]
+)
+def test_nonsense_is_no_host(value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"host must be a host name or an address, .* got {re.escape(repr(value))}"):
+        read_host("host", value)
+
+
+def test_hosts_are_taken_as_spark_writes_them() -> None:
+    hosts = ["[::1]", "::1", "10.0.0.5", "driver-svc.ns.svc.cluster.local", "node_7", "fe80::1%eth0", "0.0.0.0"]
+    assert [read_host("bind", host) for host in hosts] == ["::1", *hosts[1:]]
+
+
+@pytest.mark.parametrize("value", ["0.0.0.0", "::", "[::]"])
+def test_all_addresses_are_none_that_workers_can_connect_to(value: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"host={value!r} is no address that workers can connect to")):
+        read_reachable("host", value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        0,
+        -1,
+        65536,
+        True,
+        1.5,
+        "",
+        "abc",
+        "20000-",
+        "-20000",
+        "1-2-3",
+        "20100-20000",
+        (1,) * 3,
+        (),
+        [5, "6"],
+        None,
+        {1, 2},
+    ],
+)
+def test_nonsense_is_no_range_of_ports(value: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"port must be a port from 1 to 65535 or .* got {re.escape(repr(value))}; us"
+    ):
+        read_ports("port", value)
+
+
+def test_ports_are_one_or_a_range() -> None:
+    values: list[Any] = [20000, "20000", "20000-20100", " 20000 - 20100 ", (20000, 20100), [20000, 20100]]
+    assert [read_ports("port", value) for value in values] == [(20000, 20000)] * 2 + [(20000, 20100)] * 4
+
+
+def test_no_free_port_is_no_error_but_any_other_fault_is() -> None:
+    def fail(port: int) -> int:
+        raise OSError(errno.EADDRINUSE if port < 5 else errno.ENODEV, "no")
+
+    assert first_free((1, 4), fail) is None
+    with pytest.raises(OSError, match="no"):
+        first_free((1, 5), fail)
