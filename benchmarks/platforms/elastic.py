@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 from benchmarks.platforms.cancels import Midway
 from benchmarks.platforms.outcome import Outcome
-from benchmarks.platforms.search import lost, search, wrong
+from benchmarks.platforms.search import lost, make_train, search, wrong
 from benchmarks.platforms.twice import left, listening, session, twice
 from maggy_like import StandaloneCluster
 from optimizers.events import AttemptStarted, Event
@@ -40,7 +41,8 @@ def with_a_shuffle_service() -> Outcome:
 
 
 def disturbed(machines: StandaloneCluster, act: Callable[[], object]) -> Outcome:
-    """A search in which something happens to its cluster."""
+    """A search in which something happens to its cluster; its later trials wait until a second worker runs one."""
+    gate = Path("gate").resolve()
     with session(machines.master_url, machines.conf) as spark:
         outcome, ports, midway, workers = Outcome(), listening(), Midway(act), set()
 
@@ -48,13 +50,15 @@ def disturbed(machines: StandaloneCluster, act: Callable[[], object]) -> Outcome
             midway(event)
             if isinstance(event, AttemptStarted):
                 workers.add(event.worker)
+                if len(workers) > 1:
+                    gate.touch()
 
-        found = search("runs", pace=1.0, max_workers=2, callbacks=[on_event])
+        found = search("runs", train=make_train(0.5, gate), max_workers=2, callbacks=[on_event])
         midway.join()
         outcome.first, outcome.lost = found.first, lost(found.result)
         outcome.best = found.result.best_value or outcome.best
         outcome.wrong += wrong(found.result)
-        if len(workers) < 2:
+        if not gate.exists():
             outcome.wrong.append("no second worker ran a trial")
         outcome.leftovers += left(spark, ports)
         return outcome

@@ -17,12 +17,14 @@ from maggy_like import Float, Reporter, Result, lagom
 TRIALS, STEPS = 20, 3
 
 
-def make_train(pace: float = 0.0) -> Callable[..., None]:
+def make_train(pace: float = 0.0, gate: Path | None = None) -> Callable[..., None]:
     """The training; a function of its own travels by value, so that workers need no file of this benchmark.
 
     Args:
         pace: Seconds to wait in each step, for those who have to come in between.
+        gate: A file that later trials wait for, two minutes at most.
     """
+    early = TRIALS // 2
 
     def train(rate: float, decay: float, reporter: Reporter) -> None:
         import numpy as np
@@ -32,6 +34,8 @@ def make_train(pace: float = 0.0) -> Callable[..., None]:
         y = x @ np.arange(1.0, 6.0) > rng.normal(size=200)
         state = reporter.restore() or {"step": 0, "weights": np.zeros(5)}
         weights, begun = state["weights"], time.time()
+        while gate is not None and reporter.trial >= early and not gate.exists() and time.time() < begun + 120.0:
+            time.sleep(0.1)
         for step in range(state["step"] + 1, reporter.budget + 1):
             time.sleep(pace)
             for _ in range(20):
@@ -59,9 +63,9 @@ class Searched:
 
 
 def search(
-    folder: Path | str, *, pace: float = 0.0, train: Callable[..., None] | None = None, **settings: Any
+    folder: Path | str, *, train: Callable[..., None] | None = None, pace: float = 0.0, **settings: Any
 ) -> Searched:
-    """Run it; ``settings`` are those of ``lagom``, and ``train`` does what that of :func:`make_train` does."""
+    """Run it; ``settings`` are those of ``lagom``, and ``train`` is that of :func:`make_train` or does the same."""
     called = time.time()
     arguments: dict[str, Any] = {
         "optimizer": "random",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.platforms import cancels, connect, elastic, fixed, shipping, stores
+from benchmarks.platforms import addresses, cancels, connect, elastic, fixed, shipping, stores
 from benchmarks.platforms.outcome import Outcome
 
 SETTINGS: dict[str, Callable[[], Outcome]] = {
@@ -13,6 +13,7 @@ SETTINGS: dict[str, Callable[[], Outcome]] = {
     **cancels.SETTINGS,
     **connect.SETTINGS,
     **shipping.SETTINGS,
+    **addresses.SETTINGS,
     **stores.SETTINGS,
 }
 

@@ -7,13 +7,16 @@ import inspect
 import os
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
 import pyspark
 
 from benchmarks.platforms.outcome import Outcome
-from benchmarks.platforms.search import make_train
+from benchmarks.platforms.search import TRIALS, make_train
 from benchmarks.platforms.twice import session, twice
 
 MODULE = "mgplat_shipped"
@@ -23,8 +26,14 @@ CLUSTER = "local-cluster[2,1,1024]"
 def archive() -> Path:
     """A zip file with a module that is nowhere else; its ``train`` is the training."""
     source = f"""
+from __future__ import annotations
+
 import time
-{inspect.getsource(make_train).replace("Callable[..., None]", "object").replace("reporter: Reporter", "reporter")}
+
+TRIALS = {TRIALS}
+
+{inspect.getsource(make_train)}
+
 _train = make_train()
 
 
@@ -41,6 +50,18 @@ def added() -> Outcome:
     with session(CLUSTER) as spark:
         spark.sparkContext.addPyFile(str(archive()))
         return twice(spark, train=importlib.import_module(MODULE).train)
+
+
+def unpacked() -> Outcome:
+    """A small environment, packed: it finds its packages in this one's folder, as this machine has them already."""
+    venv.create("env", with_pip=False)
+    [site] = Path("env").glob("lib/python*/site-packages")
+    (site / "packages.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    with tarfile.open("env.tar.gz", "w:gz") as file:
+        file.add("env", ".")
+    os.environ |= {"PYSPARK_PYTHON": "./env/bin/python", "PYSPARK_DRIVER_PYTHON": sys.executable}
+    with session(CLUSTER, {"spark.archives": f"{Path('env.tar.gz').resolve()}#env"}) as spark:
+        return twice(spark)
 
 
 def submitted() -> Outcome:
@@ -63,4 +84,4 @@ def application() -> Outcome:
         return twice(spark, train=importlib.import_module(MODULE).train)
 
 
-SETTINGS = {"addPyFile": added, "--py-files": submitted}
+SETTINGS = {"addPyFile": added, "--py-files": submitted, "spark.archives": unpacked}

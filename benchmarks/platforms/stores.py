@@ -32,7 +32,7 @@ def object_store() -> Iterator[None]:
             threading.Thread(target=server.stderr.read, daemon=True).start()
             os.environ["AWS_ENDPOINT_URL"] = found[0]
             os.environ["AWS_ACCESS_KEY_ID"] = os.environ["AWS_SECRET_ACCESS_KEY"] = "testing"
-            os.environ["AWS_DEFAULT_REGION"] = "eu-west-1"
+            os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
             fsspec.filesystem("s3").mkdir("runs")
             yield
         finally:
