@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import maggy_like
+from benchmarks.platforms.settings import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [path for folder in (ROOT, ROOT / "docs") for path in sorted(folder.glob("*.md"))]
@@ -41,6 +42,12 @@ def test_examples_can_be_read_and_pass_arguments_that_there_are(page: Path) -> N
             continue
         wrong = [each.arg for each in call.keywords if each.arg is not None and each.arg not in known]
         assert wrong == [], f"{name}({', '.join(map(str, wrong))})"
+
+
+def test_the_rows_that_the_page_on_clusters_names_are_there() -> None:
+    rows = re.findall(r"rows? `([^`]+)`", (ROOT / "docs" / "clusters.md").read_text())
+    assert rows
+    assert [row for row in rows if row not in SETTINGS] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES.__getitem__)
