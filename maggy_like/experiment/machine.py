@@ -430,7 +430,8 @@ class StateMachine:
 
     def _tick(self) -> None:
         for worker in self._roster.silent(self._now, self._heartbeat_timeout):
-            kind = NODE_LEFT if worker.leaving else "worker_lost"
+            # Where machines come and go, one that is silent is gone, for all that is known.
+            kind = NODE_LEFT if worker.leaving else "worker_lost" if self._growth is None else NODE_LOST
             self._lost(worker, f"not heard of for {self._heartbeat_timeout:g} s", kind)
         self._leaving.tick(self._teams, self._now)
         if self._growth is not None:

@@ -47,3 +47,11 @@ def test_late_workers_are_told_of_in_one_line() -> None:
     hand.now += SETTLING
     hand.tell(Tick(SETTLING))
     assert hand.shown == ["9 workers joined: 10 workers now", "worker 10 on host joined: 11 workers now"]
+
+
+def test_a_worker_that_falls_silent_where_machines_come_and_go_costs_no_attempt() -> None:
+    hand = grown(50, max_attempts=1)
+    hand.join(0)
+    hand.now += 100
+    hand.tell(Tick())
+    assert (hand.states(), hand.study.trials[0].losses) == (["pending"], 0)
