@@ -52,7 +52,7 @@ class GrowingGang(Gang):
             return ""
         self._in_row += 1
         at_a_time = 1
-        with contextlib.suppress(EngineError):  # a session that was stopped says so itself
+        with contextlib.suppress(Exception):  # a session that was stopped, or does not answer, says so itself
             at_a_time = max(1, min(len(self._futile), self._engine.slots() or 1))
         if self._in_row < MAX_FUTILE_LAUNCHES * at_a_time:
             return ""

@@ -23,6 +23,8 @@ from maggy_like.rpc.endpoint import Endpoint, read_host, read_ports, read_reacha
 from maggy_like.rpc.ports import ANY_PORT
 from maggy_like.spark import elastic
 from maggy_like.spark.address import driver_endpoint
+from maggy_like.spark.connect import check_server
+from maggy_like.spark.connect_slots import slots_of
 from maggy_like.spark.executors import Executors
 from maggy_like.spark.failures import check_python
 from maggy_like.spark.hosted import HostedRun
@@ -30,8 +32,8 @@ from maggy_like.spark.job import SparkRun
 from maggy_like.spark.kinds import is_classic
 from maggy_like.spark.neighbours import neighbours_hints
 from maggy_like.spark.place import driver_place
+from maggy_like.spark.server_watch import ServerWatch
 from maggy_like.spark.session import active_session
-from maggy_like.spark.slots import Slots
 from maggy_like.spark.waiting import Diagnosis
 from maggy_like.worker.task import KeyPair, WorkerTask
 
@@ -104,7 +106,11 @@ class SparkEngine(HostEngine):
         self._ports = ANY_PORT if port is None else read_ports("port", port)
         self.rank_ports = None if rank_ports is None else read_ports("rank_ports", rank_ports)
         self._session = session if session is not None else require_session()
-        self._slots = Slots(self._session)
+        self._slots = slots_of(self._session)
+        self._server = None
+        if not is_classic(self._session):
+            check_server(self._session)  # first: pyspark would ask for the settings below for ten minutes
+            self._server = ServerWatch(self._session)
         self._diagnosis = Diagnosis(self._session)
         self._tags: set[str] = set()  # of the jobs that were launched
         self._address = ""
@@ -135,10 +141,13 @@ class SparkEngine(HostEngine):
         return self._left(self._slots.count())
 
     def default_workers(self) -> int:
-        self._check_python()
+        self._check_session()
         slots = self._slots.wait(None)
         if slots is None:
-            raise EngineError("a Spark Connect session does not tell how many slots it has; pass workers=N")
+            raise EngineError(
+                "this Spark Connect session does not tell how many slots it has (spark.default.parallelism or "
+                "spark.sql.leafNodeDefaultParallelism is set, or GPUs without spark.executor.cores); pass workers=N"
+            )
         if slots <= self._reserve and self._reserve:
             raise EngineError(
                 f"reserve={self._reserve} leaves no slot: the Spark session has {slots} now; pass reserve="
@@ -147,7 +156,7 @@ class SparkEngine(HostEngine):
         return max(1, slots - self._reserve)
 
     def require(self, workers: int) -> None:
-        self._check_python()
+        self._check_session()
         if self.is_elastic:
             elastic.check_room(self._slots, workers, self._reserve)
             return
@@ -178,11 +187,11 @@ class SparkEngine(HostEngine):
         profile = self._slots.profile
         task = msgspec.structs.replace(task, driver=driver_place())
         if self._has_barrier:
-            runs = [SparkRun(self._session, task, indexes, epoch, keys, profile)]
+            runs = [SparkRun(self._session, task, indexes, epoch, keys, profile, server=self._server)]
         else:
-            each = zip(indexes, keys, strict=True)
             runs = [
-                SparkRun(self._session, task, [index], epoch, [pair], profile, barrier=False) for index, pair in each
+                SparkRun(self._session, task, [index], epoch, [pair], profile, barrier=False, server=self._server)
+                for index, pair in zip(indexes, keys, strict=True)
             ]
         self._address = task.address
         self._tags |= {run.tag for run in runs}
@@ -211,9 +220,11 @@ class SparkEngine(HostEngine):
         """What of the slots is the search's to take."""
         return None if slots is None else max(0, slots - self._reserve)
 
-    def _check_python(self) -> None:
-        """A local master's workers run here: which Python they run is known before anything starts."""
-        if is_classic(self._session) and self._slots.is_local:
+    def _check_session(self) -> None:
+        """See that a Connect server answers, and that a local master's workers, which run here, run this Python."""
+        if not is_classic(self._session):
+            check_server(self._session)
+        elif self._slots.is_local:
             program = self._session.sparkContext.pythonExec
             check_python(self._slots.conf("spark.sql.execution.pyspark.python", "") or program)
 

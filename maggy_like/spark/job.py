@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from maggy_like.engines.base import EngineRun
+from maggy_like.spark.connect import is_unknown, unknown_session
+from maggy_like.spark.connect_slots import slots_of
 from maggy_like.spark.entry import entry
 from maggy_like.spark.executors import first_failure, in_words, is_cluster_s
 from maggy_like.spark.failures import JavaEnd, cause_of, java_end, unfit_worker
@@ -16,12 +18,16 @@ from maggy_like.spark.kinds import is_classic
 from maggy_like.spark.member import STARTED_AGAIN, TOO_FEW_PARTITIONS, gang_member
 from maggy_like.spark.outside import SESSION_STOPPED, cancelled_by, is_stopped
 from maggy_like.spark.progress_bar import hidden_progress_bar
+from maggy_like.spark.server_watch import ServerWatch
 from maggy_like.worker.first_contact import CANNOT_REACH
 from maggy_like.worker.task import KeyPair, WorkerTask
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame, SparkSession
+
+TOO_FEW_SLOTS = "SPARK-24819"
+"""What Spark says where a barrier stage has more tasks than there are slots, once it has waited for them."""
 
 
 class SparkRun(EngineRun):
@@ -35,11 +41,14 @@ class SparkRun(EngineRun):
         keys: The key pair of each.
         profile: What each task asks for, if the session's own settings do not say it.
         barrier: Whether they start, and fall, together.
+        server: Tells that the server of a Spark Connect session is gone.
 
     Attributes:
         tag: Of the job, and no other.
         executor: Which runs the only task of a job without a barrier; None before that is known.
     """
+
+    _server: ServerWatch | None = None  # of a session whose JVM is here
 
     def __init__(
         self,
@@ -51,6 +60,7 @@ class SparkRun(EngineRun):
         profile: ResourceProfile | None,
         *,
         barrier: bool = True,
+        server: ServerWatch | None = None,
     ) -> None:
         from pyspark import InheritableThread
 
@@ -61,6 +71,7 @@ class SparkRun(EngineRun):
         self._keys = tuple(keys)
         self._profile = profile
         self._barrier = barrier
+        self._server = server
         self.executor: str | None = None
         self._ended: str | None = None
         self._is_cancelled = self._is_lost = False
@@ -70,6 +81,9 @@ class SparkRun(EngineRun):
         self._thread.start()
 
     def poll(self) -> str | None:
+        if gone := self._server_gone:  # its thread may wait on
+            self.is_hopeless = True
+            return gone
         return None if self._thread.is_alive() and not self._is_lost else self._ended or ""
 
     def lost(self, error: str) -> None:
@@ -79,7 +93,7 @@ class SparkRun(EngineRun):
         self.cancel()
 
     def cancel(self) -> None:
-        if not self._thread.is_alive():
+        if not self._thread.is_alive() or self._server_gone:
             return
         self._is_cancelled = True
         if is_classic(self._session):
@@ -91,8 +105,14 @@ class SparkRun(EngineRun):
             self._canceller.start()
 
     def wait(self, timeout: float) -> bool:
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        if not self._server_gone:
+            self._thread.join(timeout)
+        return bool(self._server_gone) or not self._thread.is_alive()
+
+    @property
+    def _server_gone(self) -> str:
+        """Why a Connect server counts as gone; empty while it does not."""
+        return "" if self._server is None else self._server.gone
 
     def _interrupt(self) -> None:
         with contextlib.suppress(Exception):
@@ -119,15 +139,15 @@ class SparkRun(EngineRun):
         return self._places().mapInArrow(member, "worker bigint", barrier=self._barrier, profile=self._profile)
 
     def _collect(self) -> None:
-        quiet = hidden_progress_bar(self._session) if is_classic(self._session) else contextlib.nullcontext()
+        around = hidden_progress_bar(self._session) if self._server is None else self._server.watched()
         try:
-            with quiet:
+            with around:
                 self._tag_job()
                 rows = self._tasks().collect()
                 if any(row["worker"] == STARTED_AGAIN for row in rows):
                     self._ended = self._of_task(first_failure(self._session, self.tag))
         except Exception as error:  # the job failed or was cancelled; the driver decides what follows
-            if self._is_lost:
+            if self._is_lost or self._server_gone:
                 return
             text = str(error)
             gone = java_end(self._session) if is_classic(self._session) else None
@@ -164,8 +184,23 @@ class SparkRun(EngineRun):
         if (advice := unfit_worker(cause)) is not None:
             self.is_hopeless = True
             cause += advice
+        if is_unknown(text):
+            self.is_hopeless = True
+            return unknown_session(self._session)
+        if TOO_FEW_SLOTS in cause:
+            return self._too_few_slots()
         self.is_hopeless = self.is_hopeless or TOO_FEW_PARTITIONS in cause
         if CANNOT_REACH in cause:
             self.is_cut_off = True
             return cause.partition(": ")[2]
         return f"the Spark job ended: {cause}"
+
+    def _too_few_slots(self) -> str:
+        slots = None
+        with contextlib.suppress(Exception):  # of a session that is gone meanwhile
+            slots = slots_of(self._session).count()
+        has = "fewer" if slots is None or slots >= len(self.indexes) else f"{slots}"
+        return (
+            f"a gang of {len(self.indexes)} workers needs {len(self.indexes)} slots at once, and the Spark session has "
+            f"{has} now ({TOO_FEW_SLOTS})"
+        )

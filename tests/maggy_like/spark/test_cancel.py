@@ -35,7 +35,7 @@ class Dead:
 
 def running(session: object, thread: threading.Thread) -> SparkRun:
     run = SparkRun.__new__(SparkRun)
-    run._session, run._thread, run._tag, run._canceller = session, thread, "tag", None  # type: ignore[assignment]
+    run._session, run._thread, run.tag, run._canceller = session, thread, "tag", None  # type: ignore[assignment]
     return run
 
 

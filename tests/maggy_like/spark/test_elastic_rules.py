@@ -14,7 +14,7 @@ YARN = {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true"}
 
 
 def engine_on(conf: dict[str, str], **options: Any) -> SparkEngine:
-    session: Any = SimpleNamespace(conf=SimpleNamespace(get=conf.get))
+    session: Any = SimpleNamespace(_sc=None, conf=SimpleNamespace(get=conf.get))
     return SparkEngine(session, **options)
 
 

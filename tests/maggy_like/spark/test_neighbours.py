@@ -19,6 +19,10 @@ class FakeSession:
     """A session that is asked for nothing but its settings."""
 
 
+class ClassicSession(FakeSession):
+    _sc = None
+
+
 class FakeSlots:
     def __init__(self, count: int | None, **conf: str) -> None:
         self._count = count
@@ -39,9 +43,9 @@ class FakeSlots:
 
 
 def engine(slots: int | None, **options: Any) -> SparkEngine:
-    made = SparkEngine(FakeSession(), **options)  # type: ignore[arg-type]
+    made = SparkEngine(ClassicSession(), **options)  # type: ignore[arg-type]
     made._slots = FakeSlots(slots)  # type: ignore[assignment]
-    made._check_python = lambda: None  # type: ignore[method-assign]
+    made._check_session = lambda: None  # type: ignore[method-assign]
     return made
 
 
