@@ -32,8 +32,8 @@ class Slots(Engine):
         assert self._slots is not None
         return self._slots
 
-    def driver_host(self) -> str:
-        return ""
+    def endpoint(self) -> Any:
+        raise NotImplementedError
 
     def launch(self, *_: Any) -> Any:
         raise NotImplementedError
