@@ -65,7 +65,7 @@ SAMPLES: list[ToDriver] = [
 def honest(address: str, server_key: bytes, keys: KeyPair, index: int, rounds: Connection, end: Event) -> None:
     """Ask and wait for the answer, again and again; tell the seconds of each round."""
     client = Client(address, server_key, keys)
-    client.introduce(Hello(PROTOCOL_VERSION, index, 0, "host", 1, [], True))
+    client.introduce(Hello(PROTOCOL_VERSION, index, 0, "host", 1, [], None))
     poller = zmq.Poller()
     for watched in client.sockets:
         poller.register(watched, zmq.POLLIN)
@@ -135,7 +135,7 @@ def insider(address: str, server_key: bytes, keys: dict[int, KeyPair], count: in
                 session = sessions[index]
                 secure_client(dealer, server_key, keys[index])
                 dealer.connect(address)
-                hello = encode(Hello(PROTOCOL_VERSION, index, 0, "host", 1, [], True, connection=connections + 1))
+                hello = encode(Hello(PROTOCOL_VERSION, index, 0, "host", 1, [], None, connection=connections + 1))
                 frame = bad_frames(session, rng)
                 frames = [struct.pack("!8sQQB", session, 0, 0, 0) + hello]
                 frames += [frame() for _ in range(FEW if connections % 40 else MANY)]

@@ -70,6 +70,8 @@ class Liar:
                 return {self.value(key): self.value(item) for _ in range(rng.randrange(_MAX_ITEMS))}
             case inspect.TupleType(item_types=items):
                 return tuple(self.value(item) for item in items)
+            case inspect.StructType(cls=cls, fields=fields):
+                return cls(**{it.name: self.value(it.type) for it in fields})
             case inspect.UnionType(types=types):
                 return self.value(rng.choice(types))
             case inspect.NoneType():

@@ -46,6 +46,7 @@ from maggy_like.messages import (
     Held,
     Hello,
     Logged,
+    LogsRefused,
     Opened,
     Ready,
     Reported,
@@ -123,7 +124,7 @@ class Driver:
         self._timeout = timeout
         self._started = time.monotonic()
         self._wall = time.time() - self._started
-        self._has_ended = self._is_stopped = self._released = False
+        self._has_ended = self._is_stopped = self._released = self._told_of_logs = False
         self._threads = [
             threading.Thread(target=self._run, name="maggy-driver", daemon=True),
             threading.Thread(target=self._propose, name="maggy-optimizer", daemon=True),
@@ -248,6 +249,11 @@ class Driver:
                 if live or not (lines or dropped):
                     self.lines.append(LogLine(trial, live, rank, live=True))
                 return WorkerSeen(worker)
+            case LogsRefused(message=reason):
+                if not self._told_of_logs:  # of one store many workers say the same
+                    self._told_of_logs = True
+                    self.lines.append(LogLine(None, f"worker {worker.index}: {reason}"))
+                return WorkerSeen(worker)
             case Checkpointed() as message:
                 return TrialCheckpointed(worker, message)
             case Waiting() as message:
@@ -259,9 +265,9 @@ class Driver:
             case Beat():
                 self._server.send(worker, Beat())
                 return WorkerSeen(worker)
-            case Hello(host=host, accelerators=accelerators, store_visible=visible):
+            case Hello(host=host, accelerators=accelerators, store_unseen=unseen):
                 self.met.add(worker)
-                return WorkerJoined(worker, host, tuple(accelerators), visible)
+                return WorkerJoined(worker, host, tuple(accelerators), unseen)
             case Ready():
                 self.ready.add(worker)
                 return WorkerReady(worker)

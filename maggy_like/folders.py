@@ -17,13 +17,17 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from maggy_like.errors import ConfigError
-from optimizers.names import did_you_mean
 
 Folder = Path | str
 """A folder: a path of this machine, or a URL as text."""
 
 PROBE_PATIENCE = 60.0
 """Seconds that a file system gets to answer before a run begins."""
+
+MEND = "see to its address and your credentials, or pass another"
+
+_LONGEST = 300
+"""Characters of an error that a message quotes."""
 
 _WITH_BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
@@ -75,60 +79,76 @@ def is_in_memory(folder: Folder) -> bool:
 def check_folder(argument: str, given: str | PathLike[str]) -> str:
     """The path or URL of a folder as text, without a slash at its end.
 
+    Args:
+        argument: What it was given as, for people; empty where there is but one thing that can be meant.
+        given: A path or a URL.
+
     Raises:
         ConfigError: It is none, or a URL that fsspec would read as something else than was meant.
     """
     if not isinstance(given, str | PathLike) or not fspath(given).strip():
         raise ConfigError(f"{argument} must be the path or URL of a folder, got {given!r}")
     where = fspath(given)
+    named = f"{argument}={given!r}" if argument else repr(given)
     if (found := _ONE_SLASH.match(where)) and found[1].lower() in fsspec.available_protocols():
         rest = where[found.end() :]
         meant = f"/dbfs/{rest}" if found[1] == "dbfs" else f"{found[1]}://{'/' * (found[1] == 'file')}{rest}"
-        raise ConfigError(f"{argument}={given!r} is neither a path nor a URL; pass the text {meant!r}")
+        raise ConfigError(f"{named} is neither a path nor a URL; pass the text {meant!r}")
     if "://" not in where:
         return where.rstrip("/") or where
-    _check_url(argument, where)
+    _check_url(named, where)
     where = where.rstrip("/")
     try:
         url_to_fs(where)
     except ImportError as error:
-        raise ConfigError(
-            f"{argument}={given!r} cannot be opened: a package is missing here ({error}); install it here and where "
-            "the workers run"
-        ) from error
+        raise ConfigError(_package_is_missing(named, _said(error))) from error
     except Exception as error:  # of whatever file system it is: some connect at once
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"{argument}={given!r} cannot be opened: {said}; use a URL that fsspec knows") from error
+        is_unknown = isinstance(error, ValueError) and "rotocol not known" in str(error)
+        mend = "use a URL that fsspec knows" if is_unknown else MEND
+        raise ConfigError(f"{named} cannot be opened: {_said(error)}; {mend}") from error
     return where
 
 
-def _check_url(argument: str, url: str) -> None:
+def _package_is_missing(named: str, said: str) -> str:
+    return f"{named} cannot be opened: a package is missing here ({said}); install it here and where the workers run"
+
+
+def _said(error: Exception) -> str:
+    """What an error says, in one line of bearable length."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
+
+
+def _check_url(named: str, url: str) -> None:
     """Check that a URL names a plain folder."""
     scheme, _, path = url.rpartition("://")
     if "::" in scheme or "://" in scheme:
         raise ConfigError(
-            f"{argument}={url!r} is a chain of file systems, and a cache or an archive does not show at once what "
+            f"{named} is a chain of file systems, and a cache or an archive does not show at once what "
             f"others have written; pass {url.rpartition('::')[2]!r}"
         )
-    if scheme not in (known := fsspec.available_protocols()) and (near := did_you_mean(scheme.lower(), known)):
-        raise ConfigError(f"{argument}={url!r} cannot be opened: fsspec knows no {scheme!r}{near}")
+    known = fsspec.available_protocols()
+    if scheme == "abfss" and scheme not in known:  # the only one of the large stores that comes with its package alone
+        raise ConfigError(_package_is_missing(named, "Install adlfs to access Azure storage"))
+    if scheme not in known and scheme.lower() in known:
+        raise ConfigError(
+            f"{named} cannot be opened: fsspec knows no {scheme!r}; pass {url.replace(scheme, scheme.lower(), 1)!r}"
+        )
     if url != url.strip():
-        raise ConfigError(f"{argument}={url!r} begins or ends with white space; leave it out")
+        raise ConfigError(f"{named} begins or ends with white space; leave it out")
     if not path.strip("/"):
-        raise ConfigError(f"{argument}={url!r} names no folder; pass {scheme}://{'/' * (scheme == 'file')}NAME")
+        raise ConfigError(f"{named} names no folder; pass {scheme}://{'/' * (scheme == 'file')}NAME")
     if found := re.search(r"[?*\[]", path):
         raise ConfigError(
-            f"{argument}={url!r} has a {found[0]!r}, which begins a query or a pattern; name a plain folder, and give "
+            f"{named} has a {found[0]!r}, which begins a query or a pattern; name a plain folder, and give "
             "credentials and options by the environment or by fsspec's configuration files"
         )
     if (plain := unquote(path)) != path:
-        raise ConfigError(
-            f"{argument}={url!r} has percent signs, which fsspec does not read; write {f'{scheme}://{plain}'!r}"
-        )
+        raise ConfigError(f"{named} has percent signs, which fsspec does not read; write {f'{scheme}://{plain}'!r}")
     if ".." in path.split("/"):
-        raise ConfigError(f"{argument}={url!r} has '..', which an object store takes for a name; leave it out")
+        raise ConfigError(f"{named} has '..', which an object store takes for a name; leave it out")
     if scheme in ("file", "local") and not path.startswith("/"):
-        raise ConfigError(f"{argument}={url!r} is relative to the present folder; pass {f'{scheme}:///{path}'!r}")
+        raise ConfigError(f"{named} is relative to the present folder; pass {f'{scheme}:///{path}'!r}")
 
 
 def probe(folder: str) -> None:
@@ -155,10 +175,9 @@ def probe(folder: str) -> None:
         )
     if failed:
         error = failed[0]
-        said = " ".join(str(error).split())
         raise ConfigError(
-            f"directory={parent_of(folder)!r} cannot be written and read ({type(error).__name__}: {said}); see to its "
-            "address and your credentials, or pass another"
+            f"directory={parent_of(folder)!r} cannot be written and read ({type(error).__name__}: "
+            f"{_said(error)}); {MEND}"
         ) from error
 
 

@@ -21,7 +21,7 @@ from maggy_like.errors import ConfigError, JournalError, JournalLostError
 from maggy_like.experiment import StateMachine
 from maggy_like.experiment.finale import TrainingPlan
 from maggy_like.experiment.inputs import StopRequested, WorkerId
-from maggy_like.folders import is_in_memory, parent_of, within
+from maggy_like.folders import is_in_memory, parent_of
 from maggy_like.handle import Experiment
 from maggy_like.inspection import name_of
 from maggy_like.journal import Journal, RunStatus
@@ -185,7 +185,8 @@ def worker_task(job: Job, run_id: str, address: str, server_key: bytes, *, ipv6:
         sys_path=tuple(sys.path),
         argv=tuple(sys.argv),
         store=settings.store,
-        logs=str(within(settings.directory, "logs")),
+        logs=str(settings.places.logs),
+        log_copies=settings.places.log_copies,
         isolation=isolation,
         report_timeout=settings.report_timeout,
         returns_anything=job.keep is not None,
@@ -221,7 +222,13 @@ def _carry_out(job: Job, size: int, site: Site, interrupts: contextlib.ExitStack
                 timeout=settings.timeout,
             )
             driver.lines.extend(
-                LogLine(None, hint) for hint in (*settings.hints, *size_hints(settings, engine, size), *told)
+                LogLine(None, hint)
+                for hint in (
+                    *settings.hints,
+                    *engine.place_hints(settings.places),
+                    *size_hints(settings, engine, size),
+                    *told,
+                )
             )
             site.begun(driver)
             run_search(

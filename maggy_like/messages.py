@@ -61,7 +61,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """A worker introduces itself; nothing else it says is heard before.
 
     Attributes:
-        store_visible: Whether the run's store, as the worker sees it, is the driver's.
+        store_unseen: Why the run's store, as the worker sees it, is not the driver's; empty where it is just another
+            place, None where it is the same.
         connection: How often this incarnation has said hello, so that an old hello counts for nothing.
         versions: What the worker runs, if it says so.
     """
@@ -72,7 +73,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     host: Host
     pid: Count
     accelerators: Annotated[list[Host], Meta(max_length=1000)]
-    store_visible: bool
+    store_unseen: Line | None
     connection: Count = 1
     versions: Versions | None = None
 
@@ -210,6 +211,12 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
     message: Text
 
 
+class LogsRefused(msgspec.Struct, frozen=True, tag="logs refused"):
+    """The store takes no logs of trials from this worker, and why."""
+
+    message: Line
+
+
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
     """The worker leaves."""
 
@@ -299,7 +306,19 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 ToDriver = (
-    Hello | Ready | Beat | Reported | Checkpointed | Waiting | Logged | Opened | Held | Finished | Broken | Goodbye
+    Hello
+    | Ready
+    | Beat
+    | Reported
+    | Checkpointed
+    | Waiting
+    | Logged
+    | LogsRefused
+    | Opened
+    | Held
+    | Finished
+    | Broken
+    | Goodbye
 )
 ToWorker = Welcome | Assign | Meet | Decided | Kept | Halt | Stop | Abort | Shutdown | Refused | Beat
 

@@ -59,11 +59,24 @@ class RunPlaces:
         inside = directory == "." and f"{self.store}/".startswith(f"{root}/")
         return self.store[len(root) :].strip("/") if inside else self.store, directory
 
+    @property
+    def logs(self) -> Folder:
+        """The folder of the trials' log files."""
+        return within(self.directory, "logs")
+
+    @property
+    def log_copies(self) -> str:
+        """URL of the folder for logs of workers that do not see that one; empty where the store is no other place."""
+        return "" if self._has_own_store else f"{self.store}/logs"
+
+    @property
+    def _has_own_store(self) -> bool:
+        return self.store == check_store(None, self.directory)
+
     def of_sibling(self, name: str) -> RunPlaces:
         """The places of another run that lies beside this one."""
         directory = beside(self.directory, name)
-        is_own = self.store == check_store(None, self.directory)
-        store = check_store(None, directory) if is_own else str(beside(self.store, name))
+        store = check_store(None, directory) if self._has_own_store else str(beside(self.store, name))
         return RunPlaces(directory, str(beside(self.journal, name)), store)
 
 

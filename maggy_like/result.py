@@ -8,19 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fsspec.core import url_to_fs
-
 from maggy_like.display.text import config_text, duration, number, place, words
 from maggy_like.errors import UserError
 from maggy_like.export import to_optuna
-from maggy_like.folders import name_of_folder, url_of, within
+from maggy_like.folders import name_of_folder
 from maggy_like.importance import importance
 from maggy_like.pareto import pareto_lines, plot_pareto
-from maggy_like.saved import read_saved
+from maggy_like.places import RunPlaces
+from maggy_like.saved import read_log, read_saved
 from maggy_like.state_names import state_url
 from maggy_like.tables import curves_table, trials_table
 from maggy_like.trained import Training, told
-from maggy_like.worker.logfile import log_name
 from optimizers.ranking import Worth
 from optimizers.space import SearchSpace
 from optimizers.trial import Config, Trial, TrialState
@@ -242,12 +240,20 @@ class Result:
         stop_run(self.journal)
 
     def log(self, trial: int, rank: int = 0) -> str:
-        """All that a trial printed on one of its workers, as far as its log file is seen here."""
-        fs, path = url_to_fs(url_of(within(self.directory, f"logs/{log_name(trial, rank)}")))
-        try:
-            return str(fs.cat_file(path).decode(errors="replace"))
-        except FileNotFoundError:
-            return ""
+        """All that a trial printed on one of its workers, attempt by attempt, as far as its log files are seen here.
+
+        Of a trial that runs on a worker which does not see the run's folder, the last minute may be missing.
+
+        Args:
+            trial: Its number.
+            rank: Which of the workers that run it together.
+
+        Raises:
+            UserError: A store does not answer.
+        """
+        known = [*self.trials, *([self.training.trial] if self.training is not None else [])]
+        attempts = max((it.attempt for it in known if it.id == trial), default=1)
+        return read_log(RunPlaces(self.directory, self.journal, self.store), trial, rank, attempts)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row a trial: number, state, value, steps, attempts, seconds, failure, parent, parameters, and attributes.

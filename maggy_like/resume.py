@@ -10,7 +10,7 @@ from pathlib import Path
 from maggy_like.config import Settings
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.experiment import StateMachine
-from maggy_like.folders import local_path, probe
+from maggy_like.folders import local_path, probe, url_of
 from maggy_like.journal import (
     FORMAT_VERSION,
     RUNNING,
@@ -63,10 +63,10 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
         if settings.resume:
             told = _replay(journal, _header(settings), experiment)
             _check_training(settings, experiment.study.trials)
-            _mark(settings, run_id)
+            _mark(settings, run_id, folder)
         else:
             _check_name_is_free(settings, place, where)  # another driver may have begun it, and be through with it
-            _mark(settings, run_id)  # before the header: a run that cannot begin does not take its name
+            _mark(settings, run_id, folder)  # before the header: a run that cannot begin does not take its name
             undo.callback(unmark_store, settings.store)
             journal.begin(_header(settings))
         store, directory = settings.places.record
@@ -103,8 +103,8 @@ def _check_name_is_free(settings: Settings, place: Place, where: str) -> bool:
     return exists
 
 
-def _mark(settings: Settings, run_id: str) -> None:
-    """Leave the mark in the store by which workers see that it is the same place.
+def _mark(settings: Settings, run_id: str, folder: Path | None) -> None:
+    """Leave the mark in the store by which workers see that it is the same place, and in a folder of logs of its own.
 
     Raises:
         ConfigError: The store of a new run is another's already, or it cannot be written.
@@ -114,6 +114,8 @@ def _mark(settings: Settings, run_id: str) -> None:
         is_taken = not settings.resume and is_marked(store)
         if not is_taken:
             mark_store(store, run_id)
+            if folder is not None and settings.places.log_copies:
+                mark_store(url_of(settings.places.logs), run_id)
     except Exception as error:  # of whatever file system it is
         raise ConfigError(
             f"the store {store!r} cannot be written ({type(error).__name__}: {error}); pass another store=URL"

@@ -14,7 +14,7 @@ from fsspec.core import url_to_fs
 
 from maggy_like.errors import ConfigError
 from maggy_like.experiment import StateMachine
-from maggy_like.folders import Folder
+from maggy_like.folders import Folder, check_folder
 from maggy_like.journal import RUNNING, Contents, Mender, Place, RunStatus, place_of, read_journal, reading
 from maggy_like.places import RunPlaces
 from maggy_like.result import Result
@@ -92,10 +92,7 @@ def find_run(where: str) -> Place:
         ConfigError: There is none; the message says which runs are near.
         JournalError: It cannot be read.
     """
-    try:
-        place = place_of(where)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"{where!r} cannot be opened: {error}; use a URL that fsspec knows") from error
+    place = place_of(check_folder("", where))
     with reading(place):
         exists = place.exists()
     if not exists:

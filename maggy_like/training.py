@@ -17,7 +17,6 @@ from maggy_like.engines.choice import choose_engine
 from maggy_like.errors import ConfigError, MaggyError, TrainingError
 from maggy_like.experiment import StateMachine
 from maggy_like.fields import UNBOUNDED
-from maggy_like.folders import within
 from maggy_like.handle import Experiment
 from maggy_like.hosted.client import carry_out_hosted
 from maggy_like.inspection import (
@@ -177,7 +176,7 @@ def _answer(machine: StateMachine, settings: Settings) -> Any:
     trial = machine.study.trials[-1]
     if trial.state is TrialState.FAILED and trial.failure is not None:
         error = TrainingError(f"{trial.failure.message}\n{trial.failure.traceback}".rstrip())
-        error.add_note(f"logs of all ranks are in {within(settings.directory, 'logs')}")
+        error.add_note(f"logs of all ranks are in {settings.places.logs}")
         raise error
     if machine.ending == "interrupted":
         raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from maggy_like.gang import Gang
 from maggy_like.growing_gang import GrowingGang
 from maggy_like.interrupts import interrupts_to, raise_interrupt
 from maggy_like.waiting import FirstWorkers
-from maggy_like.worker.task import KeyPair, WorkerTask
+from maggy_like.worker.task import LOG_PATIENCE, KeyPair, WorkerTask
 from optimizers.events import Event
 
 Callback = Callable[[Event], None]
@@ -54,7 +54,8 @@ def run_search(
         interrupts: Ctrl-C or SIGTERM ends the search, and cuts nothing short, until this is left: the caller has
             things to close, and a result to return.
     """
-    watch = Watch(driver, display, callbacks)
+    patience = LEAVE_PATIENCE + (LOG_PATIENCE if task.copies_logs else 0.0)
+    watch = Watch(driver, display, callbacks, patience)
     if engine.isolation != "none":
         interrupts.enter_context(interrupts_to(watch.interrupted))
     else:  # Ctrl-C belongs to the function that runs in this thread
@@ -79,8 +80,11 @@ class Watch:
         hurried: Whether the user asked a second time to stop.
     """
 
-    def __init__(self, driver: Driver, display: Display, callbacks: Sequence[Callback]) -> None:
+    def __init__(
+        self, driver: Driver, display: Display, callbacks: Sequence[Callback], patience: float = LEAVE_PATIENCE
+    ) -> None:
         self.hurried = False
+        self._patience = patience
         self._driver = driver
         self._display = display
         self._callbacks = list(callbacks)
@@ -110,7 +114,7 @@ class Watch:
                 first.look(self._driver)
         except KeyboardInterrupt:  # of a function that runs in this thread
             self.interrupted(1)
-        deadline = time.monotonic() + LEAVE_PATIENCE
+        deadline = time.monotonic() + self._patience
         while not (self._driver.done.is_set() or self.hurried or time.monotonic() > deadline):
             self._look(gang)
 

@@ -120,7 +120,7 @@ class Attack:
     ) -> None:
         self._task = task
         self._keys = keys
-        self._hello = Hello(PROTOCOL_VERSION, index, epoch, "hostile", 1, [], True)
+        self._hello = Hello(PROTOCOL_VERSION, index, epoch, "hostile", 1, [], None)
         self._rng = rng
         self._liar = Liar(rng)
         self._frames = frames

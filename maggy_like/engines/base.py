@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from maggy_like.errors import EngineError
+from maggy_like.places import RunPlaces
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.rpc.ports import PortRange
 from maggy_like.worker.task import Isolation, KeyPair, WorkerTask
@@ -116,6 +117,10 @@ class Engine(ABC):
 
     def hints(self, workers: int) -> list[str]:
         """Hints about a gang of this size, one a line."""
+        return []
+
+    def place_hints(self, places: RunPlaces) -> list[str]:
+        """Hints about where a run is kept, one a line."""
         return []
 
     @abstractmethod

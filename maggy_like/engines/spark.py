@@ -19,12 +19,14 @@ from maggy_like.engines.base import EngineRun
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.hosted.engine import HostEngine
 from maggy_like.hosted.keys import Keys
+from maggy_like.places import RunPlaces
 from maggy_like.rpc.endpoint import Endpoint, read_host, read_ports, read_reachable
 from maggy_like.rpc.ports import ANY_PORT
 from maggy_like.spark import elastic
 from maggy_like.spark.address import driver_endpoint
 from maggy_like.spark.connect import check_server
 from maggy_like.spark.connect_slots import slots_of
+from maggy_like.spark.deployment import place_hints
 from maggy_like.spark.executors import Executors
 from maggy_like.spark.failures import check_python
 from maggy_like.spark.hosted import HostedRun
@@ -177,6 +179,9 @@ class SparkEngine(HostEngine):
             return []
         tasks = "one task" if workers == 1 else f"{workers} tasks"
         return [f"Spark has no executor yet; it is asked for {tasks}, and trials begin as executors come"]
+
+    def place_hints(self, places: RunPlaces) -> list[str]:
+        return place_hints(self._session, places)
 
     def endpoint(self) -> Endpoint:
         return driver_endpoint(self._session, self._host, self._bind, self._ports)

@@ -22,12 +22,16 @@ class WorkerId:
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined:
-    """A worker introduced itself; it cannot take trials yet."""
+    """A worker introduced itself; it cannot take trials yet.
+
+    Attributes:
+        store_unseen: Why it does not see the run's store (see :class:`maggy_like.messages.Hello`); None if it does.
+    """
 
     worker: WorkerId
     host: str
     accelerators: tuple[str, ...] = ()
-    store_visible: bool = True
+    store_unseen: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from maggy_like.experiment.outage import STORE_PATIENCE, Outage
 from maggy_like.experiment.proposals import Proposals
 from maggy_like.experiment.roster import Roster
 from maggy_like.experiment.teams import Teams
+from maggy_like.experiment.unseen import store_needed, store_wanted
 from maggy_like.experiment.workers import Team, Worker, WorkerState
 from maggy_like.messages import (
     Assign,
@@ -52,13 +53,6 @@ from maggy_like.messages import (
 from optimizers.events import CheckpointSaved, Event
 from optimizers.study import DRIVER_LOST, GANG_LOST, NODE_LEFT, NODE_LOST, STORE_REFUSED, Study
 from optimizers.trial import Failure, Trial, TrialState
-
-_UNSEEN = "worker {} on host {!r} does not see the store of this run, so "
-STORE_NEEDED = (
-    f"{_UNSEEN}a promoted trial could not go on there from its checkpoint; pass store=URL of a place that all hosts "
-    "share, or use optimizer='asha' with mode='stopping'"
-)
-STORE_WANTED = f"{_UNSEEN}what is cut off could not go on there; pass store=URL of a place that all hosts share"
 
 
 class StateMachine:
@@ -220,11 +214,11 @@ class StateMachine:
             self._growth.joined(f"worker {worker.id.index} on {worker.host}", self._now)
         if self.ending is not None:
             self._shut_down(worker)
-        elif not event.store_visible:
+        elif (unseen := event.store_unseen) is not None:
             if self.study.scheduler.may_promote:
-                self._end_search("error", ConfigError(STORE_NEEDED.format(worker.id.index, worker.host)))
-            elif self._width > 1 or self._finale.is_planned:
-                self._out.append(Show(STORE_WANTED.format(worker.id.index, worker.host)))
+                self._end_search("error", ConfigError(store_needed(worker, unseen)))
+            elif unseen or self._width > 1 or self._finale.is_planned:
+                self._out.append(Show(store_wanted(worker, unseen)))
 
     def _heard(self, event: WorkerEvent) -> None:
         worker = self._roster.find(event.worker)

@@ -24,6 +24,7 @@ from maggy_like.messages import (
     Held,
     Hello,
     Kept,
+    LogsRefused,
     Meet,
     Opened,
     Ready,
@@ -38,7 +39,7 @@ from maggy_like.rpc.client import Client
 from maggy_like.rpc.watch import Watch
 from maggy_like.versions import own_versions
 from maggy_like.worker.attempt import Attempt
-from maggy_like.worker.checkpoints import is_visible
+from maggy_like.worker.checkpoints import look_for_mark
 from maggy_like.worker.children import Child, ForkServerNursery, Nursery
 from maggy_like.worker.departures import Departures
 from maggy_like.worker.first_contact import FirstContact
@@ -46,13 +47,16 @@ from maggy_like.worker.logplace import LogPlace
 from maggy_like.worker.output import TrialOutput
 from maggy_like.worker.pending import Pending
 from maggy_like.worker.spare import Spare
-from maggy_like.worker.task import WorkerContext, WorkerTask
+from maggy_like.worker.task import LOG_PATIENCE, WorkerContext, WorkerTask
 
 SPARE_DELAY = 0.02
 """Seconds that a starting trial is left alone: its successor is forked, its predecessor torn down only then."""
 
 LEAVE_GRACE = 1.0
 """Seconds that a running trial gets when the worker itself is told to leave."""
+
+LOG_POLL = 0.02
+"""Seconds between two looks at whether the last logs are in the store."""
 
 
 class Agent:
@@ -81,7 +85,7 @@ class Agent:
         self._lifeline = lifeline
         self.was_dismissed = False
         self._nursery: Nursery = nursery or ForkServerNursery(task, context)
-        self._logs = LogPlace(task.logs)
+        self._logs = LogPlace(task)
         self._client = Client(task.address, task.server_key, context.keys, ipv6=task.ipv6)
         self._first_contact = FirstContact(task, context)
         self._watch = Watch()
@@ -104,6 +108,7 @@ class Agent:
             self._spawn_spare()
             while not self._leaving or self._attempt is not None:
                 self._poll_once()
+            self._await_logs()
             self._client.send(Goodbye())
         finally:
             self._close()
@@ -136,6 +141,25 @@ class Agent:
             self._first_contact.check(now)
         elif now - self._client.heard > self._task.silence:
             self._leave_now()
+        self._tell_of_logs()
+
+    def _tell_of_logs(self) -> None:
+        if trouble := self._logs.take_trouble():
+            self._client.send(LogsRefused(trouble))
+
+    def _await_logs(self) -> None:
+        """Give the last logs some time to reach the store; the driver is answered meanwhile."""
+        self._logs.finish()
+        if self._lifeline is not None:
+            self._watch.remove(self._lifeline)  # it may have ended, and would end each wait
+        deadline = time.monotonic() + LOG_PATIENCE
+        while self._logs.is_busy and time.monotonic() < deadline:
+            self._watch.poll(LOG_POLL)
+            if time.monotonic() >= self._client.due:
+                self._client.beat()
+        if self._logs.is_busy:
+            self._logs.give_up()
+        self._tell_of_logs()
 
     def _patience(self) -> float:
         """Seconds until something is due."""
@@ -145,8 +169,8 @@ class Agent:
 
     def _introduce(self) -> None:
         task, place = self._task, self._context
-        visible, gpus = is_visible(task.store, task.run_id), list(place.accelerators)
-        where = PROTOCOL_VERSION, place.index, place.epoch, place.host, os.getpid(), gpus, visible
+        unseen, gpus = look_for_mark(task.store, task.run_id), list(place.accelerators)
+        where = PROTOCOL_VERSION, place.index, place.epoch, place.host, os.getpid(), gpus, unseen
         hello = Hello(*where, versions=own_versions())
         self._client.introduce(hello)
 
@@ -222,7 +246,7 @@ class Agent:
             return  # the last trial's process still holds the GPU's memory
         self._pending = None
         self._spare.take()
-        self._attempt = attempt = Attempt(pending.assign, child, self._task, self._logs.folder)
+        self._attempt = attempt = Attempt(pending.assign, child, self._task, self._logs)
         if child.output is not None and (output := attempt.output) is not None:
             self._watch.add(child.output, lambda: self._read_output(child, output))
         attempt.tell(pending.assign)
@@ -316,6 +340,7 @@ class Agent:
         attempt, self._attempt = self._attempt, None
         if attempt is not None and attempt.output is not None:
             attempt.output.close()
+            self._logs.end(attempt.log)
             self._watch.remove(attempt.child.output)
 
     def _watch_nursery(self) -> None:

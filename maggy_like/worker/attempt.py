@@ -24,6 +24,7 @@ from maggy_like.messages import (
 )
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.worker.children import DISCONNECTED, Child
+from maggy_like.worker.logplace import LogPlace
 from maggy_like.worker.output import TrialOutput
 from maggy_like.worker.task import WorkerTask
 
@@ -46,21 +47,23 @@ class Attempt:
         assign: The assignment.
         child: Runs it.
         task: What the run is.
-        logs: Folder of this machine for the log file.
+        logs: Where its log file goes.
 
     Attributes:
         rank: The child's, where several workers run the attempt together.
+        log: The name of its log file.
         output: What the child prints, if it is captured.
         kill_at: When it is to be killed, if so.
         is_told_to_stop: Whether the driver has said that it is to end.
         is_unheard: Whether something that it said could not be passed on; then no end that it tells counts.
     """
 
-    def __init__(self, assign: Assign, child: Child, task: WorkerTask, logs: str) -> None:
+    def __init__(self, assign: Assign, child: Child, task: WorkerTask, logs: LogPlace) -> None:
         self.assign = assign
         self.child = child
         self.rank = assign.place.rank if assign.place is not None and assign.place.world_size > 1 else None
-        self.output = TrialOutput(child.output, logs, assign.trial, self.rank or 0) if child.output else None
+        self.log = logs.begin(assign.trial, assign.attempt, self.rank or 0) if child.output else ""
+        self.output = TrialOutput(child.output, logs.folder, self.log) if child.output else None
         self.kill_at: float | None = None
         self.is_unheard = False
         self._patience = task.grace

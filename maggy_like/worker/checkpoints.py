@@ -20,6 +20,10 @@ WRITE_PATIENCE = 900.0
 """Seconds that another rank waits for a state that rank 0 is writing; it may be waiting for the store itself."""
 
 
+MAX_REASON = 300
+"""Characters of what a file system says that a worker passes on."""
+
+
 class Retry(Protocol):
     """Does what a store may refuse (see :class:`maggy_like.worker.store_retry.StoreRetry`)."""
 
@@ -197,11 +201,22 @@ def returned_url(store: str) -> str:
 
 def is_visible(store: str, run_id: str) -> bool:
     """Whether ``store`` holds the mark that the driver left there (see :func:`mark_store`)."""
+    return look_for_mark(store, run_id) is None
+
+
+def look_for_mark(store: str, run_id: str) -> str | None:
+    """Why the driver's mark (see :func:`mark_store`) is not seen in ``store``; None where it is.
+
+    Returns:
+        Empty where nothing refuses: another place has that name here, such as a folder of this machine's own.
+    """
     try:
         fs, path = _mark_of(store)
-        return bool(fs.cat_file(path) == run_id.encode())
-    except (OSError, ValueError, ImportError):
-        return False
+        return None if fs.cat_file(path) == run_id.encode() else ""
+    except FileNotFoundError:
+        return ""
+    except Exception as error:  # of whatever file system it is: no credentials, no package, no way to it
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"[:MAX_REASON]
 
 
 def is_marked(store: str) -> bool:
@@ -220,6 +235,25 @@ def unmark_store(store: str) -> None:
     """Take the mark away again."""
     fs, path = _mark_of(store)
     fs.rm_file(path)
+
+
+def local_path(folder: str) -> str | None:
+    """The path on this machine of a folder given by its path or URL; None where it is another file system's."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    if "://" not in folder:
+        return folder
+    try:
+        fs, path = _open_file_system(folder)
+    except Exception:  # of whatever file system it is; its package may be missing
+        return None
+    return path if isinstance(fs, LocalFileSystem) else None
+
+
+def put(url: str, data: bytes) -> None:
+    """Write a file."""
+    fs, path = _open_file_system(url)
+    _write(fs, path, data)
 
 
 def _mark_of(store: str) -> tuple[Any, str]:

@@ -14,9 +14,20 @@ MAX_END = 64 << 10
 """Bytes of the output's end that follow them."""
 
 
-def log_name(trial: int, rank: int = 0) -> str:
-    """The name of the log file of one of a trial's workers."""
-    return f"{trial:05d}-{rank}.log" if rank else f"{trial:05d}.log"
+def log_name(trial: int, rank: int = 0, attempt: int = 1) -> str:
+    """The name of the log file of one of a trial's workers.
+
+    Args:
+        trial: The trial's number.
+        rank: The worker's.
+        attempt: Where each attempt has a file of its own (see :mod:`maggy_like.worker.logplace`), which one.
+
+    Example:
+        >>> log_name(7), log_name(7, rank=1), log_name(7, attempt=2)
+        ('00007.log', '00007-1.log', '00007.2.log')
+    """
+    of_rank = f"-{rank}" if rank else ""
+    return f"{trial:05d}{of_rank}.{attempt}.log" if attempt > 1 else f"{trial:05d}{of_rank}.log"
 
 
 class LogFile:

@@ -2,39 +2,69 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+from maggy_like.worker.checkpoints import is_visible, local_path
+from maggy_like.worker.logfile import log_name
+from maggy_like.worker.shipper import LogShipper
+from maggy_like.worker.task import WorkerTask
 
 
 class LogPlace:
-    """The folder of this machine in which the log files are written.
+    """The folder of this machine in which the log files are written, and what copies them to a store.
+
+    They are written where the reader looks for them, in the run's folder, where this worker sees it: then a trial's
+    attempts share a file. Else each attempt has one of its own, in a folder that goes with the worker, and a copy of
+    it in the store.
 
     Args:
-        logs: The run's folder for them, a path or a URL. Where a URL is none of this machine's, they are written into
-            a folder that goes with the worker.
+        task: What the run is.
 
     Attributes:
         folder: Where they are written.
     """
 
-    def __init__(self, logs: str) -> None:
-        own = _local_path(logs) if "://" in logs else logs
-        self._goes = own is None
-        self.folder = own if own is not None else tempfile.mkdtemp(prefix="maggy-logs-")
+    def __init__(self, task: WorkerTask) -> None:
+        own = local_path(task.logs)
+        copies = task.logs if own is None else task.log_copies
+        is_shared = own is not None and (not copies or is_visible(task.logs, task.run_id))
+        self._shipper = None if is_shared else LogShipper(copies)
+        self.folder = str(own) if self._shipper is None else self._shipper.folder
+        self._told = False
+
+    def begin(self, trial: int, attempt: int, rank: int) -> str:
+        """An attempt begins; the name of its log file."""
+        if self._shipper is None:
+            return log_name(trial, rank)
+        self._shipper.begin(name := log_name(trial, rank, attempt))
+        return name
+
+    def end(self, name: str) -> None:
+        """The file of an attempt is closed."""
+        if self._shipper is not None:
+            self._shipper.end(name)
+
+    def take_trouble(self) -> str:
+        """Why logs do not arrive in the store, once; empty if they do."""
+        if self._told or self._shipper is None or not self._shipper.trouble:
+            return ""
+        self._told = True
+        return self._shipper.trouble
+
+    def finish(self) -> None:
+        """No other attempt will come."""
+        if self._shipper is not None:
+            self._shipper.finish()
+
+    def give_up(self) -> None:
+        """There is no more time to wait for the store."""
+        if self._shipper is not None:
+            self._shipper.give_up()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether files are on their way to the store; false some time after :meth:`finish`."""
+        return self._shipper is not None and self._shipper.is_busy
 
     def close(self) -> None:
-        """Remove the folder, if it is to go."""
-        if self._goes:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _local_path(url: str) -> str | None:
-    """The path that a URL names; None where that is no file of this machine."""
-    from fsspec.core import url_to_fs
-    from fsspec.implementations.local import LocalFileSystem
-
-    try:
-        fs, path = url_to_fs(url)
-    except Exception:  # of whatever file system it is; its package may be missing
-        return None
-    return str(path) if isinstance(fs, LocalFileSystem) else None
+        """Remove what is here for a while only."""
+        if self._shipper is not None:
+            self._shipper.close()

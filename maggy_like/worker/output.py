@@ -6,7 +6,7 @@ import os
 from collections import deque
 from typing import NamedTuple
 
-from maggy_like.worker.logfile import MAX_FILE, LogFile, log_name
+from maggy_like.worker.logfile import MAX_FILE, LogFile
 from maggy_like.worker.screen import Screen
 
 MAX_LINES = 200
@@ -43,12 +43,11 @@ class TrialOutput:
     Args:
         output: Read end of the child's stdout and stderr.
         folder: Where the trial's log file goes.
-        trial: Number of the trial.
-        rank: Number of the worker among those that run the trial together.
+        name: The log file's name.
         cap: Bytes of output that the log file keeps from the beginning.
     """
 
-    def __init__(self, output: int, folder: str, trial: int, rank: int = 0, *, cap: int = MAX_FILE) -> None:
+    def __init__(self, output: int, folder: str, name: str, *, cap: int = MAX_FILE) -> None:
         os.set_blocking(output, False)
         self._output = output
         self._screen = Screen()
@@ -58,7 +57,7 @@ class TrialOutput:
         self._dropped = 0
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._told_error = False
-        self._file = LogFile(folder, log_name(trial, rank), cap)
+        self._file = LogFile(folder, name, cap)
 
     def read(self) -> bool:
         """Read what is there, 256 KiB at most; False at the end of the output."""

@@ -14,6 +14,9 @@ Isolation = Literal["process", "worker", "none"]
 KeyPair = tuple[bytes, bytes]
 """Public and secret CURVE key, 40 bytes of Z85 text each."""
 
+LOG_PATIENCE = 10.0
+"""Seconds that a worker which leaves, and the driver, wait for the last logs to reach the store."""
+
 
 class DriverPlace(msgspec.Struct, frozen=True):
     """Where the driver runs: workers may run on other machines, with other Pythons.
@@ -48,6 +51,8 @@ class WorkerTask(msgspec.Struct, frozen=True):
         argv: The driver's command line, which a trial sees as its own.
         store: URL of the folder that holds the checkpoints.
         logs: Folder for the trials' log files, a path or a URL.
+        log_copies: URL of the folder in the store to which workers copy them that do not see ``logs``; empty where
+            the run has no such place.
         isolation: ``process`` (a fresh child per trial), ``worker`` (one child for all), ``none``
             (the trial runs in the launching process itself).
         interval: Seconds between two batches of measurements.
@@ -69,6 +74,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]
     store: str
     logs: str
+    log_copies: str = ""
     isolation: Isolation = "process"
     interval: float = 0.1
     grace: float = 5.0
@@ -80,6 +86,11 @@ class WorkerTask(msgspec.Struct, frozen=True):
     driver: DriverPlace | None = None
     ipv6: bool = False
     rank_ports: tuple[int, int] | None = None
+
+    @property
+    def copies_logs(self) -> bool:
+        """Whether workers may have to copy the trials' logs to a store."""
+        return bool(self.log_copies) or "://" in self.logs
 
     def __repr__(self) -> str:
         """Without the function's bytes."""

@@ -273,7 +273,7 @@ def test_a_trial_sees_the_driver_s_command_line(search: Any, monkeypatch: pytest
 
 
 def test_promotion_needs_a_store_that_the_workers_see(search: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"does not see the store of this run.*pass store=URL"):
+    with pytest.raises(ConfigError, match=r"does not see the store of this run.*pass directory=URL"):
         search(fns.climb_on, optimizer="asha", n_trials=9, store="memory://of-the-driver-alone")
     result = search(fns.climb_on, optimizer="asha", n_trials=9, store=(tmp_path / "shared").as_uri())
     assert result.ending == "completed"

@@ -12,11 +12,13 @@ from typing import Any
 import fsspec
 import pytest
 import train_functions as fns
+from fsspec.implementations.memory import MemoryFileSystem
 
-from maggy_like import Float, Result, lagom, load_run
+from maggy_like import Float, Reporter, Result, lagom, load_run
 from maggy_like.errors import ConfigError
 from maggy_like.folders import check_folder
 from maggy_like.places import RunPlaces
+from optimizers.trial import TrialState
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -111,7 +113,8 @@ def test_places_at_a_url_are_read_back(directory: str, apart: str) -> None:
     ("s3://bucket/a/../b", r"has '\.\.', which an object store takes for a name"),
     ("s3://bucket/runs ", r"begins or ends with white space"),
     ("s3://", r"names no folder; pass s3://NAME"),
-    ("S3://bucket/runs", r"fsspec knows no 'S3' \(did you mean 's3'"),
+    ("S3://bucket/runs", r"fsspec knows no 'S3'; pass 's3://bucket/runs'"),
+    ("dbfs://host/runs", r"cannot be opened: .*'instance' and 'token'; see to its address and your credentials"),
     ("nowhere://bucket", r"directory='nowhere://bucket' cannot be opened: .*; use a URL that fsspec knows"),
     ("gs://bucket/runs", r"a package is missing here \(.*gcsfs.*\); install it here and where the workers run"),
     ("", r"directory must be the path or URL of a folder, got ''; leave it out for 'maggy_runs'"),
@@ -157,19 +160,25 @@ from maggy_like import Float, lagom, load_run
 
 def train(x, reporter):
     print("at", x)
-    for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):
+    begun = reporter.restore() or 0
+    for step in range(begun + 1, reporter.budget + 1):
         reporter.checkpoint(step)
         reporter.report(score=x * step, step=step)
+        if x == 0.5 and not begun:
+            raise ConnectionError("once")
 
-url = sys.argv[1]
-result = lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=3, workers=2, engine="local", max_budget=3,
-               name="run", directory=url, progress="plain")
-again = load_run(f"{url}/run")
+def search(**options):
+    return lagom(train, {"x": Float(0, 1)}, points_to_evaluate=[{"x": 0.5}], optimizer="random", workers=2,
+                 engine="local", max_budget=3, name="run", directory=sys.argv[1], **options)
+
+result = search(n_trials=3, progress="plain")
+again = load_run(sys.argv[1] + "/run")
 assert again == result, (again, result)
 assert again.load_best() == 3
-more = lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=4, workers=2, engine="local", max_budget=3,
-             name="run", directory=url, progress=False, resume=True)
+more = search(n_trials=4, progress=False, resume=True)
 assert [t.config for t in more.trials[:3]] == [t.config for t in result.trials]
+assert more.log(0).count("at 0.5") == more.trials[0].attempt == 2
+assert [more.log(t.id) for t in more.trials[1:]] == [f"at {t.config['x']}" + chr(10) for t in more.trials[1:]]
 print("done", more.directory)
 """
 
@@ -180,8 +189,28 @@ def test_a_run_whose_folder_is_in_an_object_store(
 ) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    env = {**object_store, "TMPDIR": str(scratch)}
-    ran = run_script(SCRIPT, "s3://runs/here", env=env)
+    ran = run_script(SCRIPT, "s3://runs/here", env={**object_store, "TMPDIR": str(scratch)})
     assert "done s3://runs/here/run" in ran.stdout, ran.stderr
     assert {path.name for path in tmp_path.iterdir()} <= {"scratch", "script.py"}
     assert not [path.name for path in scratch.iterdir() if path.name.startswith("maggy")]
+
+
+@pytest.mark.e2e
+def test_a_store_that_refuses_logs_costs_nothing_and_is_told_once(
+    search: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(x: float, reporter: Reporter) -> float:
+        print("hello")
+        return x
+
+    # `refusing://` is known to this process alone: the workers have no package for it.
+    fsspec.register_implementation("refusing", MemoryFileSystem, clobber=True)
+    monkeypatch.setattr("maggy_like.job.is_in_memory", lambda _: False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    result = search(f"refusing://{uuid.uuid4().hex}", train, engine="local", workers=2, progress="plain")
+    assert result.counts == {TrialState.COMPLETED: 4}
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("the trials' logs do not arrive: the store refusing://") == 1
+    assert "does not see the store of this run (ValueError: Protocol not known: refusing), so" in out
+    assert "see to the package, the credentials and the way to it on that host" in out
+    assert sorted(file.name for file in tmp_path.glob("maggy-logs-*/*.log")) == [f"0000{n}.log" for n in range(4)]

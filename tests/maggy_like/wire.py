@@ -21,7 +21,7 @@ HEARTBEAT = 0.2
 
 
 def hello(index: int = 0, epoch: int = 0, *, version: int = PROTOCOL_VERSION) -> Hello:
-    return Hello(version, index, epoch, "host", 1, ["0"], True)
+    return Hello(version, index, epoch, "host", 1, ["0"], None)
 
 
 class EchoServer:

@@ -342,7 +342,7 @@ def test_a_value_that_is_not_finite_is_told_once_and_never_promoted(value: float
 
 def test_a_store_that_is_not_shared_ends_promotion_before_any_trial() -> None:
     hand = Hand(ASHA()).start()
-    assert hand.tell(WorkerJoined(WorkerId(0, 0), "far", store_visible=False)) == [Shutdown()]
+    assert hand.tell(WorkerJoined(WorkerId(0, 0), "far", store_unseen="")) == [Shutdown()]
     assert isinstance(hand.experiment.error, ConfigError)
     assert "'far' does not see the store" in str(hand.experiment.error)
     assert hand.study.trials == []

@@ -12,7 +12,7 @@ from maggy_like.messages import Finished, Hello, Reported, decode_to_driver, enc
 OF = {"trial": 1, "attempt": 1}
 REPORT = {"type": "reported", **OF, "objective": "loss", "columns": {"loss": ([1, 2], [0.1, 0.2])}}
 HELLO = {"type": "hello", "version": 1, "worker": 1, "epoch": 0, "host": "h", "pid": 1, "accelerators": [],
-         "store_visible": True}  # fmt: skip
+         "store_unseen": None}  # fmt: skip
 FINISHED = {"type": "finished", **OF, "outcome": "returned"}
 LOGGED = {"type": "logged", **OF, "lines": ["a line"]}
 OPENED = {"type": "opened", **OF, "host": "h", "port": 1234}
@@ -71,7 +71,7 @@ def test_what_no_honest_worker_sends_is_no_message(fields: dict[str, Any]) -> No
         Reported(1, 1, "loss", {"loss": ([-(2**63) + 1, 2**63 - 1], [float("nan"), float("inf")])}),
         Reported(1, 1, "loss", {}, awaiting=True),
         Finished(1, 1, "returned", returned=nested(50)),
-        Hello(1, 2**31 - 1, 0, "h" * 255, 1, ["0"] * 1000, True),
+        Hello(1, 2**31 - 1, 0, "h" * 255, 1, ["0"] * 1000, None),
     ],
 )
 def test_what_is_just_within_the_bounds_arrives(message: Reported | Finished | Hello) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from maggy_like.messages import Assign, Waiting
 from maggy_like.worker.attempt import Attempt
+from maggy_like.worker.logplace import LogPlace
 from maggy_like.worker.task import WorkerTask
 
 
@@ -14,7 +15,8 @@ def test_silence_does_not_count_while_the_trial_waits_for_the_store() -> None:
     keys: dict[str, Any] = {"server_key": b"", "run_id": "run", "train_fn": b"", "store": "", "logs": ""}
     keys |= {"preload": (), "sys_path": (), "argv": (), "report_timeout": 60.0}
     child: Any = SimpleNamespace(output=None)
-    attempt = Attempt(Assign(0, 1, {}, 9), child, WorkerTask("tcp://x:1", **keys), "")
+    task = WorkerTask("tcp://x:1", **keys)
+    attempt = Attempt(Assign(0, 1, {}, 9), child, task, LogPlace(task))
     assert attempt.due is not None
     attempt.heard(Waiting(0, 1, "the store is full"))
     assert attempt.due is None

@@ -30,7 +30,7 @@ def test_a_flood_is_capped_in_the_file_counted_to_the_driver_and_takes_no_memory
     tmp_path: Path, pipe: tuple[int, int]
 ) -> None:
     size, cap = 300 << 20, 1 << 20
-    output = TrialOutput(pipe[0], str(tmp_path), 7, cap=cap)
+    output = TrialOutput(pipe[0], str(tmp_path), "00007.log", cap=cap)
     writer = subprocess.Popen(f"yes {LINE.decode().strip()!r} | head -c {size}", shell=True, stdout=pipe[1])
     os.close(pipe[1])
     os.set_blocking(pipe[0], True)
@@ -54,7 +54,7 @@ def test_a_flood_is_capped_in_the_file_counted_to_the_driver_and_takes_no_memory
 
 
 def test_a_batch_to_the_driver_is_bounded_in_lines_and_in_size(tmp_path: Path, pipe: tuple[int, int]) -> None:
-    output = TrialOutput(pipe[0], str(tmp_path), 0)
+    output = TrialOutput(pipe[0], str(tmp_path), "00000.log")
     for text, kept in ((b"short\n" * 300, MAX_LINES), ((b"x" * 5000 + b"\n") * 30, MAX_BATCH // MAX_LINE)):
         for start in range(0, len(text), 50_000):
             os.write(pipe[1], text[start : start + 50_000])
@@ -66,7 +66,7 @@ def test_a_batch_to_the_driver_is_bounded_in_lines_and_in_size(tmp_path: Path, p
 
 
 def test_what_prints_for_ever_does_not_hold_up_the_end_of_a_trial(tmp_path: Path, pipe: tuple[int, int]) -> None:
-    output = TrialOutput(pipe[0], str(tmp_path), 0, cap=1000)
+    output = TrialOutput(pipe[0], str(tmp_path), "00000.log", cap=1000)
     with subprocess.Popen(["yes"], stdout=pipe[1]) as writer:
         os.close(pipe[1])
         output.read_all()
@@ -85,7 +85,7 @@ def test_attempts_share_the_cap_and_each_one_s_end_is_kept(tmp_path: Path) -> No
 
 def test_a_log_file_that_cannot_be_made_costs_nothing(tmp_path: Path, pipe: tuple[int, int]) -> None:
     (tmp_path / "file").write_text("")
-    output = TrialOutput(pipe[0], str(tmp_path / "file" / "logs"), 0)
+    output = TrialOutput(pipe[0], str(tmp_path / "file" / "logs"), "00000.log")
     os.write(pipe[1], b"hello\n")
     assert output.read()
     lines, _, _ = output.take()
@@ -115,7 +115,7 @@ print(file.error)
 
 
 def test_what_is_redrawn_is_one_line_in_the_file_and_to_the_driver(tmp_path: Path, pipe: tuple[int, int]) -> None:
-    output, file = TrialOutput(pipe[0], str(tmp_path), 0), tmp_path / "00000.log"
+    output, file = TrialOutput(pipe[0], str(tmp_path), "00000.log"), tmp_path / "00000.log"
     assert not file.exists()  # nor will it, for a silent trial
     os.write(pipe[1], b"begin\n\r 10%|#  |\r 20%|## |")
     output.read()
@@ -138,7 +138,7 @@ def test_what_is_redrawn_is_one_line_in_the_file_and_to_the_driver(tmp_path: Pat
 
 
 def test_a_silent_trial_leaves_no_log_file(tmp_path: Path, pipe: tuple[int, int]) -> None:
-    output = TrialOutput(pipe[0], str(tmp_path / "logs"), 0)
+    output = TrialOutput(pipe[0], str(tmp_path / "logs"), "00000.log")
     os.close(pipe[1])
     output.read_all()
     assert output.take() == ([], 0, "")

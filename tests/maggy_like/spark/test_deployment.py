@@ -1,0 +1,93 @@
+"""A driver that runs in the cluster: its own disk is no place for a run, a URL is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maggy_like.places import RunPlaces
+from maggy_like.spark import deployment
+from maggy_like.spark.deployment import place_hints
+
+MOUNTS = r"""
+overlay / overlay rw,relatime 0 0
+/dev/sdb /work ext4 rw 0 0
+nas:/runs /shared nfs4 rw 0 0
+nas:/two /with\040space nfs4 rw 0 0
+fuse-overlayfs /odd fuse.fuse-overlayfs rw 0 0
+s3fs /bucket fuse.s3fs rw 0 0
+tmpfs /shared/hidden tmpfs rw 0 0
+"""
+
+CLUSTER = {"spark.submit.deployMode": "cluster"}
+POD = {"spark.master": "k8s://https://10.0.0.1:443"}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+
+
+class Session:
+    """As much of a session as is asked; classic if it has a ``_sc``."""
+
+    def __init__(self, conf: dict[str, str], *, is_classic: bool = True) -> None:
+        self.conf = conf
+        if is_classic:
+            self._sc = None
+
+
+@pytest.fixture(autouse=True)
+def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mounts").write_text(MOUNTS.lstrip())
+    monkeypatch.setattr(deployment, "_MOUNTS", tmp_path / "mounts")
+    for name in ("KUBERNETES_SERVICE_HOST", "CONTAINER_ID", "DATABRICKS_RUNTIME_VERSION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def hints(directory: str, conf: dict[str, str] = CLUSTER, **options: Any) -> list[str]:
+    folder = directory if "://" in directory else Path(directory)
+    session: Any = Session(conf, is_classic=options.pop("is_classic", True))
+    store = f"{directory}/checkpoints" if "://" in directory else f"file://{directory}/checkpoints"
+    return place_hints(session, RunPlaces(folder, options.get("journal", directory), options.get("store", store)))
+
+
+def test_a_disk_of_the_driver_s_own_is_told_of() -> None:
+    (told,) = hints("/app/maggy_runs/first")
+    assert told.startswith(
+        "the driver runs in the cluster (spark.submit.deployMode=cluster), and directory='/app/maggy_runs' is on its "
+        "own disk, which goes with it; pass directory=URL of a place that stays, such as 's3://bucket/runs'"
+    )
+    for lost in ("/work/runs/first", "/odd/first", "/shared/hidden/first", "/sharedness/first"):
+        assert hints(lost)
+    assert "journal='/app/journals' is on" in hints("s3://b/first", journal="/app/journals/first")[0]
+    assert hints("/app/first", journal="s3://b/first")
+    assert hints("/app/first", store="s3://b/first")
+
+
+def test_what_stays_is_not_told_of() -> None:
+    for stays in (
+        "s3://bucket/first", "file:///app/first", "/shared/runs/first", "/with space/first", "/bucket/first",
+        "/dbfs/first", "/Volumes/main/first", "/Workspace/Users/me/first",
+    ):  # fmt: skip
+        assert not hints(stays), stays
+    assert not hints("/app/first", journal="s3://b/first", store="s3://c/first")
+
+
+@pytest.mark.parametrize(("conf", "environment", "where"), [
+    (CLUSTER, {}, "spark.submit.deployMode=cluster"), (*POD, "a Kubernetes pod"),
+    ({"spark.master": "yarn"}, {"CONTAINER_ID": "container_17"}, "YARN's container_17"),
+    ({}, {"DATABRICKS_RUNTIME_VERSION": "17.3"}, "Databricks 17.3"),
+    ({"spark.master": "yarn", "spark.submit.deployMode": "client"}, {}, None), (POD[0], {}, None),
+    ({"spark.master": "local[2]"}, POD[1], None), ({}, {}, None),
+])  # fmt: skip
+def test_how_it_is_seen_where_the_driver_is(
+    conf: dict[str, str], environment: dict[str, str], where: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    told = hints("/app/first", conf)
+    assert [f"({where})" in line for line in told] == ([] if where is None else [True])
+
+
+def test_a_client_of_spark_connect_is_where_it_is_whatever_the_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not hints("/app/first", CLUSTER, is_classic=False)
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "client.3.0")
+    assert hints("/app/first", {}, is_classic=False)
