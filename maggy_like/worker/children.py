@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from maggy_like.messages import ToDriver, decode_to_driver
+from maggy_like.worker import spark_files
 from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.child import serve
 from maggy_like.worker.forkserver import FORK, HUNG_UP, KILL, REQUEST, Exited, Forked, NotForked
@@ -138,6 +139,7 @@ class ForkServerNursery:
         environment.setdefault("OMP_NUM_THREADS", "1")
         task = with_own_path(task)
         environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
+        spark_files.pass_on(environment)
         if context.accelerators:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)
         command = [

@@ -23,6 +23,7 @@ from typing import NoReturn
 
 import msgspec
 
+from maggy_like.worker import spark_files
 from maggy_like.worker.channel import Channel, Disconnected
 from maggy_like.worker.child import serve
 from maggy_like.worker.exits import begin_process, end_process, flush_output, remove_leftovers
@@ -77,6 +78,7 @@ def main(control_fd: int, parent: int) -> None:
     for module in task.preload:
         with contextlib.suppress(Exception):  # whether it is needed, the child will tell
             importlib.import_module(module)
+    spark_files.take_over()
     gc.collect()
     gc.freeze()  # so that a child's collector leaves the shared pages alone
     ForkServer(socket.socket(fileno=control_fd), task).run()

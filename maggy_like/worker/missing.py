@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import socket
 import sys
@@ -11,8 +12,10 @@ from collections.abc import Sequence
 from maggy_like.worker.search_path import is_installation
 from maggy_like.worker.task import DriverPlace
 
-MAX_SHOWN = 6
+MAX_SHOWN = 10
 """Folders of a search path that are named."""
+
+_SPARKS_OWN = re.compile(r"/(pyspark\.zip|py4j-[^/]*\.zip|spark-core[^/]*\.jar)$")
 
 TOO_LITTLE_MEMORY = ("failed to map segment", "cannot allocate memory", "memory allocation still failed", "memoryerror")
 """What loaders say where the address space is too small for a library, in lower case."""
@@ -61,14 +64,12 @@ def too_small() -> str:
 
 
 def shown_path(path: Sequence[str]) -> str:
-    """The folders of a search path that say something: Python's own modules are never what is missing."""
-    told = [entry or "." for entry in path if not is_installation(entry) or entry.rstrip("/").endswith("-packages")]
+    """The folders of a search path that say something: neither Python's own modules nor Spark's are ever missing."""
+    useful = (entry or "." for entry in path if not is_installation(entry) or entry.rstrip("/").endswith("-packages"))
+    told = [entry for entry in useful if not _SPARKS_OWN.search(entry)]
     rest = len(told) - MAX_SHOWN
-    return (
-        ", ".join(told[:MAX_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
-        if told
-        else "no folder but Python's own"
-    )
+    more = f" and {rest} more" if rest > 0 else ""
+    return ", ".join(told[:MAX_SHOWN]) + more if told else "no folder but Python's own"
 
 
 def _remedy(name: str, driver: DriverPlace) -> str:

@@ -82,5 +82,8 @@ def test_an_import_that_fails_for_want_of_memory_is_called_that() -> None:
 
 
 def test_a_long_path_is_cut() -> None:
-    assert shown_path([f"/f{i}" for i in range(9)]) == "/f0, /f1, /f2, /f3, /f4, /f5 and 3 more"
+    assert shown_path([f"/f{i}" for i in range(12)]).endswith(", /f8, /f9 and 2 more")
+    assert (
+        shown_path(["/a.zip", "/s/python/lib/pyspark.zip", "/s/lib/py4j-1-src.zip", "/s/spark-core_2.jar"]) == "/a.zip"
+    )
     assert shown_path([]) == "no folder but Python's own"
