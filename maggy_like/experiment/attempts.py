@@ -214,7 +214,7 @@ class Attempts:
         if failure.kind == NODE_LEFT:
             kept = trial.checkpoint
             way = "from the start" if kept is None else f"from its checkpoint at step {kept.step}"
-            self._out.append(Show(f"attempt {trial.attempt} ended, {failure.message}; it goes on {way}", trial.id))
+            self._out.append(Show(f"attempt {trial.attempt} ended: {failure.message}; it goes on {way}", trial.id))
         elif failure.kind not in (DRIVER_LOST, STORE_REFUSED):  # else it is told of once for all trials
             self._out.append(Show(f"attempt {trial.attempt} lost: {failure.message}; it will run again", trial.id))
 

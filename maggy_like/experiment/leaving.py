@@ -44,4 +44,6 @@ class Leaving:
 
     def _end(self, team: Team) -> None:
         leaver = next(member for member in team.members if member.leaving)
-        self._teams.stop(team, Failure(NODE_LEFT, f"worker {leaver.id.index} on {leaver.host}: {leaver.leaving}"))
+        self._teams.stop(
+            team, Failure(NODE_LEFT, f"worker {leaver.id.index} on {leaver.host} leaves: {leaver.leaving}")
+        )
