@@ -88,6 +88,7 @@ class Driver:
         error: Why the driver itself failed, if it did.
         met: Workers that introduced themselves, lost ones included.
         ready: Those of them that got ready for trials.
+        leaving: Workers that have said goodbye.
         lines: Log lines for the display.
         events: The journal's events, for callbacks.
         replacements: Lost workers that the engine must replace.
@@ -109,6 +110,7 @@ class Driver:
         self.error: BaseException | None = None
         self.met: set[WorkerId] = set()
         self.ready: set[WorkerId] = set()
+        self.leaving: set[WorkerId] = set()
         self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
@@ -274,6 +276,7 @@ class Driver:
             case Broken(message=reason):
                 return WorkerBroken(worker, reason)
             case Goodbye():
+                self.leaving.add(worker)
                 return WorkerGone(worker)
             case Unfit(host=host, why=why):
                 return self._turn_away(worker, f"worker {worker.index} on {host} cannot serve this search: {why}")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from maggy_like.display.base import LogLine
+from maggy_like.display.text import tried
 from maggy_like.driver import Driver
 from maggy_like.engines.base import Engine, EngineRun, EngineStopped
 from maggy_like.errors import EngineError
@@ -27,6 +30,9 @@ SLOT_POLL = 0.2
 
 SHRINK_PATIENCE = 20.0
 """Seconds that places wait for slots before those that have one are launched without the others, if that will do."""
+
+GOODBYE_PATIENCE = 15.0
+"""Seconds that workers which have said goodbye get to end."""
 
 TELL_AFTER = 2.0
 """Seconds of waiting after which the reader is told."""
@@ -171,7 +177,7 @@ class Gang:
                 vacancy = self._split(vacancy, free, driver)
                 wanted = free
             if free >= wanted:
-                self._runs += self._launch(vacancy.indexes, vacancy.epoch)
+                self._runs += self._launch(vacancy.indexes, vacancy.epoch, tried(driver.snapshot))
                 self._vacancies.remove(vacancy)
                 if vacancy.told:
                     driver.lines.append(LogLine(None, f"{vacancy}: launched again"))
@@ -187,10 +193,12 @@ class Gang:
             lack = f"engine={self._engine.name!r}, which fails with {error!r}"
         self._put_off(vacancy, lack, driver)
 
-    def _launch(self, indexes: Sequence[int], epoch: int) -> list[EngineRun]:
-        """Launch workers, each with a key of its own."""
+    def _launch(self, indexes: Sequence[int], epoch: int, done: int = 0) -> list[EngineRun]:
+        """Launch workers, each with a key of its own; ``done`` trials have ended before."""
         keys = [self._admit(WorkerId(index, epoch)) for index in indexes]
-        return self._engine.launch(self._task, indexes, epoch, keys, self._logs)
+        about = f"{self._task.about}, {done} done" if done else self._task.about
+        task = msgspec.structs.replace(self._task, about=about)
+        return self._engine.launch(task, indexes, epoch, keys, self._logs)
 
     def _split(self, vacancy: Vacancy, free: int, driver: Driver) -> Vacancy:
         """The places for which there are slots; the others go on waiting."""
@@ -213,14 +221,22 @@ class Gang:
             message = f"{vacancy} cannot be launched again: waited {SLOT_PATIENCE:g} s for {lack}"
             driver.post(StopRequested("error", EngineError(message)))
 
-    def leave(self, timeout: float) -> None:
-        """End all workers: by themselves within ``timeout`` seconds, else by force, as those that never came."""
+    def leave(self, leaving: Collection[WorkerId], timeout: float) -> None:
+        """End all workers: by themselves within ``timeout`` seconds, else by force, as those that never came.
+
+        Args:
+            leaving: Those that have said goodbye. They are about to end, and get :data:`GOODBYE_PATIENCE` for it: a
+                Spark job that is cancelled just then is shown as failed for ever.
+            timeout: What the others get.
+        """
         for run in self._runs:
             if not run.has_come:
                 run.cancel()
-        deadline = time.monotonic() + timeout
-        for run in self._runs:
-            if not run.wait(max(0.0, deadline - time.monotonic())):
+        begun = time.monotonic()
+        by_themselves = [all(WorkerId(i, run.epoch) in leaving for i in run.indexes) for run in self._runs]
+        for run, will_end in sorted(zip(self._runs, by_themselves, strict=True), key=lambda pair: pair[1]):
+            patience = GOODBYE_PATIENCE if will_end else timeout
+            if not run.wait(max(0.0, begun + patience - time.monotonic())):
                 run.cancel()
         deadline = time.monotonic() + 10.0
         for run in self._runs:

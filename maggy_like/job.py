@@ -194,6 +194,8 @@ def worker_task(job: Job, run_id: str, address: str, server_key: bytes, *, ipv6:
         sources=dict(job.sources),
         ipv6=ipv6,
         rank_ports=job.engine.rank_ports,
+        name=settings.name,
+        about=_about(settings),
     )
 
 
@@ -261,6 +263,13 @@ def _carry_out(job: Job, size: int, site: Site, interrupts: contextlib.ExitStack
         journal.close()
         output.close()
     return Outcome(machine, ending, seconds, failure)
+
+
+def _about(settings: Settings) -> str:
+    if settings.train_config is not None:
+        return "training"
+    kind = "ablation" if settings.is_ablation else "search"
+    return kind if settings.n_trials is None else f"{kind} of {settings.n_trials} trial{'s' * (settings.n_trials != 1)}"
 
 
 def _ending(machine: StateMachine, failure: Exception | None) -> str:

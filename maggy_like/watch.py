@@ -68,7 +68,7 @@ def run_search(
         watch.until_done(gang, FirstWorkers(engine, size))
     finally:
         driver.release()
-        gang.leave(timeout=0.0 if watch.hurried else 2.0)
+        gang.leave(set() if watch.hurried else driver.leaving, timeout=0.0 if watch.hurried else 2.0)
         driver.join()
         watch.finish()
 

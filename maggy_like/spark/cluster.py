@@ -64,6 +64,7 @@ class StandaloneCluster:
             # The Workers can reach the driver at the address that they are bound to, and at no other.
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",  # it would listen on all addresses
         }
         if gpus:
             self.conf["spark.executor.resource.gpu.amount"] = str(gpus)

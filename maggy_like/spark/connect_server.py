@@ -111,6 +111,7 @@ class ConnectServer:
     def _properties(self, master: str, host: str, conf: Mapping[str, str]) -> Path:
         settings = {
             **GANG_DEFAULTS,
+            "spark.ui.enabled": "false",  # it would listen on all addresses
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.warehouse.dir": str(self._folder / "warehouse"),

@@ -15,6 +15,7 @@ from maggy_like.spark.entry import entry
 from maggy_like.spark.executors import first_failure, in_words, is_cluster_s
 from maggy_like.spark.failures import JavaEnd, cause_of, java_end, unfit_worker
 from maggy_like.spark.kinds import is_classic
+from maggy_like.spark.labels import cancel_jobs, label_jobs
 from maggy_like.spark.member import STARTED_AGAIN, TOO_FEW_PARTITIONS, gang_member
 from maggy_like.spark.outside import SESSION_STOPPED, cancelled_by, is_stopped
 from maggy_like.spark.progress_bar import hidden_progress_bar
@@ -66,7 +67,7 @@ class SparkRun(EngineRun):
 
         super().__init__(indexes, epoch)
         self._session = session
-        self.tag = f"maggy-{uuid.uuid4().hex}"
+        self.tag = f"maggy-{uuid.uuid4().hex[:8]}"
         self._task = task
         self._keys = tuple(keys)
         self._profile = profile
@@ -98,7 +99,7 @@ class SparkRun(EngineRun):
         self._is_cancelled = True
         if is_classic(self._session):
             with contextlib.suppress(Exception):  # of a session whose JVM is gone, and the workers with it
-                self._session.sparkContext.cancelJobsWithTag(self.tag)
+                cancel_jobs(self._session, self.tag)
         elif self._canceller is None or not self._canceller.is_alive():
             # Where Spark Connect's server is gone, pyspark tries again for ten minutes.
             self._canceller = threading.Thread(target=self._interrupt, daemon=True)
@@ -118,13 +119,6 @@ class SparkRun(EngineRun):
         with contextlib.suppress(Exception):
             self._session.interruptTag(self.tag)
 
-    def _tag_job(self) -> None:
-        """Make the jobs of this thread cancellable; a classic session's own tags reach no barrier job."""
-        if is_classic(self._session):
-            self._session.sparkContext.addJobTag(self.tag)
-        else:
-            self._session.addTag(self.tag)
-
     def _places(self) -> DataFrame:
         """A row a worker: each task gets its own, and no task sees the keys of the others, as a closure would show."""
         import pyarrow
@@ -142,7 +136,7 @@ class SparkRun(EngineRun):
         around = hidden_progress_bar(self._session) if self._server is None else self._server.watched()
         try:
             with around:
-                self._tag_job()
+                label_jobs(self._session, self._task, len(self.indexes), self.epoch, self.tag)
                 rows = self._tasks().collect()
                 if any(row["worker"] == STARTED_AGAIN for row in rows):
                     self._ended = self._of_task(first_failure(self._session, self.tag))

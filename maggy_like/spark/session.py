@@ -22,12 +22,15 @@ GANG_DEFAULTS = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
     "spark.scheduler.revive.interval": "200ms",
     "spark.python.task.killTimeout": "500ms",
-    "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
 }
 """Settings that suit a gang of long-running tasks (see :func:`spark_session`)."""
 
-_LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_LOCAL_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
 
 
 def spark_session(
@@ -45,11 +48,11 @@ def spark_session(
       session made elsewhere pays those 15 seconds only where an executor is lost in just that moment.
     - ``spark.scheduler.revive.interval=200ms`` and ``spark.python.task.killTimeout=500ms``: a barrier stage
       that fell starts again once its last task has been killed; Spark's defaults (1 s and 2 s) let it wait.
-    - ``spark.ui.enabled=false``: no web server, and no port, that nobody asked for.
     - ``spark.ui.showConsoleProgress=false``: Spark's progress bar would draw over the display of the search.
     - ``spark.log.level=ERROR``: the warnings of a lost task are told by the search itself.
-    - ``spark.driver.host`` and ``spark.driver.bindAddress`` on 127.0.0.1, for a local master alone: nothing
-      listens on the network, and a host name that does not resolve does no harm.
+    - ``spark.ui.enabled=false``, and ``spark.driver.host`` and ``spark.driver.bindAddress`` on 127.0.0.1, for a local
+      master alone: nothing listens on the network, and a host name that does not resolve does no harm. On a cluster
+      the Spark UI is on: it shows a search as a job with its name, and can cancel it.
 
     ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` are set to this interpreter unless they are set: Spark
     would run the ``python3`` of the PATH, which may lack what the training function imports. On a cluster

@@ -63,6 +63,8 @@ class WorkerTask(msgspec.Struct, frozen=True):
         sources: Text of the files and notebook cells that the function's code is from, by file name.
         silence: Seconds without a word of the driver after which the worker gives up.
         driver: Where the driver runs; None where workers are processes that it has started itself.
+        name: The run's name.
+        about: What it is, in a few words, for whoever sees its workers in a list of a cluster's jobs.
     """
 
     address: str
@@ -86,6 +88,8 @@ class WorkerTask(msgspec.Struct, frozen=True):
     driver: DriverPlace | None = None
     ipv6: bool = False
     rank_ports: tuple[int, int] | None = None
+    name: str = ""
+    about: str = ""
 
     @property
     def copies_logs(self) -> bool:

@@ -16,6 +16,7 @@ from maggy_like.gang import Gang
 from maggy_like.spark.failures import JavaEnd
 from maggy_like.spark.job import SparkRun
 from maggy_like.spark.outside import SESSION_STOPPED, cancelled_by
+from maggy_like.worker.task import WorkerTask
 from optimizers.study import DRIVER_LOST
 from optimizers.trial import TrialState
 
@@ -103,7 +104,7 @@ def test_a_fault_is_no_cancel(text: str) -> None:
 
 def run_that_ended(session: Any, text: str, *, cancelled: bool, gone: JavaEnd | None = None) -> str:
     run = SparkRun.__new__(SparkRun)
-    run._session, run._tag, run._is_cancelled = session, "maggy-0a1b", cancelled
+    run._session, run.tag, run._is_cancelled = session, "maggy-0a1b", cancelled
     return run._stopped_by(text, gone)
 
 
@@ -138,6 +139,9 @@ def test_a_java_process_that_was_asked_to_end_stops_the_search_and_one_that_cras
     assert run_that_ended(classic, "Answer from Java side is empty", cancelled=False, gone=crashed) == ""
 
 
+TASK = WorkerTask("tcp://x", b"", "run", b"", (), (), (), "file:///store", "logs")
+
+
 class Posted:
     """A driver that only keeps what it is told."""
 
@@ -146,6 +150,7 @@ class Posted:
         self.has_ended = self.expects_no_more = False
         self.replacements = SimpleNamespace(empty=lambda: True)
         self.ready: set[WorkerId] = set()
+        self.met: set[WorkerId] = set()
 
     def post(self, event: Any) -> None:
         self.posted.append(event)
@@ -158,7 +163,8 @@ class Posted:
 class Ended:
     """A run of two workers that somebody has cancelled."""
 
-    indexes, epoch, stopped_by, is_hopeless = (0, 1), 3, "all jobs were cancelled", False
+    indexes, epoch, stopped_by, leaving, has_come = (0, 1), 3, "all jobs were cancelled", "", True
+    is_hopeless = with_node = False
 
     def poll(self) -> str:
         return self.stopped_by
@@ -175,16 +181,19 @@ class Engine:
     def launch(self, *_: Any) -> list[Ended]:
         return [Ended()]
 
+    def attend(self, _: Any) -> None:
+        pass
+
 
 def test_a_gang_that_was_cancelled_is_not_launched_again_and_not_waited_for() -> None:
     driver = Posted()
-    gang = Gang(Engine(), None, lambda _: ("", ""), 2, 2, "")  # type: ignore[arg-type]
+    gang = Gang(Engine(), TASK, lambda _: ("", ""), 2, 2, "")  # type: ignore[arg-type]
     gang.attend(driver)  # type: ignore[arg-type]
     by = Ended.stopped_by
     workers = [WorkerLost(WorkerId(index, 3), by) for index in (0, 1)]
     assert driver.posted == [StopRequested("cancelled", by=by), *workers]
     assert driver.expects_no_more
-    gang.leave(timeout=0.0)
+    gang.leave((), timeout=0.0)
 
 
 def test_a_session_that_is_stopped_while_the_gang_waits_for_slots_ends_the_search() -> None:
@@ -193,7 +202,7 @@ def test_a_session_that_is_stopped_while_the_gang_waits_for_slots_ends_the_searc
             raise EngineStopped("the Spark session was stopped")
 
     driver = Posted()
-    gang = Gang(Stopped(), None, lambda _: ("", ""), 2, 2, "")  # type: ignore[arg-type]
+    gang = Gang(Stopped(), TASK, lambda _: ("", ""), 2, 2, "")  # type: ignore[arg-type]
     run = gang._runs[0]
     gang._take_down(run, "it fell", driver)  # type: ignore[arg-type]
     gang._fill(gang._vacancies[0], driver)  # type: ignore[arg-type]
