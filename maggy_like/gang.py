@@ -158,13 +158,18 @@ class Gang:
         for worker in workers:
             driver.post(WorkerLost(worker, reason, with_gang=len(workers) > 1, with_node=run.with_node))
         unusable = self._unusable(run, was_ready=not in_vain, driver=driver)
+        where = f" (details: {run.details})" if run.details else ""
         now = time.monotonic()
         futile = self._futile[run.indexes[0]]
         vacancy = Vacancy(run.indexes, run.epoch + 1, now, now + min(MAX_PAUSE, futile / 2))
         if run.is_hopeless or unusable:
             times = "" if run.is_hopeless else unusable
-            driver.post(StopRequested("error", EngineError(f"{vacancy} failed{times}: {reason}")))
+            driver.post(StopRequested("error", EngineError(f"{vacancy} failed{times}: {reason}{where}")))
         else:
+            if len(workers) > 1:
+                driver.lines.append(LogLine(None, f"{vacancy} fell together, and start again: {reason}{where}"))
+            elif where:
+                driver.lines.append(LogLine(None, f"{vacancy} starts again{where}"))
             self._vacancies.append(vacancy)
 
     def _fill(self, vacancy: Vacancy, driver: Driver) -> None:

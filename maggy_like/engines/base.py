@@ -23,6 +23,7 @@ class EngineRun(ABC):
         indexes: Their places in the gang.
         epoch: Their incarnation.
         is_hopeless: Whether they ended for a cause that another launch would meet again.
+        details: Where more is told of why they ended: a file; empty if nowhere.
         stopped_by: Who ended them from outside, on purpose, once :meth:`poll` says that they ended: the user of a Spark
             cluster who cancelled their job, say. Empty where nobody did, and where :meth:`cancel` did.
         has_come: Whether any of them has introduced itself to the driver.
@@ -33,6 +34,7 @@ class EngineRun(ABC):
 
     is_hopeless = False
     stopped_by = ""
+    details = ""
     has_come = False
     leaving = ""
     with_node = False

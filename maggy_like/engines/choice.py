@@ -7,7 +7,7 @@ import sys
 from maggy_like.engines.base import Engine
 from maggy_like.engines.inline import InlineEngine
 from maggy_like.engines.local import LocalEngine
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, EngineError
 from optimizers.names import did_you_mean
 
 ENGINES = ("auto", "local", "spark", "inline")
@@ -29,8 +29,14 @@ def choose_engine(engine: str | Engine) -> Engine:
         return InlineEngine()
     if engine == "spark" or (engine == "auto" and "pyspark" in sys.modules):
         from maggy_like.engines.spark import SparkEngine
+        from maggy_like.spark.kinds import is_in_task
         from maggy_like.spark.session import active_session
 
         if engine == "spark" or active_session() is not None:
             return SparkEngine()
+        if is_in_task():
+            raise EngineError(
+                "engine='auto' cannot search inside a Spark task: its processes would share the one slot of that task, "
+                "unseen by Spark; call it on the Spark driver, or pass engine='local' to run it in this task"
+            )
     return LocalEngine()

@@ -192,10 +192,10 @@ class SparkEngine(HostEngine):
         profile = self._slots.profile
         task = msgspec.structs.replace(task, driver=driver_place())
         if self._has_barrier:
-            runs = [SparkRun(self._session, task, indexes, epoch, keys, profile, server=self._server)]
+            runs = [SparkRun(self._session, task, indexes, epoch, keys, profile, logs, server=self._server)]
         else:
             runs = [
-                SparkRun(self._session, task, [index], epoch, [pair], profile, barrier=False, server=self._server)
+                SparkRun(self._session, task, [index], epoch, [pair], profile, logs, barrier=False, server=self._server)
                 for index, pair in zip(indexes, keys, strict=True)
             ]
         self._address = task.address

@@ -216,7 +216,8 @@ class Attempts:
             way = "from the start" if kept is None else f"from its checkpoint at step {kept.step}"
             self._out.append(Show(f"attempt {trial.attempt} ended: {failure.message}; it goes on {way}", trial.id))
         elif failure.kind not in (DRIVER_LOST, STORE_REFUSED):  # else it is told of once for all trials
-            self._out.append(Show(f"attempt {trial.attempt} lost: {failure.message}; it will run again", trial.id))
+            why = "" if failure.kind == GANG_LOST else f": {failure.message}"  # which is told of once, too
+            self._out.append(Show(f"attempt {trial.attempt} lost{why}; it will run again", trial.id))
 
     def _is_repeated(self, trial: Trial, failure: Failure) -> bool:
         """Whether a fault is that of the attempt before, at the same place: the next would have it too."""

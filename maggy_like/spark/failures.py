@@ -25,6 +25,16 @@ ANOTHER_PYTHON = (
 # Java exits so after SIGHUP, SIGINT and SIGTERM, having stopped its SparkContext before.
 _SHUT_DOWN = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 
+_WORDS = (
+    (re.compile(r"ExecutorLostFailure \(executor (\S+) exited [^)]*\) Reason: (.*\S)"), "Spark lost executor {}: {}"),
+    (re.compile(r"Python worker exited unexpectedly"), "the Python process of a Spark task died, or was killed"),
+)
+"""What Spark says of the usual ends of a task, and what we do."""
+
+_NOISE = re.compile(
+    r"^(An error occurred while calling \S+ ?:? ?|: |org\.apache\.spark\.\w+: |Job aborted due to stage failure: )+"
+)
+
 EXIT_PATIENCE = 5.0
 """Seconds that a Java process which does not answer any more gets to be gone."""
 
@@ -32,15 +42,19 @@ EXIT_PATIENCE = 5.0
 def cause_of(text: str) -> str:
     """The line of a long Spark error that says why.
 
-    A Python traceback's last; else that of the innermost ``Caused by``; else the first that says something.
+    A Python traceback's last; else our words for a usual end; else that of the innermost ``Caused by``; else the
+    first that says something.
     """
     traceback = re.search(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", text)
     if traceback is not None:
         return traceback[1]
+    for pattern, words in _WORDS:
+        if (match := pattern.search(text)) is not None:
+            return words.format(*match.groups())
     if causes := re.findall(r"^\s*Caused by: (.*\S)", text, re.MULTILINE):
         return str(causes[-1])
     lines = [line.strip() for line in text.splitlines() if line.strip() and not re.match(r"\s+at |\s*\.\.\. ", line)]
-    return " ".join(lines[:3])
+    return _NOISE.sub("", " ".join(lines[:3]))
 
 
 def unfit_worker(cause: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from maggy_like.engines.base import EngineRun
 from maggy_like.spark.connect import is_unknown, unknown_session
 from maggy_like.spark.connect_slots import slots_of
+from maggy_like.spark.details import write_details
 from maggy_like.spark.entry import entry
 from maggy_like.spark.executors import first_failure, in_words, is_cluster_s
 from maggy_like.spark.failures import JavaEnd, cause_of, java_end, unfit_worker
@@ -41,6 +42,7 @@ class SparkRun(EngineRun):
         epoch: Their incarnation.
         keys: The key pair of each.
         profile: What each task asks for, if the session's own settings do not say it.
+        logs: Folder that gets what Spark says of failures; none where empty.
         barrier: Whether they start, and fall, together.
         server: Tells that the server of a Spark Connect session is gone.
 
@@ -59,6 +61,7 @@ class SparkRun(EngineRun):
         epoch: int,
         keys: Sequence[KeyPair],
         profile: ResourceProfile | None,
+        logs: str = "",
         *,
         barrier: bool = True,
         server: ServerWatch | None = None,
@@ -73,6 +76,7 @@ class SparkRun(EngineRun):
         self._profile = profile
         self._barrier = barrier
         self._server = server
+        self._logs = logs
         self.executor: str | None = None
         self._ended: str | None = None
         self._is_cancelled = self._is_lost = False
@@ -133,9 +137,9 @@ class SparkRun(EngineRun):
         return self._places().mapInArrow(member, "worker bigint", barrier=self._barrier, profile=self._profile)
 
     def _collect(self) -> None:
-        around = hidden_progress_bar(self._session) if self._server is None else self._server.watched()
+        around = contextlib.nullcontext() if self._server is None else self._server.watched()
         try:
-            with around:
+            with hidden_progress_bar(self._session), around:
                 label_jobs(self._session, self._task, len(self.indexes), self.epoch, self.tag)
                 rows = self._tasks().collect()
                 if any(row["worker"] == STARTED_AGAIN for row in rows):
@@ -147,6 +151,8 @@ class SparkRun(EngineRun):
             gone = java_end(self._session) if is_classic(self._session) else None
             self.stopped_by = self._stopped_by(text, gone)
             self._ended = self.stopped_by or self._explain(text, gone)
+            if self._logs and not self._is_cancelled:
+                self.details = write_details(self._logs, self._task.name, self.indexes, self.epoch, text)
 
     def _of_task(self, error: str) -> str:
         """Why the only task ended; where Spark does not say it, the trial is not blamed."""

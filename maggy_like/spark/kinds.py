@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -11,3 +14,8 @@ if TYPE_CHECKING:
 def is_classic(session: SparkSession) -> bool:
     """Whether a session has its own JVM here (Spark Connect's has none)."""
     return hasattr(session, "_sc")
+
+
+def is_in_task() -> bool:
+    """Whether this process runs Spark's tasks: a function that Spark calls for rows, batches or partitions."""
+    return TaskContext.get() is not None or "pyspark.worker" in sys.modules

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -26,6 +27,13 @@ GANG_DEFAULTS = {
 }
 """Settings that suit a gang of long-running tasks (see :func:`spark_session`)."""
 
+LOUD = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSchedulerImpl",
+    "org.apache.spark.scheduler.TaskSetManager",
+)
+"""Classes of Spark that log the whole error of each failed task."""
+
 _LOCAL_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -49,7 +57,9 @@ def spark_session(
     - ``spark.scheduler.revive.interval=200ms`` and ``spark.python.task.killTimeout=500ms``: a barrier stage
       that fell starts again once its last task has been killed; Spark's defaults (1 s and 2 s) let it wait.
     - ``spark.ui.showConsoleProgress=false``: Spark's progress bar would draw over the display of the search.
-    - ``spark.log.level=ERROR``: the warnings of a lost task are told by the search itself.
+    - ``spark.log.level=ERROR``: the warnings of a lost task are told by the search itself. What Spark's classes for
+      tasks (:data:`LOUD`) log of a failed one is left out too, unless you set the level: pages of Java that PySpark's
+      exception has as well, and for a search the file ``workers/spark.log`` of its run.
     - ``spark.ui.enabled=false``, and ``spark.driver.host`` and ``spark.driver.bindAddress`` on 127.0.0.1, for a local
       master alone: nothing listens on the network, and a host name that does not resolve does no harm. On a cluster
       the Spark UI is on: it shows a search as a job with its name, and can cancel it.
@@ -128,4 +138,15 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
     settings = {key: value for key, value in defaults.items() if not configured.contains(key)}
     # Spark's launcher turns this one on for every program that it did not start itself: nobody asked for it.
     settings["spark.ui.showConsoleProgress"] = "false"
-    return builder.config(map=settings | conf).getOrCreate()
+    session = builder.config(map=settings | conf).getOrCreate()
+    if "spark.log.level" in settings and "spark.log.level" not in conf:
+        _hush(session)
+    return session
+
+
+def _hush(session: SparkSession) -> None:
+    """Have :data:`LOUD` classes log nothing in this process."""
+    with contextlib.suppress(Exception):  # of a Spark that logs in another way
+        logging: Any = session.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+        for name in LOUD:
+            logging.core.config.Configurator.setLevel(name, logging.Level.OFF)

@@ -147,6 +147,7 @@ class Posted:
 
     def __init__(self) -> None:
         self.posted: list[Any] = []
+        self.lines: list[Any] = []
         self.has_ended = self.expects_no_more = False
         self.replacements = SimpleNamespace(empty=lambda: True)
         self.ready: set[WorkerId] = set()
@@ -165,6 +166,7 @@ class Ended:
 
     indexes, epoch, stopped_by, leaving, has_come = (0, 1), 3, "all jobs were cancelled", "", True
     is_hopeless = with_node = False
+    details = ""
 
     def poll(self) -> str:
         return self.stopped_by
