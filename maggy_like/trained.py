@@ -82,6 +82,9 @@ def told(training: Training) -> str:
     at = "" if trial.value_step is None else f" at step {trial.value_step}"
     found = f"{training.objective} {number(trial.value)}{at}"
     if trial.state is not TrialState.COMPLETED:
-        return f"the training was cut off after {trial.step} of {trial.training} steps: {found}; resume=True goes on"
+        why = "" if trial.failure is None else f" ({trial.failure.message})"
+        return (
+            f"the training was cut off after {trial.step} of {trial.training} steps{why}: {found}; resume=True goes on"
+        )
     how = f"{trial.world_size} worker{'s' * (trial.world_size > 1)}, {trial.step} steps, {duration(trial.seconds)}"
     return f"trained on {how}: {found}"

@@ -279,6 +279,8 @@ class StateMachine:
 
     def _lost(self, worker: Worker, reason: str, kind: str = "worker_lost") -> None:
         message = f"worker {worker.id.index} on {worker.host} was lost: {reason}"
+        if self.stopped_by:
+            message = f"stopped from outside: {self.stopped_by}"
         # With its attempt, or, of a gang that fell, by who launches it again.
         is_told = bool(worker.leaving) or kind == GANG_LOST or (kind == NODE_LOST and worker.team is not None)
         self._drop(worker, WorkerState.LOST, Failure(kind if self.ending is None else DRIVER_LOST, message))

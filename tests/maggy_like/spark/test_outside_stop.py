@@ -224,7 +224,8 @@ def test_what_ran_loses_nothing_and_no_training_follows() -> None:
     assert not any("lost" in line for line in hand.shown)
     assert [trial.state for trial in hand.study.trials] == [TrialState.PENDING, TrialState.PENDING]
     assert [trial.losses + trial.falls for trial in hand.study.trials] == [0, 0]
-    assert {trial.failure.kind for trial in hand.study.trials if trial.failure} == {DRIVER_LOST}
+    failures = {(trial.failure.kind, trial.failure.message) for trial in hand.study.trials if trial.failure}
+    assert failures == {(DRIVER_LOST, "stopped from outside: all jobs were cancelled")}
 
 
 SCRIPT = """
@@ -314,3 +315,41 @@ def test_each_way_to_cancel_a_search_ends_it_with_what_it_has(run_script: Any) -
         assert set(said["states"]) == {"pending"}
         assert not said["training"]
     assert "lost" not in done.stdout.replace('"lost"', "")
+
+
+CONNECT_SCRIPT = """
+import json, sys, time
+from maggy_like import Float, lagom, spark_session
+from optimizers.events import Measured
+
+spark = spark_session(sys.argv[1])
+
+def train(x, reporter):
+    for step in range(1, reporter.budget + 1):
+        reporter.report(score=x, step=step)
+        time.sleep(0.02)
+
+stops = {"a": spark.interruptAll, "b": lambda: spark.interruptTag("maggy_like-b"), "c": spark.stop}
+for name, stop in stops.items():
+    at = []
+    def on_event(event):
+        if isinstance(event, Measured) and not at:
+            at.append(time.monotonic())
+            stop()
+    found = lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=4, max_budget=100_000, directory="runs",
+                  workers=2, progress="plain", callbacks=[on_event], name=name)
+    print("TOLD", json.dumps([found.ending, [trial.losses + trial.falls for trial in found.trials],
+                              time.monotonic() - at[0]]), flush=True)
+"""
+
+
+@pytest.mark.spark
+def test_an_interrupt_of_a_connect_session_is_a_cancel(run_script: Any, connect_server: Any) -> None:
+    done = run_script(CONNECT_SCRIPT, connect_server.url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("TOLD ")]
+    assert [ending for ending, _, _ in told] == ["cancelled"] * 3
+    assert not any(any(lost) for _, lost, _ in told)
+    assert all(seconds < 30 for _, _, seconds in told)
+    assert done.stdout.count("stopped from outside: its Spark Connect operation was interrupted") == 2
+    assert done.stdout.count("stopped from outside: the Spark session was stopped") == 1
