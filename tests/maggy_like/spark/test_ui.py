@@ -67,7 +67,7 @@ sc.addJobTag("nightly")
 lagom(train, {"x": Float(0, 1)}, name="october", train_best=2, **common)
 assert sc.getLocalProperty("spark.jobGroup.id") == "cell 7"
 assert sc.getLocalProperty("spark.job.description") == "what the notebook runs"
-assert sc.getJobTags() == {"nightly"}
+assert set(sc.getJobTags()) == {"nightly"}
 sc._jsc.sc().listenerBus().waitUntilEmpty(60_000)
 jobs = urllib.request.urlopen(f"{sc.uiWebUrl}/api/v1/applications/{sc.applicationId}/jobs").read()
 print("JOBS", jobs.decode().replace("\\n", " "))
