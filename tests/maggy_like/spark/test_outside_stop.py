@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hand import Hand
 
-from maggy_like.engines.base import EngineStopped
+from maggy_like.engines.base import EngineRun, EngineStopped
 from maggy_like.experiment.finale import TrainingPlan
 from maggy_like.experiment.inputs import StopRequested, WorkerId, WorkerLost
 from maggy_like.gang import Gang
@@ -161,12 +161,13 @@ class Posted:
         self.expects_no_more = True
 
 
-class Ended:
+class Ended(EngineRun):
     """A run of two workers that somebody has cancelled."""
 
-    indexes, epoch, stopped_by, leaving, has_come = (0, 1), 3, "all jobs were cancelled", "", True
-    is_hopeless = with_node = False
-    details = ""
+    stopped_by = "all jobs were cancelled"
+
+    def __init__(self) -> None:
+        super().__init__((0, 1), 3)
 
     def poll(self) -> str:
         return self.stopped_by
@@ -174,13 +175,16 @@ class Ended:
     def cancel(self) -> None:
         raise AssertionError("it has ended")
 
+    def wait(self, _: float) -> bool:
+        return True
+
 
 class Engine:
     """An engine that launches what has ended already."""
 
     name = "spark"
 
-    def launch(self, *_: Any) -> list[Ended]:
+    def launch(self, *_: Any) -> list[EngineRun]:
         return [Ended()]
 
     def attend(self, _: Any) -> None:
