@@ -115,7 +115,8 @@ def lagom(
         workers: Size of the gang; by default all slots of the engine. On a Spark cluster with dynamic allocation the
             gang begins with what there is, and grows as executors come.
         engine: ``"local"`` (processes of this machine), ``"spark"``, ``"inline"`` (one worker in
-            this process, for a debugger), or ``"auto"``: Spark where a session is active.
+            this process, for a debugger), or ``"auto"``: Spark where a session is active, else local; inside a
+            Spark task it is refused.
         driver: Where the search is driven from: in this process, the ``"client"``, which the workers must be able to
             reach; or in a task of the Spark application, in the ``"cluster"``, which takes one slot. Then
             ``directory`` must be a URL, or a path that all hosts share; this process shows what the journal there

@@ -10,6 +10,7 @@ import pytest
 
 from maggy_like.experiment.inputs import WorkerId
 from maggy_like.gang import GOODBYE_PATIENCE, Gang
+from maggy_like.spark import session
 from maggy_like.spark.labels import describe, job_group
 
 TASK: Any = SimpleNamespace(name="august", about="search of 50 trials")
@@ -24,6 +25,11 @@ def test_a_job_is_described_in_words() -> None:
 def test_a_group_s_name_can_be_typed_and_is_a_tag_too() -> None:
     assert job_group("august") == "maggy_like-august"
     assert job_group("a, b") == "maggy_like-a__b"
+
+
+def test_the_ui_is_off_for_local_masters_alone() -> None:
+    assert "spark.ui.enabled" not in session.GANG_DEFAULTS
+    assert session._LOCAL_DEFAULTS["spark.ui.enabled"] == "false"
 
 
 class Leaving:
