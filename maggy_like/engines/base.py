@@ -109,11 +109,12 @@ class Engine(ABC):
     def default_workers(self) -> int:
         """Size of the gang when the caller names none."""
 
-    def waits_for(self, workers: int) -> str:
-        """Why none of the workers that were launched has been heard of, in a few words; empty if nobody knows.
+    def waits_for(self, workers: int, came: int) -> str:
+        """Why not all of the workers that were launched have been heard of, in a few words; empty if nobody knows.
 
         Args:
             workers: How many they are.
+            came: How many have been.
         """
         return ""
 

@@ -59,6 +59,10 @@ class SparkEngine(HostEngine):
     stage there. A search does without it then; trials of several workers and trainings are refused, unless
     ``barrier=False`` says that their workers may come one by one.
 
+    Slots that another job of the session holds are waited for. After ten seconds the search says which job that is, and
+    after an hour without any worker it ends with an error; Ctrl-C ends it at any time. A worker that cannot reach this
+    machine says so.
+
     On two busy cores a trial ran again 0.2 s after its own process was killed and 0.6 s after the fork server
     was, either way; after the Python worker 2.8 s with a barrier and 1.9 s without, and after its executor 12 to
     19 s, which is what a new JVM takes.
@@ -76,6 +80,9 @@ class SparkEngine(HostEngine):
         rank_ports: The ports, one or a range, at which rank 0 of workers that train together opens torch's store. Those
             of gloo and NCCL are the operating system's choice alone (``net.ipv4.ip_local_port_range``).
         reserve: How many slots of the session the search leaves to other jobs.
+
+    With ``driver="cluster"`` the driver is at its task's address, at any free port; ``host``, ``bind`` and ``port`` are
+    those of a driver in this process.
 
     Raises:
         ConfigError: ``barrier`` is none of the three, a host or a port is none, or ``reserve`` no number of slots.
@@ -202,8 +209,8 @@ class SparkEngine(HostEngine):
         self._tags |= {run.tag for run in runs}
         return list(runs)
 
-    def waits_for(self, workers: int) -> str:
-        return self._diagnosis.why(self._tags, self._address, self.slots(), workers)
+    def waits_for(self, workers: int, came: int) -> str:
+        return self._diagnosis.why(self._tags, self._address, self.slots(), workers, came)
 
     @cached_property
     def _has_barrier(self) -> bool:

@@ -88,7 +88,7 @@ class Diagnosis:
         self._session = session
         self._run_since: float | None = None  # since when tasks of the gang run
 
-    def why(self, own: Collection[str], address: str, slots: int | None, workers: int) -> str:
+    def why(self, own: Collection[str], address: str, slots: int | None, workers: int, came: int) -> str:
         """Why; empty if the session does not tell.
 
         Args:
@@ -96,16 +96,19 @@ class Diagnosis:
             address: Where workers are to reach the driver.
             slots: How many the session has.
             workers: How many were launched.
+            came: How many of them have been heard of.
         """
         if not is_classic(self._session):
+            if came:
+                return ""
             return f"Spark Connect does not tell why; if its tasks run, none has reached {address}: {UNREACHED}"
         jobs = running_jobs(self._session)
         running = sum(job.tasks for job in jobs if job.tags & set(own))
-        if not running:
+        if running <= came:
             self._run_since = None
             return holders([job for job in jobs if not job.tags & set(own)], slots, workers)
         self._run_since = self._run_since or time.monotonic()
-        if time.monotonic() - self._run_since < MUTE_PATIENCE:
+        if came or time.monotonic() - self._run_since < MUTE_PATIENCE:
             return ""
         tasks = f"{running} of its tasks run" if running > 1 else "a task of it runs"
         return f"{tasks}, but none has reached {address}: {UNREACHED}"

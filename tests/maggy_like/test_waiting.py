@@ -37,7 +37,7 @@ class Fake:
     def slots(self) -> int:
         return 0
 
-    def waits_for(self, workers: int) -> str:
+    def waits_for(self, workers: int, came: int) -> str:
         self.looks += 1
         if isinstance(self.reason, Exception):
             raise self.reason
@@ -95,10 +95,23 @@ def test_a_wait_without_a_reason_is_told_as_such(reason: str | Exception) -> Non
     assert fake.told == ["still waiting for engine='spark' to start a worker"]
 
 
-def test_a_worker_ends_the_wait_for_good() -> None:
-    fake = Fake("why")
-    until = watch(fake)
+def test_some_of_the_workers_are_enough_for_a_search_and_the_reader_hears_of_the_others() -> None:
+    fake = Fake()
+    until = watch(fake, 4)
     fake.snapshot.workers = ("worker",)
+    until(JOIN_PATIENCE + 2)
+    fake.reason = "job 7 'count' holds 3 slots"
+    until(START_PATIENCE + 60)
+    assert fake.told == ["still waiting for 3 of 4 workers: job 7 'count' holds 3 slots"]
+    assert fake.posted == []
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_workers_end_the_wait_for_good(elastic: bool) -> None:
+    fake = Fake("why")
+    fake.is_elastic = elastic
+    until = watch(fake)
+    fake.snapshot.workers = ("worker",) * (1 if elastic else 2)
     until(JOIN_PATIENCE + 1)
     fake.snapshot.workers = ()
     until(START_PATIENCE + 10)

@@ -159,8 +159,8 @@ def test_tasks_that_run_and_are_not_heard_have_the_address_named(monkeypatch: py
     monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: now))
     diagnosis = Diagnosis(SimpleNamespace(_sc=None))  # type: ignore[arg-type]
 
-    def why() -> str:
-        return diagnosis.why({"maggy-1"}, "tcp://10.0.0.5:20000", 2, 2)
+    def why(came: int = 0) -> str:
+        return diagnosis.why({"maggy-1"}, "tcp://10.0.0.5:20000", 2, 2, came)
 
     assert why() == "job 7 'count' holds 2 slots"
     running[:] = [job(3, "gang", 2, "maggy-1")]
@@ -169,8 +169,11 @@ def test_tasks_that_run_and_are_not_heard_have_the_address_named(monkeypatch: py
     assert why().startswith("2 of its tasks run, but none has reached tcp://10.0.0.5:20000: check that the workers'")
     running[:] = [job(3, "gang", 1, "maggy-1")]
     assert why().startswith("a task of it runs, but none has reached tcp://10.0.0.5:20000: ")
+    assert why(came=1) == ""
+    running.append(job(7, "count", 1))
+    assert why(came=1) == "job 7 'count' holds 1 slot"
 
 
 def test_a_connect_session_does_not_tell() -> None:
-    said = Diagnosis(FakeSession()).why((), "tcp://10.0.0.5:20000", None, 2)  # type: ignore[arg-type]
+    said = Diagnosis(FakeSession()).why((), "tcp://10.0.0.5:20000", None, 2, 0)  # type: ignore[arg-type]
     assert said.startswith("Spark Connect does not tell why; if its tasks run, none has reached tcp://10.0.0.5:20000: ")
