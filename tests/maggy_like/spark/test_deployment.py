@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,8 @@ import pytest
 from maggy_like.places import RunPlaces
 from maggy_like.spark import deployment
 from maggy_like.spark.deployment import place_hints
+
+RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 MOUNTS = r"""
 overlay / overlay rw,relatime 0 0
@@ -91,3 +96,54 @@ def test_a_client_of_spark_connect_is_where_it_is_whatever_the_server_says(monke
     assert not hints("/app/first", CLUSTER, is_classic=False)
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "client.3.0")
     assert hints("/app/first", {}, is_classic=False)
+
+
+SCRIPT = """
+import sys
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from maggy_like import Float, lagom, load_run
+from maggy_like.engines.spark import SparkEngine
+
+def train(x, reporter):
+    print("at", x)
+    for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):
+        reporter.checkpoint(step)
+        reporter.report(score=x * step, step=step)
+
+SparkContext._ensure_initialized()  # spark-submit, which starts it, would refuse a shell in the cluster
+conf = {"spark.submit.deployMode": "cluster", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
+spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=conf).getOrCreate()
+
+def search(directory, **options):
+    return lagom(train, {"x": Float(0, 1)}, optimizer="asha", mode="promotion", n_trials=4, max_budget=3, workers=2,
+                 engine=SparkEngine(spark), name="run", directory=directory, progress="plain", **options)
+
+result = search(sys.argv[1])
+assert result.ending == "completed", result
+print("--", flush=True)
+at_home = search("home")
+assert at_home.ending == "completed", at_home
+spark.stop()
+again = load_run(sys.argv[1] + "/run")
+assert again == result
+assert again.load_best() == 3
+for trial in again.trials:
+    assert again.log(trial.id).count(f"at {trial.config['x']}") == trial.attempt, again.log(trial.id)
+print("done")
+"""
+
+
+@pytest.mark.spark
+def test_executors_that_see_nothing_but_the_store_and_a_driver_in_the_cluster(
+    object_store: dict[str, str], run_script: RunScript, tmp_path: Path
+) -> None:
+    env = {**object_store, "TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
+    ran = run_script(SCRIPT, "s3://runs/spark", env=env)
+    assert ran.stdout.endswith("done\n"), ran.stdout + ran.stderr
+    at_url, _, at_home = ran.stdout.partition("\n--\n")
+    assert "the driver runs in the cluster" not in at_url
+    assert "files in s3://runs/spark/run" in at_url
+    assert "runs in the cluster (spark.submit.deployMode=cluster), and directory=" in " ".join(at_home.split())
+    assert {path.name for path in (tmp_path / "home").iterdir()} == {"run"}
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith("maggy")]
