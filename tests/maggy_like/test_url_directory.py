@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 import uuid
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 import train_functions as fns
 from fsspec.implementations.memory import MemoryFileSystem
 
-from maggy_like import Float, Reporter, Result, lagom, load_run
+from maggy_like import Float, Reporter, Result, folders, lagom, load_run
 from maggy_like.errors import ConfigError
 from maggy_like.folders import check_folder
 from maggy_like.places import RunPlaces
@@ -117,17 +119,14 @@ def test_places_at_a_url_are_read_back(directory: str, apart: str) -> None:
     ("dbfs://host/runs", r"cannot be opened: .*'instance' and 'token'; see to its address and your credentials"),
     ("nowhere://bucket", r"directory='nowhere://bucket' cannot be opened: .*; use a URL that fsspec knows"),
     ("gs://bucket/runs", r"a package is missing here \(.*gcsfs.*\); install it here and where the workers run"),
+    ("abfss://runs@me.dfs.core.windows.net/a", r"package is missing here \(Install adlfs .*\); install it here and"),
     ("", r"directory must be the path or URL of a folder, got ''; leave it out for 'maggy_runs'"),
     (3, r"directory must be the path or URL of a folder, got 3"),
 ])  # fmt: skip
 def test_mistakes_in_a_url_are_told_before_anything_starts(search: Any, given: Any, told: str) -> None:
-    if "gcsfs" in told:
-        try:
-            import gcsfs  # noqa: F401
-        except ImportError:
-            pass
-        else:
-            pytest.skip("gcsfs is installed")
+    package = next((name for name in ("gcsfs", "adlfs") if name in told), "")
+    if package and find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
     with pytest.raises(ConfigError, match=told):
         search(given)
 
@@ -152,6 +151,17 @@ def test_a_place_that_refuses_is_told_before_anything_starts(search: Any, monkey
     told = r"directory='memory://x' cannot be written and read \(PermissionError: no credentials\); see to"
     with pytest.raises(ConfigError, match=told):
         search("memory://x")
+
+
+def test_a_place_that_does_not_answer_is_told_before_anything_starts(
+    search: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(folders, "PROBE_PATIENCE", 0.05)
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda *_, **__: answers.wait(60.0))
+    with pytest.raises(ConfigError, match=r"directory='memory://x' does not answer: no file could be written there in"):
+        search("memory://x")
+    answers.set()
 
 
 SCRIPT = """
