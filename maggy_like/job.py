@@ -250,7 +250,7 @@ def _carry_out(job: Job, size: int, site: Site, interrupts: contextlib.ExitStack
         except Exception as error:
             if not isinstance(error, JournalLostError):
                 error.add_note(f"the run's files are in {settings.directory}; resume=True goes on with it")
-            if note := output.keep():
+            if note := output.move():
                 error.add_note(note)
             failure = error
         finally:
@@ -261,7 +261,7 @@ def _carry_out(job: Job, size: int, site: Site, interrupts: contextlib.ExitStack
             failure = _end(journal, RunStatus(ending, time.time(), seconds)) or failure
     finally:
         journal.close()
-        output.close()
+        output.move()
     return Outcome(machine, ending, seconds, failure)
 
 

@@ -20,6 +20,7 @@ from maggy_like import Float, Reporter, Result, folders, lagom, load_run
 from maggy_like.errors import ConfigError
 from maggy_like.folders import check_folder
 from maggy_like.places import RunPlaces
+from maggy_like.scratch import OutputFolder
 from optimizers.trial import TrialState
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -162,6 +163,25 @@ def test_a_place_that_does_not_answer_is_told_before_anything_starts(
     with pytest.raises(ConfigError, match=r"directory='memory://x' does not answer: no file could be written there in"):
         search("memory://x")
     answers.set()
+
+
+def test_what_workers_say_themselves_goes_to_the_run_s_folder_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    at_path = OutputFolder(tmp_path / "run")
+    assert (at_path.path, at_path.move()) == (tmp_path / "run" / "workers", "")
+    url = f"memory://{uuid.uuid4().hex}/run"
+    silent, output, stuck = OutputFolder(url), OutputFolder(url), OutputFolder(url)
+    assert (silent.move(), silent.path.exists()) == ("", False)
+    (output.path / "spark.log").write_text("Java's frames")
+    (stuck.path / "0.log").write_text("kept")
+    assert output.move() == f"what the workers themselves said is in {url}/workers"
+    assert (output.path.exists(), output.move()) == (False, "")
+    assert fsspec.filesystem("memory").cat_file(f"{url}/workers/spark.log") == b"Java's frames"
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda *_: 1 / 0)
+    assert stuck.move() == f"what the workers themselves said is in {stuck.path}"
+    assert (stuck.path / "0.log").read_text() == "kept"
 
 
 SCRIPT = """
