@@ -94,7 +94,8 @@ import sys
 from wire import Peer
 
 class Far:
-    address, server = sys.argv[1], type("FarServer", (), {"public_key": sys.argv[2].encode()})
+    server = type("FarServer", (), {"public_key": sys.argv[2].encode(), "is_ipv6": False})
+    address = sys.argv[1]
 
     def keys(index, epoch):
         return sys.argv[3].encode(), sys.argv[4].encode()
