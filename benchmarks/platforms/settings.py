@@ -17,5 +17,5 @@ SETTINGS: dict[str, Callable[[], Outcome]] = {
     **stores.SETTINGS,
 }
 
-QUICK = ("local processes", "local[2]", "standalone", "barrier=False")
+QUICK = ("local processes", "local[2]", "standalone", "dynamic allocation", "cancelJobGroup")
 """What ``--quick`` runs."""
