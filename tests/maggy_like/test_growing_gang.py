@@ -16,6 +16,7 @@ from maggy_like.experiment.inputs import StopRequested, WorkerId, WorkerLeaving,
 from maggy_like.gang import MAX_FUTILE_LAUNCHES
 from maggy_like.growing_gang import GROWTH_PATIENCE, IDLE_PATIENCE, GrowingGang
 from maggy_like.rpc.endpoint import Endpoint
+from maggy_like.worker.task import WorkerTask
 
 
 class Place(EngineRun):
@@ -68,11 +69,12 @@ class Scene:
         for module in (gang, growing_gang):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.cluster = Cluster(slots)
-        self.gang = GrowingGang(self.cluster, None, lambda worker: (b"", b""), 50, 1, "")  # type: ignore[arg-type]
+        task = WorkerTask("", b"", "", b"", (), (), (), "", "")
+        self.gang = GrowingGang(self.cluster, task, lambda worker: (b"", b""), 50, 1, "")
         self.posted: list[Any] = []
         self.driver: Any = SimpleNamespace(
             replacements=SimpleQueue(), has_ended=False, met=set(), ready=set(), lines=deque(),
-            post=self.posted.append, snapshot=SimpleNamespace(workers=(), phase="searching"))  # fmt: skip
+            post=self.posted.append, snapshot=SimpleNamespace(workers=(), phase="searching", counts={}))  # fmt: skip
 
     def attend(self, seconds: float = 0.0) -> None:
         self.now += seconds
@@ -97,7 +99,7 @@ def test_all_places_are_launched_at_once_and_those_that_never_came_are_cancelled
     for run in scene.cluster.launched[:2]:
         run.ended = ""
     scene.driver.has_ended = True
-    scene.gang.leave(2.0)
+    scene.gang.leave((), 2.0)
     assert [run.is_cancelled for run in scene.cluster.launched] == [False, False] + [True] * 48
 
 
