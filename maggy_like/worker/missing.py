@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from maggy_like.worker.search_path import is_installation
 from maggy_like.worker.task import DriverPlace
 
-MAX_SHOWN = 10
-"""Folders of a search path that are named."""
+MAX_SHOWN = 6
+"""Folders of a search path that are named, beside those of installed packages."""
 
 _SPARKS_OWN = re.compile(r"/(pyspark\.zip|py4j-[^/]*\.zip|spark-core[^/]*\.jar)$")
 
@@ -65,11 +65,11 @@ def too_small() -> str:
 
 def shown_path(path: Sequence[str]) -> str:
     """The folders of a search path that say something: neither Python's own modules nor Spark's are ever missing."""
-    useful = (entry or "." for entry in path if not is_installation(entry) or entry.rstrip("/").endswith("-packages"))
-    told = [entry for entry in useful if not _SPARKS_OWN.search(entry)]
-    rest = len(told) - MAX_SHOWN
-    more = f" and {rest} more" if rest > 0 else ""
-    return ", ".join(told[:MAX_SHOWN]) + more if told else "no folder but Python's own"
+    packages = [entry for entry in path if entry.rstrip("/").endswith("-packages")]
+    others = [entry or "." for entry in path if not is_installation(entry) and not _SPARKS_OWN.search(entry)]
+    rest = len(others) - MAX_SHOWN
+    more = [f"{rest} more"] if rest > 0 else []
+    return ", ".join([*others[:MAX_SHOWN], *more, *packages]) or "no folder but Python's own"
 
 
 def _remedy(name: str, driver: DriverPlace) -> str:
