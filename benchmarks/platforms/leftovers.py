@@ -11,10 +11,14 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.platforms.networks import PREFIX
-
 MARK = "MAGGY_LIKE_PLATFORM"
 """In the environment of every process of a setting: its own value."""
+
+
+def namespace_prefix(mark: str) -> str:
+    """What the names of a setting's network namespaces begin with; an interface's name has 15 characters at most."""
+    return f"mgp{mark[:6]}"
+
 
 PATIENCE = 5.0
 """Seconds that processes get to be gone."""
@@ -30,7 +34,7 @@ class Leftovers:
 
     def __init__(self, mark: str, folder: Path) -> None:
         self._mark, self._folder = mark, folder
-        self._namespaces, self._shared = namespaces(), shared_memory()
+        self._shared = shared_memory()
 
     def found(self) -> list[str]:
         """What was left; processes and namespaces are removed."""
@@ -41,7 +45,7 @@ class Leftovers:
         for process in processes:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        for name in sorted(namespaces() - self._namespaces):
+        for name in namespaces(namespace_prefix(self._mark)):
             subprocess.run(["ip", "netns", "del", name], check=True)
             found.append(f"namespace {name}")
         found += [f"/dev/shm/{name}" for name in sorted(shared_memory() - self._shared)]
@@ -66,12 +70,12 @@ def command(process: psutil.Process) -> str:
         return ""
 
 
-def namespaces() -> set[str]:
-    """The network namespaces of this benchmark."""
+def namespaces(prefix: str) -> list[str]:
+    """The network namespaces whose names begin so."""
     if shutil.which("ip") is None:
-        return set()
+        return []
     done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True)
-    return {line.split()[0] for line in done.stdout.splitlines() if line.startswith(PREFIX)}
+    return [line.split()[0] for line in done.stdout.splitlines() if line.startswith(prefix)]
 
 
 def shared_memory() -> set[str]:

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.platforms.leftovers import MARK, namespace_prefix
 from benchmarks.platforms.outcome import Outcome
-
-PREFIX = "mgplat"
-"""What the names of all namespaces of this benchmark begin with."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +39,16 @@ class Machine:
         return ["ip", "netns", "exec", self.name]
 
 
+def new_name() -> str:
+    """The name of another namespace of this setting."""
+    return namespace_prefix(os.environ.get(MARK, "")) + secrets.token_hex(2)
+
+
 @contextlib.contextmanager
 def machine() -> Iterator[Machine]:
     """A namespace that reaches this machine, and is reached from it."""
     number = secrets.randbelow(250) + 1
-    name = f"{PREFIX}{secrets.token_hex(3)}"
+    name = new_name()
     made = Machine(name, f"10.214.{number}.1", f"10.214.{number}.2")
     here, there = f"{name}h", f"{name}t"
     subprocess.run(["ip", "netns", "add", name], check=True)
@@ -67,7 +70,7 @@ def machine() -> Iterator[Machine]:
 @contextlib.contextmanager
 def secluded() -> Iterator[Machine]:
     """A namespace that nobody reaches, and that reaches nobody, but for :func:`tunnel`."""
-    name = f"{PREFIX}{secrets.token_hex(3)}"
+    name = new_name()
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:
         subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
