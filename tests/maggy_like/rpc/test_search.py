@@ -34,8 +34,8 @@ def test_a_search_over_connections_that_break_loses_and_repeats_nothing(
     paths: list[Proxy] = []
 
     class BehindProxy(Server):
-        def __init__(self, host: str) -> None:
-            super().__init__(host)
+        def __init__(self, host: str, **options: Any) -> None:
+            super().__init__(host, **options)
             paths.append(Proxy(int(self.address.rpartition(":")[2])))
             self.address = paths[0].address
 
