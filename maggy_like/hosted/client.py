@@ -15,6 +15,7 @@ from maggy_like.hosted.engine import HostEngine, Remainder
 from maggy_like.hosted.faults import restored
 from maggy_like.hosted.follow import Follower
 from maggy_like.hosted.keys import Keys
+from maggy_like.hosted.lines import LinesReader
 from maggy_like.hosted.notes import DriverNote, Notes, StopNote
 from maggy_like.hosted.watching import Watcher
 from maggy_like.interrupts import interrupts_to
@@ -121,7 +122,7 @@ class _Client:
         self._wanted = ""  # the ending that somebody here wants
         self._asked = self._hurried = False
         base = first_snapshot(job.settings)
-        self.watcher = Watcher(follower, base, time.time(), job.display, job.callbacks)
+        self.watcher = Watcher(follower, base, time.time(), job.display, job.callbacks, LinesReader(notes))
 
     def interrupted(self, count: int) -> None:
         """Ctrl-C or SIGTERM: the first stops the search, the second cancels the job."""

@@ -11,16 +11,19 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from maggy_like.config import Settings
-from maggy_like.display import SilentDisplay
 from maggy_like.driver import Driver
-from maggy_like.errors import EngineError, MaggyError, StoreError
+from maggy_like.errors import EngineError, JournalError, MaggyError, StoreError
 from maggy_like.experiment.inputs import StopRequested, WorkerId
 from maggy_like.hosted.engine import SiblingEngine
-from maggy_like.hosted.faults import described
+from maggy_like.hosted.faults import described, unseen
+from maggy_like.hosted.lines import PostedLines
 from maggy_like.hosted.notes import DriverNote, Notes
 from maggy_like.job import Job, Outcome, Site, carry_out
 from maggy_like.rpc.server import Server
 from maggy_like.worker.task import KeyPair, WorkerTask
+
+LOCK_PATIENCE = 60.0
+"""Seconds that the process of a lost attempt gets to end where it holds a lock on a shared folder."""
 
 STOP_LOOK = 1.0
 """Seconds between two looks for a client's wish to stop."""
@@ -61,6 +64,8 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
     before = notes.driver()
     if before is not None and before.run == task.run_id and (before.is_over or before.attempt > attempt):
         return
+    if not notes.has_folder():
+        raise EngineError(unseen("the driver", plan.settings.journal))
     began = before.began if before is not None and before.run == task.run_id else time.time()
     settings = replace(plan.settings, resume=True, workers=plan.size, hints=())
     note = DriverNote(
@@ -70,8 +75,7 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
         settings = replace(settings, timeout=max(1.0, settings.timeout - (time.time() - began)))
     with _Hosting(plan, task, notes, note, host) as hosting:
         try:
-            outcome = hosting.carry_out(settings)
-            error = outcome.error
+            error = hosting.carry_out(settings).error
         except StoreError:
             raise
         except MaggyError as caught:
@@ -107,7 +111,10 @@ class _Hosting:
     def carry_out(self, settings: Settings) -> Outcome:
         """Run the driver here."""
         engine = SiblingEngine(self._plan.engine, self._plan.size, self._host, None)
-        job = Job(settings, engine, self._task.train_fn, self._task.preload, SilentDisplay())
+        lines = self._notes.lines()
+        first = lines.first + len(lines.lines) if lines is not None and lines.run == self._task.run_id else 0
+        display = PostedLines(self._notes, self._task.run_id, first)
+        job = Job(settings, engine, self._task.train_fn, self._task.preload, display)
         site = Site(
             self._task.run_id,
             server=self._open_server,
@@ -115,7 +122,14 @@ class _Hosting:
             admit=lambda server, worker: (b"", b""),  # they have their keys
             begun=self._begun,
         )
-        return carry_out(job, site)
+        deadline = time.monotonic() + LOCK_PATIENCE * (self._note.attempt > 0)
+        while True:
+            try:
+                return carry_out(job, site)
+            except JournalError:  # a lock of the attempt before, which is dying
+                if self._thread is not None or time.monotonic() > deadline:
+                    raise
+                time.sleep(STOP_LOOK)
 
     def _open_server(self) -> Server:
         server = Server(self._host, keys=self._plan.server)

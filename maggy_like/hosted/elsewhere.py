@@ -11,6 +11,7 @@ from maggy_like.display.base import Snapshot
 from maggy_like.errors import UserError
 from maggy_like.hosted.faults import restored
 from maggy_like.hosted.follow import Follower
+from maggy_like.hosted.lines import LinesReader
 from maggy_like.hosted.notes import DriverNote, Notes, StopNote
 from maggy_like.hosted.watching import Watcher
 from maggy_like.job import check_watchers
@@ -50,7 +51,8 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback]) 
     follower = Follower(place_of(run.journal))
     note = _driver(notes)
     base = _base(follower, run, note)
-    watcher = Watcher(follower, base, note.began if note is not None else _begun(follower), display, callbacks)
+    began = note.began if note is not None else _begun(follower)
+    watcher = Watcher(follower, base, began, display, callbacks, LinesReader(notes))
     watcher.begin()
     try:
         _follow(run.journal, notes, follower, watcher)

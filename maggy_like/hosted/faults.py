@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from maggy_like import errors
 from maggy_like.errors import EngineError, MaggyError
 from maggy_like.hosted.notes import Fault
@@ -22,3 +24,11 @@ def restored(fault: Fault) -> MaggyError:
         error.add_note(note)
     assert isinstance(error, MaggyError)
     return error
+
+
+def unseen(who: str, journal: str) -> str:
+    """The message of a task that does not find the run where the client has begun it."""
+    return (
+        f"{who} on host {socket.gethostname()!r} does not see the run's folder {journal}; pass directory=URL of a "
+        "place that this process and all executors share"
+    )

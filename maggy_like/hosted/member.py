@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from maggy_like.errors import EngineError, WorkerError
+from maggy_like.hosted.faults import unseen
 from maggy_like.hosted.keys import Keys
 from maggy_like.hosted.notes import DriverNote, Notes
 from maggy_like.worker.agent import Agent
@@ -35,7 +36,7 @@ SILENCE = 5.0
 
 
 def serve(
-    task: WorkerTask, index: int, size: int, attempt: int, keys: Keys, notes: Notes, place: WorkerContext
+    task: WorkerTask, index: int, size: int, attempt: int, keys: Keys, journal: str, place: WorkerContext
 ) -> None:
     """Serve the run until it is over.
 
@@ -45,13 +46,15 @@ def serve(
         size: How many workers there are.
         attempt: Of Spark, at this task.
         keys: The worker's.
-        notes: Where the driver says where it is.
+        journal: The folder of the run's journal, in which the driver says where it is.
         place: Host and accelerators.
 
     Raises:
         EngineError: There is no driver, or it was lost too often.
     """
-    address = ""
+    notes, address = Notes(journal), ""
+    if not notes.has_folder():
+        raise EngineError(unseen(f"worker {index}", journal))
     for epoch, pair in keys.of_attempt(attempt):
         patience = NEXT_PATIENCE + STAGGER * (size - 1 - index) if address else FIRST_PATIENCE
         note = find_driver(notes, task.run_id, address, patience)

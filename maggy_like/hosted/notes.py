@@ -52,6 +52,27 @@ class StopNote(msgspec.Struct, frozen=True):
     reason: str
 
 
+class LineNote(msgspec.Struct, frozen=True, array_like=True):
+    """A line for the reader, as :class:`~maggy_like.display.base.LogLine` has it."""
+
+    trial: int | None
+    text: str
+    rank: int | None = None
+
+
+class LinesNote(msgspec.Struct, frozen=True):
+    """The driver's newest lines.
+
+    Attributes:
+        run: The call of ``lagom``.
+        first: The number of the first of them.
+    """
+
+    run: str
+    first: int
+    lines: tuple[LineNote, ...]
+
+
 class Notes:
     """Those of one run.
 
@@ -61,8 +82,12 @@ class Notes:
 
     def __init__(self, folder: str) -> None:
         self._fs, path = url_to_fs(folder)
-        path = path.rstrip("/")
-        self._driver, self._stop = f"{path}/driver.json", f"{path}/stop.json"
+        self._folder = path = path.rstrip("/")
+        self._driver, self._stop, self._lines = (f"{path}/{name}.json" for name in ("driver", "stop", "lines"))
+
+    def has_folder(self) -> bool:
+        """Whether the run's folder is seen from here."""
+        return bool(self._fs.exists(self._folder))
 
     def publish(self, note: DriverNote) -> None:
         """Say where the driver is, or how it ended."""
@@ -81,9 +106,17 @@ class Notes:
         note = self._read(self._stop, StopNote)
         return note.reason if note is not None and note.run == run else None
 
+    def publish_lines(self, note: LinesNote) -> None:
+        """Show lines to the clients."""
+        self._fs.pipe_file(self._lines, msgspec.json.encode(note))
+
+    def lines(self) -> LinesNote | None:
+        """The driver's newest lines, if it has any."""
+        return self._read(self._lines, LinesNote)
+
     def clear(self) -> None:
         """Remove what the last call of ``lagom`` has left."""
-        for path in (self._driver, self._stop):
+        for path in (self._driver, self._stop, self._lines):
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(path)
 

@@ -12,6 +12,7 @@ from maggy_like.errors import JournalError
 from maggy_like.experiment.outage import STORE_PATIENCE
 from maggy_like.fields import UNBOUNDED
 from maggy_like.hosted.follow import Follower
+from maggy_like.hosted.lines import LinesReader
 from maggy_like.watch import Callback
 from optimizers.study import Study
 from optimizers.trial import TrialState
@@ -29,13 +30,20 @@ class Watcher:
         began: When the run began: Unix time.
         display: Shows it.
         callbacks: Get each event from now on.
+        reader: Of the driver's lines.
 
     Attributes:
         lines: For the display.
     """
 
     def __init__(
-        self, follower: Follower, base: Snapshot, began: float, display: Display, callbacks: Sequence[Callback]
+        self,
+        follower: Follower,
+        base: Snapshot,
+        began: float,
+        display: Display,
+        callbacks: Sequence[Callback],
+        reader: LinesReader,
     ) -> None:
         self.lines: list[LogLine] = []
         self._follower = follower
@@ -43,6 +51,7 @@ class Watcher:
         self._began = began
         self._display = display
         self._callbacks = list(callbacks)
+        self._reader = reader
         self._looked = float("-inf")
         self._served = time.monotonic()
         self._told = False
@@ -62,6 +71,7 @@ class Watcher:
         """
         if now or time.monotonic() - self._looked >= JOURNAL_LOOK:
             self._read()
+            self.lines += self._reader.take()
             self._looked = time.monotonic()
         lines, self.lines = self.lines, []
         self._show(lambda: self._display.update(self._snapshot(), lines))

@@ -100,13 +100,12 @@ def run_place(
         drive(cloudpickle.loads(data), task, attempt, host_towards(towards))
         return
     from maggy_like.hosted.member import serve
-    from maggy_like.hosted.notes import Notes
 
     gpu = context.resources().get("gpu")
     accelerators = tuple(gpu.addresses) if gpu is not None else ()
     keys = Keys(msgspec.msgpack.decode(data, type=tuple[tuple[bytes, bytes], ...]))
     where = WorkerContext(place - 1, 0, socket.gethostname(), (b"", b""), accelerators)
-    serve(task, place - 1, size, attempt, keys, Notes(journal), where)
+    serve(task, place - 1, size, attempt, keys, journal, where)
 
 
 def host_towards(host: str) -> str:

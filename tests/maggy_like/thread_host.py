@@ -14,7 +14,6 @@ from maggy_like.hosted.driver import drive
 from maggy_like.hosted.engine import HostEngine
 from maggy_like.hosted.keys import Keys
 from maggy_like.hosted.member import serve
-from maggy_like.hosted.notes import Notes
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.task import WorkerContext, WorkerTask
 
@@ -94,7 +93,7 @@ class ThreadHost(HostEngine):
 
         def follow(index: int) -> Callable[[int], None]:
             place = WorkerContext(index, 0, socket.gethostname(), (b"", b""))
-            return lambda attempt: serve(task, index, len(keys), attempt, keys[index], Notes(journal), place)
+            return lambda attempt: serve(task, index, len(keys), attempt, keys[index], journal, place)
 
         self.run = ThreadRun([lead, *map(follow, range(len(keys)))], self.max_failures())
         return self.run
