@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maggy_like.display.text import config_text, duration, number, place, words
 from maggy_like.errors import UserError
 from maggy_like.export import to_optuna
 from maggy_like.folders import name_of_folder
 from maggy_like.importance import importance
-from maggy_like.pareto import pareto_lines, plot_pareto
+from maggy_like.pareto import plot_pareto
 from maggy_like.places import RunPlaces
 from maggy_like.saved import read_log, read_saved
 from maggy_like.state_names import state_url
+from maggy_like.summary import summary
 from maggy_like.tables import curves_table, trials_table
-from maggy_like.trained import Training, told
+from maggy_like.trained import Training
 from optimizers.ranking import Worth
 from optimizers.space import SearchSpace
 from optimizers.trial import Config, Trial, TrialState
@@ -332,28 +332,7 @@ class Result:
         return importance(self)
 
     def __repr__(self) -> str:
-        counted = ", ".join(f"{count} {state.value}" for state, count in self.counts.items())
-        trials = f"{len(self.trials)} trials" + (f" ({counted})" if counted else "")
-        lines = [f"{words(self.ending)} after {duration(self.seconds)}: {trials}"]
-        if self.ablation is not None:
-            lines.append(repr(self.ablation))
-        elif self.others:
-            lines += pareto_lines(self)
-        elif self.best_trial is not None:
-            trial = self.best_trial
-            where = place(trial.id, trial.value_step, failed=trial.state is TrialState.FAILED)
-            best = f"best {self.objective} {number(self.best_value)} {where}"
-            lines.append(f"{best}: {config_text(trial.config)}")
-        else:
-            lines.append("no trial has a value")
-        if failures := self.failures:
-            first = failures[0]
-            cause = first.failure.message if first.failure is not None else ""
-            lines.append(f"{len(failures)} failed, the first (trial {first.id}) with: {cause}")
-        if self.training is not None:
-            lines.append(told(self.training))
-        lines.append(f"files: {self.directory}")
-        return "\n".join(lines)
+        return summary(self)
 
     def _repr_html_(self) -> str:
         """The summary and the five best trials, or the Pareto set, for notebooks."""

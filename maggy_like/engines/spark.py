@@ -24,7 +24,7 @@ from maggy_like.rpc.endpoint import Endpoint, read_host, read_ports, read_reacha
 from maggy_like.rpc.ports import ANY_PORT
 from maggy_like.spark import elastic
 from maggy_like.spark.address import driver_endpoint
-from maggy_like.spark.connect import check_server
+from maggy_like.spark.connect import check_server, orphan_hint
 from maggy_like.spark.connect_slots import slots_of
 from maggy_like.spark.deployment import place_hints
 from maggy_like.spark.executors import Executors
@@ -220,6 +220,11 @@ class SparkEngine(HostEngine):
         if self._barrier is True:
             raise EngineError(elastic.HOSTING_REFUSED)
         elastic.check_speculation(self._slots)
+
+    def hosting_hints(self) -> list[str]:
+        if is_classic(self._session):
+            return ["this process is the Spark application itself, and the search ends with it"]
+        return [orphan_hint(self._session)]
 
     def max_failures(self) -> int:
         return int(self._slots.conf("spark.task.maxFailures", "4"))

@@ -23,6 +23,10 @@ class HostEngine(Engine):
             EngineError: They cannot.
         """
 
+    def hosting_hints(self) -> list[str]:
+        """What a client that means to go away should know."""
+        return []
+
     @abstractmethod
     def max_failures(self) -> int:
         """How often a task may fail."""
@@ -86,7 +90,7 @@ class Remainder(Engine):
         return slots - 1
 
     def hints(self, workers: int) -> list[str]:
-        return self._host.hints(workers + 1)
+        return [*self._host.hints(workers + 1), *self._host.hosting_hints()]
 
     def endpoint(self) -> Endpoint:
         raise NotImplementedError

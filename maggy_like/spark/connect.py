@@ -12,6 +12,12 @@ from maggy_like.errors import EngineError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+DETACHED = "spark.connect.execute.manager.detachedTimeout"
+"""How long a server goes on with a job that no client follows; a setting of its start."""
+
+SESSION_TIMEOUT = "spark.connect.session.manager.defaultSessionTimeout"
+"""How long it keeps a session of which no client has asked anything, and that session's jobs; -1 for ever."""
+
 DEFAULT_PORT = 15002
 """That of a Spark Connect server whose URL names none."""
 
@@ -145,3 +151,10 @@ def server_name(session: SparkSession) -> str:
     except EngineError:
         return "the Spark Connect server"
     return f"the Spark Connect server at {f'[{host}]' if ':' in host else host}:{port}"
+
+
+def orphan_hint(session: SparkSession) -> str:
+    """For how long a search whose driver is a task outlives its client."""
+    settings = (DETACHED, "5m"), (SESSION_TIMEOUT, "60m")
+    told = " and ".join(f"{key}={session.conf.get(key, default)}" for key, default in settings)
+    return f"this process may go away; the Spark Connect server ends the search some time after that: {told} there"

@@ -106,3 +106,36 @@ def test_others_watch_and_stop_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not go on any more"):
         watched.stop()
     assert watched.watch(progress=False).ending == "stopped"
+
+
+def test_either_kind_of_driver_goes_on_with_what_the_other_began(tmp_path: Path) -> None:
+    options = {"optimizer": "random", "name": "run", "max_budget": 9, "progress": False}
+    search(train, tmp_path, n_trials=2, optimizer="random")
+    here = lagom(train, SPACE, n_trials=3, directory=tmp_path, engine="local", workers=1, resume=True, **options)
+    created: list[Event] = []
+    last = search(train, tmp_path, n_trials=4, optimizer="random", resume=True, callbacks=[created.append])
+    assert [trial.config for trial in last.trials][:3] == [trial.config for trial in here.trials]
+    assert [event.trial for event in created if isinstance(event, TrialCreated)] == [3]
+
+
+def test_a_driver_that_fails_is_started_again(tmp_path: Path) -> None:
+    def begin(attempt: int) -> None:
+        if not attempt:
+            raise OSError("no space left on device")
+
+    result = search(train, tmp_path, engine=ThreadHost(begin=begin), workers_per_trial=2, n_trials=2)
+    assert (result.ending, len(result.trials)) == ("completed", 2)
+    note = Notes(str(tmp_path / "run")).driver()
+    assert note is not None
+    assert note.attempt == 1
+
+
+def test_tasks_that_do_not_see_the_folder_say_so(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+
+    def begin(attempt: int) -> None:
+        if (tmp_path / "here").exists():
+            (tmp_path / "here").rename(tmp_path / "elsewhere")  # as from another machine
+
+    with pytest.raises(EngineError, match=r"does not see the run's folder .*; pass directory=URL of a place that"):
+        search(train, tmp_path / "here", engine=ThreadHost(begin=begin))

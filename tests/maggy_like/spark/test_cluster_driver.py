@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
+
 TESTS = Path(__file__).parent.parent
 
 CLIENT = """
@@ -149,3 +151,48 @@ def test_a_client_that_nobody_reaches_goes_away_and_another_takes_its_place(
     result = run.watch(progress=False, callbacks=[stop])
     assert result.ending == "stopped"
     assert len(result.trials) >= 1
+
+
+KILLED = """
+import json, sys
+from urllib.parse import urlsplit
+import psutil
+from maggy_like import Float, lagom, spark_session
+from optimizers.events import AttemptEnded
+
+directory, ends, killed = sys.argv[1], [], []
+
+def train(x, reporter):
+    start = reporter.restore() or 0
+    for step in range(start + 1, reporter.budget + 1):
+        reporter.checkpoint(step)
+        reporter.report(quality=step - (x - 0.3) ** 2, step=step)
+
+def executor(port):
+    listening = (c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr.port == port)
+    process = psutil.Process(next(listening).pid)
+    while "java" not in process.name():
+        process = process.parent()
+    return process
+
+def kill(event):
+    ends.append(event) if isinstance(event, AttemptEnded) else None
+    if len(ends) == 2 and not killed:
+        killed.append(json.load(open(f"{directory}/killed/driver.json")))
+        executor(urlsplit(killed[0]["address"]).port).kill()
+
+if __name__ == "__main__":
+    spark = spark_session("local-cluster[2,1,1024]", conf={"spark.executor.memory": "1g"})
+    result = lagom(train, {"x": Float(0, 1)}, n_trials=6, max_budget=9, driver="cluster", directory=directory,
+                   name="killed", optimizer="random", progress="plain", callbacks=[kill])
+    last = json.load(open(f"{directory}/killed/driver.json"))
+    print("attempts:", killed[0]["attempt"], last["attempt"], last["is_over"])
+    print("ended:", result.ending, sorted((trial.step, trial.losses) for trial in result.trials))
+"""
+
+
+def test_a_search_outlives_the_executor_of_its_driver(run_script: RunScript, tmp_path: Path) -> None:
+    done = run_script(KILLED, tmp_path / "runs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "attempts: 0 1 True" in done.stdout
+    assert f"ended: completed {[(9, 0)] * 6}" in done.stdout
