@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 
@@ -9,7 +10,7 @@ import cloudpickle
 
 from maggy_like.display.base import LogLine
 from maggy_like.engines.base import Engine, EngineRun
-from maggy_like.errors import ConfigError, EngineError, JournalError, MaggyError
+from maggy_like.errors import ConfigError, EngineError, JournalError
 from maggy_like.hosted.driver import Plan
 from maggy_like.hosted.engine import HostEngine, Remainder
 from maggy_like.hosted.faults import restored
@@ -146,9 +147,12 @@ class _Client:
             time.sleep(POLL)
         if reason is None:
             self._await_job()
+        reason = self.run.poll() or ""
+        if self.run.stopped_by and not self._wanted:
+            self.watcher.lines.append(LogLine(None, f"stopped from outside: {self.run.stopped_by}"))
         self.watcher.look(now=True)
         self.watcher.finish()
-        return self._outcome(self.run.poll() or "")
+        return self._outcome(reason)
 
     def _await_job(self) -> None:
         """The run has ended, and its job is about to."""
@@ -196,14 +200,13 @@ class _Client:
 
     def _record(self, ending: str, seconds: float) -> None:
         """Say in the journal how the run ended, where its driver could not."""
-        try:
-            journal = Journal(place_of(self._job.settings.journal), self._run_id)
-        except MaggyError:  # another driver goes on with it
-            return
-        try:
-            journal.read()
-            journal.note(RunStatus(ending, time.time(), seconds))
-        except JournalError:
-            return
-        finally:
-            journal.close()
+        place = place_of(self._job.settings.journal)
+        with contextlib.suppress(JournalError, OSError):  # another driver goes on with it, or its place does not serve
+            if ending == "error" and place.is_held():
+                return  # it may be this client alone that was cut off
+            journal = Journal(place, self._run_id)
+            try:
+                journal.read()
+                journal.note(RunStatus(ending, time.time(), seconds))
+            finally:
+                journal.close()

@@ -54,7 +54,7 @@ if __name__ == "__main__":
             print("there is no route")
     events = []
     result = search(train, "whole", workers=1, callbacks=[events.append], train_best=3)
-    print("ended:", result.ending, len(result.trials), len(events) > 0, result.training.value)
+    print("ended:", result.ending, len(result.trials), len(events) > 0, result.training.trial.step)
     print("read:", load_run(sys.argv[2] + "/whole").ending)
     search(last, "orphan", workers=1, optimizer="random", callbacks=[lambda event: print("event", flush=True)])
 """
