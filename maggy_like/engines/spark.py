@@ -21,7 +21,7 @@ from maggy_like.hosted.engine import HostEngine
 from maggy_like.hosted.keys import Keys
 from maggy_like.places import RunPlaces
 from maggy_like.rpc.endpoint import Endpoint, read_host, read_ports, read_reachable
-from maggy_like.rpc.ports import ANY_PORT
+from maggy_like.rpc.ports import ANY_PORT, PortRange
 from maggy_like.spark import elastic
 from maggy_like.spark.address import driver_endpoint
 from maggy_like.spark.connect import check_server, orphan_hint
@@ -219,7 +219,13 @@ class SparkEngine(HostEngine):
     def check_hosting(self) -> None:
         if self._barrier is True:
             raise EngineError(elastic.HOSTING_REFUSED)
+        for name, value in (("host", self._host), ("bind", self._bind)):
+            if value:
+                raise EngineError(elastic.ADDRESS_REFUSED.format(name, value))
         elastic.check_speculation(self._slots)
+
+    def driver_ports(self) -> PortRange:
+        return self._ports
 
     def hosting_hints(self) -> list[str]:
         if is_classic(self._session):

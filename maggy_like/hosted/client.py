@@ -76,7 +76,7 @@ def carry_out_hosted(job: Job) -> Outcome:
         journal.close()
     server = new_key_pair()
     keys = [Keys.make(host.max_failures()) for _ in range(size)]
-    plan = _pickled(Plan(settings, size, server, tuple(pairs.public for pairs in keys), host.name))
+    plan = _pickled(Plan(settings, size, server, tuple(pairs.public for pairs in keys), host.name, host.driver_ports()))
     task = worker_task(job, run_id, "", server[0])
     client = _Client(job, run_id, notes, follower, started)
     client.watcher.lines += [

@@ -19,6 +19,7 @@ from maggy_like.hosted.faults import described, unseen
 from maggy_like.hosted.lines import PostedLines
 from maggy_like.hosted.notes import DriverNote, Notes
 from maggy_like.job import Job, Outcome, Site, carry_out
+from maggy_like.rpc.ports import PortRange
 from maggy_like.rpc.server import Server
 from maggy_like.worker.task import KeyPair, WorkerTask
 
@@ -39,6 +40,7 @@ class Plan:
         server: The server's key pair.
         public: The public keys of each worker's incarnations, by place.
         engine: Name of the engine.
+        ports: Of which the server takes one.
     """
 
     settings: Settings
@@ -46,6 +48,7 @@ class Plan:
     server: KeyPair
     public: tuple[tuple[bytes, ...], ...]
     engine: str
+    ports: PortRange
 
 
 def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
@@ -132,7 +135,7 @@ class _Hosting:
                 time.sleep(STOP_LOOK)
 
     def _open_server(self) -> Server:
-        server = Server(self._host, keys=self._plan.server)
+        server = Server(self._host, keys=self._plan.server, ports=self._plan.ports)
         for index, keys in enumerate(self._plan.public):
             for epoch, public in enumerate(keys):
                 server.expect(WorkerId(index, epoch), public)

@@ -9,6 +9,7 @@ from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import EngineError
 from maggy_like.hosted.keys import Keys
 from maggy_like.rpc.endpoint import Endpoint
+from maggy_like.rpc.ports import ANY_PORT, PortRange
 from maggy_like.worker.task import Isolation, KeyPair, WorkerTask
 
 
@@ -22,6 +23,10 @@ class HostEngine(Engine):
         Raises:
             EngineError: They cannot.
         """
+
+    def driver_ports(self) -> PortRange:
+        """The ports of which the driver takes one."""
+        return ANY_PORT
 
     def hosting_hints(self) -> list[str]:
         """What a client that means to go away should know."""

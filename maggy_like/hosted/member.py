@@ -66,7 +66,7 @@ def serve(
             return
         address = note.address
         context = WorkerContext(index, epoch, place.host, pair, place.accelerators)
-        if serve_once(msgspec.structs.replace(task, address=address), context, notes):
+        if serve_once(msgspec.structs.replace(task, address=address, ipv6="[" in address), context, notes):
             return
     raise EngineError(f"worker {index} has lost its driver too often")
 

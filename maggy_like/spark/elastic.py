@@ -26,6 +26,11 @@ HOSTING_REFUSED = (
     "together; leave barrier out, or use driver='client'"
 )
 
+ADDRESS_REFUSED = (
+    "{}={!r} is an address of this process's machine, and with driver='cluster' that of an executor listens; leave it "
+    "out (port= holds there too)"
+)
+
 SPECULATION_REFUSED = (
     "Spark would start second copies of workers: spark.speculation=true with "
     "spark.speculation.task.duration.threshold={}; start the session without the threshold, or pass "
