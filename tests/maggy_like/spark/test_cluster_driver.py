@@ -27,7 +27,7 @@ RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 TESTS = Path(__file__).parent.parent
 
 CLIENT = """
-import socket, sys
+import socket, sys, time
 from maggy_like import Float, lagom, load_run, spark_session
 
 def train(x, reporter):
@@ -39,10 +39,11 @@ def last(x, reporter):
     while True:
         step += 1
         reporter.report(quality=x, step=step)
+        time.sleep(0.05)
 
 def search(function, name, **options):
-    return lagom(function, {"x": Float(0, 1)}, max_budget=9, driver="cluster", directory=sys.argv[2], name=name,
-                 **{"n_trials": 4, "progress": "plain", **options})
+    return lagom(function, {"x": Float(0, 1)}, driver="cluster", directory=sys.argv[2], name=name,
+                 **{"n_trials": 4, "max_budget": 9, "progress": "plain", **options})
 
 if __name__ == "__main__":
     spark = spark_session(sys.argv[1])
@@ -56,7 +57,7 @@ if __name__ == "__main__":
     result = search(train, "whole", workers=1, callbacks=[events.append], train_best=3)
     print("ended:", result.ending, len(result.trials), len(events) > 0, result.training.trial.step)
     print("read:", load_run(sys.argv[2] + "/whole").ending)
-    search(last, "orphan", workers=1, optimizer="random", callbacks=[lambda event: print("event", flush=True)])
+    search(last, "orphan", workers=1, optimizer="random", max_budget=10**9, callbacks=[lambda event: print("event", flush=True)])
 """
 
 
