@@ -57,7 +57,8 @@ if __name__ == "__main__":
     result = search(train, "whole", workers=1, callbacks=[events.append], train_best=3)
     print("ended:", result.ending, len(result.trials), len(events) > 0, result.training.trial.step)
     print("read:", load_run(sys.argv[2] + "/whole").ending)
-    search(last, "orphan", workers=1, optimizer="random", max_budget=10**9, callbacks=[lambda event: print("event", flush=True)])
+    told = [lambda event: print("event", flush=True)]
+    search(last, "orphan", workers=1, optimizer="random", max_budget=10**9, callbacks=told)
 """
 
 
