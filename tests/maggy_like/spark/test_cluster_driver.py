@@ -29,6 +29,7 @@ TESTS = Path(__file__).parent.parent
 CLIENT = """
 import socket, sys, time
 from maggy_like import Float, lagom, load_run, spark_session
+from maggy_like.errors import EngineError
 
 def train(x, reporter):
     for step in range(1, reporter.budget + 1):
@@ -53,6 +54,10 @@ if __name__ == "__main__":
             print("there is a route")
         except OSError:
             print("there is no route")
+    try:
+        search(train, "large", workers=2)
+    except EngineError as error:
+        print("refused:", error)
     events = []
     result = search(train, "whole", workers=1, callbacks=[events.append], train_best=3)
     print("ended:", result.ending, len(result.trials), len(events) > 0, result.training.trial.step)
@@ -137,6 +142,7 @@ def test_a_client_that_nobody_reaches_goes_away_and_another_takes_its_place(
             break
     told = "".join(lines)
     assert "there is no route" in told
+    assert "refused: workers=2 and the driver need 3 slots, and engine='spark' has 2; pass workers=1 or fewer" in told
     assert "ended: completed 4 True 3" in told
     assert "read: completed" in told
     os.killpg(process.pid, signal.SIGKILL)  # as a laptop that is closed: the search goes on without it
