@@ -74,18 +74,18 @@ class SparkEngine(HostEngine):
             resolve a name, so it need not resolve here.
         bind: The name or address of this machine at which the search listens. By default ``host``, if that is this
             machine's own, and else ``spark.driver.bindAddress``, or ``spark.driver.host``. Behind NAT, in a container
-            or a Kubernetes pod it differs from ``host``. ``"0.0.0.0"`` (``"::"``) listens at all.
+            or a Kubernetes pod it differs from ``host``. ``"0.0.0.0"`` (``"::"``) listens at all addresses.
         port: The port at which it listens, or a range of which the first free one is taken: ``20000``,
             ``"20000-20100"`` or ``(20000, 20100)``. By default a free one.
         rank_ports: The ports, one or a range, at which rank 0 of workers that train together opens torch's store. Those
             of gloo and NCCL are the operating system's choice alone (``net.ipv4.ip_local_port_range``).
         reserve: How many slots of the session the search leaves to other jobs.
 
-    With ``driver="cluster"`` the driver is at its task's address, at any free port; ``host``, ``bind`` and ``port`` are
-    those of a driver in this process.
+    With ``driver="cluster"`` the driver listens at its executor's address: ``port`` holds there too; ``host`` and
+    ``bind``, which are addresses of this machine, are refused.
 
     Raises:
-        ConfigError: ``barrier`` is none of the three, a host or a port is none, or ``reserve`` no number of slots.
+        ConfigError: A value is of the wrong form; the message says which.
         EngineError: There is no session.
 
     Example:

@@ -53,7 +53,9 @@ def read_reachable(name: str, value: object) -> str:
     """
     host = read_host(name, value)
     if is_address(host) and ipaddress.ip_address(host).is_unspecified:
-        raise ConfigError(f"{name}={value!r} is no address that workers can connect to; bind={value!r} listens at all")
+        raise ConfigError(
+            f"{name}={value!r} is no address that workers can connect to; bind={value!r} listens at all addresses"
+        )
     return host
 
 

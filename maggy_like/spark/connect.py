@@ -52,8 +52,8 @@ def server_endpoint(session: SparkSession) -> tuple[str, int]:
         host = port = None
     if not host:
         raise EngineError(
-            f"the {type(builder).__name__} of this Spark Connect session does not tell its server's address, towards "
-            "which the workers' way to this machine lies; pass engine=SparkEngine(host=...) with that of this machine"
+            f"the {type(builder).__name__} of this Spark Connect session does not tell its server's address, so nobody "
+            "knows at which address workers reach this machine; pass it: engine=SparkEngine(host=...)"
         )
     return host, port or DEFAULT_PORT
 
@@ -157,4 +157,4 @@ def orphan_hint(session: SparkSession) -> str:
     """For how long a search whose driver is a task outlives its client."""
     settings = (DETACHED, "5m"), (SESSION_TIMEOUT, "60m")
     told = " and ".join(f"{key}={session.conf.get(key, default)}" for key, default in settings)
-    return f"this process may go away; the Spark Connect server ends the search some time after that: {told} there"
+    return f"this process may go away; the Spark Connect server ends the search some time after that (it has {told})"

@@ -27,7 +27,7 @@ HOSTING_REFUSED = (
 )
 
 ADDRESS_REFUSED = (
-    "{}={!r} is an address of this process's machine, and with driver='cluster' that of an executor listens; leave it "
+    "{}={!r} is an address of this machine, and with driver='cluster' the driver listens at its executor's; leave it "
     "out (port= holds there too)"
 )
 

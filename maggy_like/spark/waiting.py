@@ -20,7 +20,7 @@ MAX_JOBS = 3
 
 UNREACHED = (
     "check that the workers' machines reach this port of the driver (a firewall, another network, a wrong "
-    "spark.driver.host); SparkEngine(host=..., port=...) names others, driver='cluster' needs none"
+    "spark.driver.host); SparkEngine(host=..., port=...) sets both; with driver='cluster' workers need not reach it"
 )
 
 _NO_CALL_SITE = " at NativeMethodAccessorImpl.java:0"  # Spark's word for a call from Python
