@@ -14,6 +14,7 @@ import msgspec
 from maggy_like.errors import EngineError
 from maggy_like.hosted.keys import Keys
 from maggy_like.spark.connect import address_towards
+from maggy_like.spark.entry import entry
 from maggy_like.spark.job import SparkRun
 from maggy_like.worker.task import WorkerContext, WorkerTask
 
@@ -57,7 +58,7 @@ class HostedRun(SparkRun):
         each = self._session.range(0, size, 1, size)
         rows = each.join(broadcast(self._session.createDataFrame(table)), "id")
         towards = str(self._session.conf.get("spark.driver.host", "") or "")
-        member = hosted_member(self._task, size - 1, self._journal, towards)
+        member = entry(hosted_member(self._task, size - 1, self._journal, towards))
         return rows.mapInArrow(member, "worker bigint", profile=self._profile)
 
 
