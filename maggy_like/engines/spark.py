@@ -49,7 +49,7 @@ class SparkEngine(HostEngine):
     """Runs the gang in tasks of a Spark session.
 
     With ``barrier=True`` all workers are one barrier stage: they start together. Whatever ends one of them ends them
-    all, so one fault costs every running trial an attempt. Without enough slots for the whole gang nothing runs.
+    all, so one fault cuts off every running trial. Without enough slots for the whole gang nothing runs.
 
     With ``barrier=False`` each worker is a job of its own. They start one by one, and can train together all the
     same, since they meet through the driver. A fault costs that worker alone, and those that train with it their
