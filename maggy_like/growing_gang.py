@@ -47,6 +47,8 @@ class GrowingGang(Gang):
             driver.post(StopRequested("error", EngineError(message)))
 
     def _unusable(self, run: EngineRun, *, was_ready: bool, driver: Driver) -> str:
+        for index in run.indexes:  # what fails at one place alone is launched less and less often
+            self._futile[index] = 0 if was_ready else self._futile[index] + 1
         if was_ready or live_workers(driver) or len(driver.ready) > self._were_ready:
             self._in_row, self._were_ready = 0, len(driver.ready)
             return ""

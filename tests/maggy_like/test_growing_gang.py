@@ -140,6 +140,19 @@ def test_a_node_on_which_nothing_runs_ends_no_search_that_others_run(monkeypatch
     assert not any(isinstance(event, StopRequested) for event in scene.posted)
 
 
+def test_a_place_that_fails_again_and_again_beside_others_that_run_is_launched_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch, slots=2)
+    scene.come(0)
+    scene.cluster.launched[1].ended = "no such module"
+    for _ in range(600):  # a minute
+        scene.attend(0.1)
+        for run in scene.cluster.launched[50:]:
+            run.ended = "no such module"
+    assert 3 <= len(scene.cluster.launched) - 50 <= 20
+
+
 def test_a_cluster_that_grants_nothing_is_waited_for_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, slots=0)
     scene.attend(GROWTH_PATIENCE - 1)
