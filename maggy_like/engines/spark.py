@@ -143,7 +143,7 @@ class SparkEngine(HostEngine):
         return None if most is None else max(1, most - self._reserve)
 
     def attend(self, runs: Sequence[EngineRun]) -> None:
-        if not self._has_barrier and is_classic(self._session) and not self._slots.is_local:
+        if self._tells_of_executors:
             self._executors.attend(run for run in runs if isinstance(run, SparkRun) and run.has_come)
 
     def slots(self) -> int | None:
@@ -210,7 +210,13 @@ class SparkEngine(HostEngine):
         return list(runs)
 
     def waits_for(self, workers: int, came: int) -> str:
-        return self._diagnosis.why(self._tags, self._address, self.slots(), workers, came)
+        slots = self.slots() if is_classic(self._session) else None  # a Connect server would be asked for nothing
+        return self._diagnosis.why(self._tags, self._address, slots, workers, came)
+
+    @cached_property
+    def _tells_of_executors(self) -> bool:
+        """Whether each worker has an executor that can be asked about; known before the JVM may be gone."""
+        return not self._has_barrier and is_classic(self._session) and not self._slots.is_local
 
     @cached_property
     def _has_barrier(self) -> bool:

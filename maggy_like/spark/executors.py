@@ -73,7 +73,8 @@ class Executors:
             context = self._session.sparkContext._jsc.sc()
             present = set(context.schedulerBackend().getExecutorIds().mkString(" ").split())
             for run in runs:
-                self._look(context, run, present)
+                with contextlib.suppress(Exception):  # what is not known of one keeps nobody from looking at the others
+                    self._look(context, run, present)
         self._due = time.monotonic() + LOOK_INTERVAL
 
     def _look(self, context: Any, run: SparkRun, present: set[str]) -> None:

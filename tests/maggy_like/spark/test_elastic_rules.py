@@ -58,3 +58,13 @@ def test_speculation_of_single_tasks_is_refused_where_there_is_no_barrier() -> N
 def test_a_barrier_is_one_of_three(wrong: Any) -> None:
     with pytest.raises(ConfigError, match=f"barrier must be 'auto', True or False, got {wrong!r}"):
         engine_on(YARN, barrier=wrong)
+
+
+def test_a_gang_is_attended_without_a_question_to_a_jvm_that_may_be_gone() -> None:
+    conf = dict(YARN)
+    engine = engine_on(conf)
+    engine.attend([])
+    asked: list[str] = []
+    engine._session.conf.get = lambda key, default=None: asked.append(key)  # type: ignore[method-assign, assignment]
+    engine.attend([])
+    assert asked == []

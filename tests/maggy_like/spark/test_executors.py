@@ -89,6 +89,17 @@ def test_a_decommissioned_executor_is_about_to_leave(later: Any) -> None:
     assert run.poll() is None
 
 
+def test_a_run_of_which_spark_knows_nothing_yet_keeps_nobody_from_looking_at_the_others() -> None:
+    jvm = Jvm()
+    unknown, run = of_a_run(jvm), of_a_run(jvm)
+    unknown.tag = "maggy-2"
+    known = jvm.statusTracker().getJobIdsForTag
+    jvm._tracker.getJobIdsForTag = lambda tag: known(tag) if tag == run.tag else 1 / 0
+    jvm.decommissioned.add("1")
+    Executors(jvm.session()).attend([unknown, run])
+    assert (unknown.leaving, run.leaving) == ("", LEAVING)
+
+
 @pytest.mark.parametrize(("error", "with_node"), [(MACHINE_GONE, True), (BROUGHT_DOWN, False)])
 def test_an_executor_that_is_gone_ends_its_run_once_spark_says_why(later: Any, error: str, with_node: bool) -> None:
     jvm = Jvm()
