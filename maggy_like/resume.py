@@ -11,6 +11,7 @@ from maggy_like.config import Settings
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.experiment import StateMachine
 from maggy_like.folders import local_path, probe, url_of
+from maggy_like.hosted.notes import Notes
 from maggy_like.journal import (
     FORMAT_VERSION,
     RUNNING,
@@ -62,6 +63,7 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
         told: list[str] = []
         if settings.resume:
             told = _replay(journal, _header(settings), experiment)
+            Notes(settings.journal).clear(run_id)
             _check_training(settings, experiment.study.trials)
             _mark(settings, run_id, folder)
         else:

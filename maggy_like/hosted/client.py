@@ -17,7 +17,7 @@ from maggy_like.hosted.faults import restored
 from maggy_like.hosted.follow import Follower
 from maggy_like.hosted.keys import Keys
 from maggy_like.hosted.lines import LinesReader
-from maggy_like.hosted.notes import DriverNote, Notes, StopNote
+from maggy_like.hosted.notes import DriverNote, Notes, StopNote, Wish
 from maggy_like.hosted.watching import Watcher
 from maggy_like.interrupts import interrupts_to
 from maggy_like.job import Job, Outcome, check_reach, first_snapshot, new_machine, worker_task
@@ -69,7 +69,7 @@ def carry_out_hosted(job: Job) -> Outcome:
     journal, told = open_journal(settings, new_machine(settings, size, grows=True), run_id)
     try:
         notes = Notes(settings.journal)
-        notes.clear()
+        notes.clear(run_id)
         follower = Follower(place_of(settings.journal))
         follower.look()  # callbacks hear of what is new
     finally:
@@ -120,8 +120,8 @@ class _Client:
         self._notes = notes
         self._follower = follower
         self._started = started
-        self._wanted = ""  # the ending that somebody here wants
-        self._asked = self._hurried = False
+        self._wanted: Wish | None = None  # the ending that somebody here wants
+        self._asked = self._hurried = self._gave_up = False
         base = first_snapshot(job.settings)
         self.watcher = Watcher(follower, base, time.time(), job.display, job.callbacks, LinesReader(notes))
 
@@ -137,22 +137,29 @@ class _Client:
     def until_done(self) -> Outcome:
         """Follow the run to its end."""
         self.watcher.begin()
+        try:
+            reason = self._await_end()
+        finally:
+            self.watcher.finish()
+        return self._outcome(reason)
+
+    def _await_end(self) -> str:
+        """Show the run until its job has ended; why that did, if not with the run."""
         waiting = f"still waiting for engine={self._job.engine.name!r} to start the driver"
-        while (reason := self.run.poll()) is None and self._follower.ended is None:
+        while (reason := self.run.poll()) is None and not (self._follower.ended or self._gave_up):
             self.watcher.look()
             if waiting and time.monotonic() - self._started > JOIN_PATIENCE and self._driver() is None:
                 self.watcher.lines.append(LogLine(None, waiting))
                 waiting = ""
             self._heed()
             time.sleep(POLL)
-        if reason is None:
+        if reason is None and not self._gave_up:
             self._await_job()
         reason = self.run.poll() or ""
         if self.run.stopped_by and not self._wanted:
             self.watcher.lines.append(LogLine(None, f"stopped from outside: {self.run.stopped_by}"))
         self.watcher.look(now=True)
-        self.watcher.finish()
-        return self._outcome(reason)
+        return reason
 
     def _await_job(self) -> None:
         """The run has ended, and its job is about to."""
@@ -173,7 +180,10 @@ class _Client:
                 self._hurried = True
         if self._hurried or (self._asked and self._driver() is None):
             self.run.cancel()
-            self.run.wait(CANCEL_PATIENCE)
+            if not self.run.wait(CANCEL_PATIENCE) and self._hurried:
+                self._gave_up = True
+                told = f"its job has not ended within {CANCEL_PATIENCE:g} s after it was cancelled, and may go on"
+                self.watcher.lines.append(LogLine(None, told))
 
     def _driver(self) -> DriverNote | None:
         """Where the driver is, once it has said so."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from fsspec.core import url_to_fs
 
 T = TypeVar("T")
+
+Wish = Literal["stopped", "interrupted"]
+"""How a run may end that a client ends."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -49,7 +52,7 @@ class StopNote(msgspec.Struct, frozen=True):
     """A client's wish that a run ends; ``reason`` is its ending then."""
 
     run: str
-    reason: str
+    reason: Wish
 
 
 class LineNote(msgspec.Struct, frozen=True, array_like=True):
@@ -101,7 +104,7 @@ class Notes:
         """Ask the driver to end the run."""
         self._fs.pipe_file(self._stop, msgspec.json.encode(note))
 
-    def stop_wanted(self, run: str) -> str | None:
+    def stop_wanted(self, run: str) -> Wish | None:
         """The ending that somebody wants for this call of ``lagom``, if anybody does."""
         note = self._read(self._stop, StopNote)
         return note.reason if note is not None and note.run == run else None
@@ -114,11 +117,18 @@ class Notes:
         """The driver's newest lines, if it has any."""
         return self._read(self._lines, LinesNote)
 
-    def clear(self) -> None:
-        """Remove what the last call of ``lagom`` has left."""
-        for path in (self._driver, self._stop, self._lines):
-            with contextlib.suppress(FileNotFoundError):
-                self._fs.rm_file(path)
+    def clear(self, run: str) -> None:
+        """Remove what calls of ``lagom`` before this one have left: nobody is to follow or stop one of those."""
+        kinds: dict[str, type[DriverNote | StopNote | LinesNote]] = {
+            self._driver: DriverNote,
+            self._stop: StopNote,
+            self._lines: LinesNote,
+        }
+        for path, kind in kinds.items():
+            with contextlib.suppress(Exception):  # of whatever file system it is: the run does not depend on it
+                note = self._read(path, kind)
+                if note is not None and note.run != run:
+                    self._fs.rm_file(path)
 
     def _read(self, path: str, kind: type[T]) -> T | None:
         """An object; None if it is not there, or is being written just now."""

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from thread_host import ThreadHost
+from thread_host import ThreadHost, ThreadRun
 
 from maggy_like import Experiment, Float, lagom, load_run
 from maggy_like.errors import ConfigError, EngineError, TrialsFailedError, UserError
-from maggy_like.hosted.notes import Notes
+from maggy_like.hosted.client import _Client
+from maggy_like.hosted.notes import Notes, StopNote
 from optimizers.events import AttemptEnded, Event, TrialCreated
 
 
@@ -112,6 +113,7 @@ def test_either_kind_of_driver_goes_on_with_what_the_other_began(tmp_path: Path)
     options = {"optimizer": "random", "name": "run", "max_budget": 9, "progress": False}
     search(train, tmp_path, n_trials=2, optimizer="random")
     here = lagom(train, SPACE, n_trials=3, directory=tmp_path, engine="local", workers=1, resume=True, **options)
+    assert Notes(str(tmp_path / "run")).driver() is None  # nobody is to follow or stop the driver that was
     created: list[Event] = []
     last = search(train, tmp_path, n_trials=4, optimizer="random", resume=True, callbacks=[created.append])
     assert [trial.config for trial in last.trials][:3] == [trial.config for trial in here.trials]
@@ -128,6 +130,29 @@ def test_a_driver_that_fails_is_started_again(tmp_path: Path) -> None:
     note = Notes(str(tmp_path / "run")).driver()
     assert note is not None
     assert note.attempt == 1
+
+
+def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maggy_like.hosted.client.CANCEL_PATIENCE", 0.1)
+    monkeypatch.setattr(ThreadRun, "cancel", lambda run: None)  # as where the server of a Connect session is gone
+    monkeypatch.setattr(ThreadRun, "wait", lambda run, timeout: False)
+    unheard: list[StopNote] = []
+    monkeypatch.setattr(Notes, "ask_to_stop", lambda notes, note: unheard.append(note))
+    clients: list[_Client] = []
+
+    def hurry(event: Event) -> None:
+        for count in (1, 2):
+            clients[0].interrupted(count)
+
+    begin = _Client.until_done
+    monkeypatch.setattr(_Client, "until_done", lambda client: clients.append(client) or begin(client))  # type: ignore[func-returns-value]
+    host = ThreadHost()
+    result = search(last, tmp_path, engine=host, callbacks=[hurry], max_budget=10**9, optimizer="random")
+    assert result.ending == "interrupted"
+    monkeypatch.undo()
+    Notes(str(tmp_path / "run")).ask_to_stop(unheard[0])
+    assert host.run is not None
+    assert host.run.wait(60)
 
 
 def test_tasks_that_do_not_see_the_folder_say_so(tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ def test_notes_are_of_one_call(url: str) -> None:
     assert notes.stop_wanted("another") is None
     assert notes.has_folder()
     assert not Notes(f"{url}-elsewhere").has_folder()
-    notes.clear()
+    notes.clear("call")
+    assert notes.stop_wanted("call") == "interrupted"
+    notes.clear("another")
     assert notes.driver() is None
 
 
@@ -156,3 +158,8 @@ def test_errors_keep_their_class_and_notes() -> None:
     assert isinstance(restored(described(StoreError("full"))), StoreError)
     foreign = restored(described(ZeroDivisionError("division by zero")))
     assert (type(foreign), str(foreign)) == (EngineError, "ZeroDivisionError: division by zero")
+
+
+def test_what_stands_in_a_note_is_an_ending_of_ours_or_nothing(tmp_path: Path) -> None:
+    (tmp_path / "stop.json").write_text('{"run": "now", "reason": "completed"}')
+    assert Notes(str(tmp_path)).stop_wanted("now") is None
