@@ -178,7 +178,7 @@ class _Client:
             except Exception as error:  # of whatever file system it is
                 self.watcher.lines.append(LogLine(None, f"the driver cannot be asked to stop: {error!r}"))
                 self._hurried = True
-        if self._hurried or (self._asked and self._driver() is None):
+        if self._hurried or (self._asked and not self._may_have_begun()):
             self.run.cancel()
             if not self.run.wait(CANCEL_PATIENCE) and self._hurried:
                 self._gave_up = True
@@ -192,6 +192,14 @@ class _Client:
         except Exception:  # of whatever file system it is
             return None
         return note if note is not None and note.run == self._run_id else None
+
+    def _may_have_begun(self) -> bool:
+        """Whether the driver has begun, as far as is known: where the file system does not serve, nothing is."""
+        try:
+            note = self._notes.driver()
+        except Exception:  # of whatever file system it is
+            return True
+        return note is not None and note.run == self._run_id
 
     def _outcome(self, reason: str) -> Outcome:
         seconds = time.monotonic() - self._started

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,6 +131,22 @@ def test_a_driver_that_fails_is_started_again(tmp_path: Path) -> None:
     note = Notes(str(tmp_path / "run")).driver()
     assert note is not None
     assert note.attempt == 1
+
+
+def test_a_store_that_does_not_serve_just_now_is_no_reason_to_cancel_a_driver_that_was_asked_to_stop() -> None:
+    def refuse() -> None:
+        raise OSError("slow down")
+
+    cancelled: list[bool] = []
+    client = _Client.__new__(_Client)
+    client._wanted, client._asked, client._hurried, client._run_id = "interrupted", True, False, "now"
+    client.run = SimpleNamespace(cancel=lambda: cancelled.append(True), wait=lambda _: True)  # type: ignore[assignment]
+    client._notes = SimpleNamespace(driver=refuse)  # type: ignore[assignment]
+    client._heed()
+    assert not cancelled
+    client._notes = SimpleNamespace(driver=lambda: None)  # type: ignore[assignment]
+    client._heed()
+    assert cancelled
 
 
 def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
