@@ -92,7 +92,7 @@ def test_a_result_can_be_trained_later(search: Any, tmp_path: Path) -> None:
     assert again.trial == training.trial  # it was over
     with pytest.raises(UserError, match=r"run 'search-train-.*' was started with 5 steps of .*, not 6 of"):
         result.train(workers=2, budget=6, name=training.directory.name, resume=True, progress=False)
-    with pytest.raises(UserError, match=r"pass name=training.directory.name"):
+    with pytest.raises(UserError, match=r"pass name=training\.name"):
         result.train(resume=True, progress=False)
     with pytest.raises(UserError, match="there is a run named 'search' in"):
         result.train(name="search", progress=False)
