@@ -228,7 +228,7 @@ class SparkEngine(HostEngine):
         for name, value in (("host", self._host), ("bind", self._bind)):
             if value:
                 raise EngineError(elastic.ADDRESS_REFUSED.format(name, value))
-        elastic.check_speculation(self._slots)
+        elastic.check_hosted_speculation(self._slots)
 
     def driver_ports(self) -> PortRange:
         return self._ports

@@ -37,6 +37,11 @@ SPECULATION_REFUSED = (
     "engine=SparkEngine(barrier=True)"
 )
 
+HOSTING_SPECULATION_REFUSED = (
+    "driver='cluster' runs the driver and its workers as tasks of one job, and with spark.speculation=true Spark would "
+    "start second copies of them; start the session with spark.speculation=false, or use driver='client'"
+)
+
 
 def is_elastic(slots: Slots) -> bool:
     """Whether Spark asks for executors and gives them back by itself, as its own rule says."""
@@ -52,6 +57,16 @@ def check_speculation(slots: Slots) -> None:
     threshold = slots.conf("spark.speculation.task.duration.threshold", "")
     if threshold and _is_true(slots, "spark.speculation"):
         raise EngineError(SPECULATION_REFUSED.format(threshold))
+
+
+def check_hosted_speculation(slots: Slots) -> None:
+    """See to it that Spark starts no second copies of the tasks of a job that has the driver in it.
+
+    Raises:
+        EngineError: It would.
+    """
+    if _is_true(slots, "spark.speculation"):
+        raise EngineError(HOSTING_SPECULATION_REFUSED)
 
 
 def check_room(slots: Slots, workers: int, reserve: int) -> None:

@@ -54,6 +54,12 @@ def test_speculation_of_single_tasks_is_refused_where_there_is_no_barrier() -> N
     engine_on({**speculative, "spark.dynamicAllocation.enabled": "false"}).check_gang("")
 
 
+def test_speculation_is_refused_where_the_driver_is_a_task_beside_its_workers() -> None:
+    engine_on(YARN).check_hosting()
+    with pytest.raises(EngineError, match=r"second copies of them; start the session with spark.speculation=false, or"):
+        engine_on({**YARN, "spark.speculation": "true"}).check_hosting()
+
+
 @pytest.mark.parametrize("wrong", ["yes", 1, None])
 def test_a_barrier_is_one_of_three(wrong: Any) -> None:
     with pytest.raises(ConfigError, match=f"barrier must be 'auto', True or False, got {wrong!r}"):
