@@ -60,8 +60,8 @@ class SparkEngine(HostEngine):
     ``barrier=False`` says that their workers may come one by one.
 
     Slots that another job of the session holds are waited for. After ten seconds the search says which job that is, and
-    after an hour without any worker it ends with an error; Ctrl-C ends it at any time. A worker that cannot reach this
-    machine says so.
+    after an hour without any worker it ends with an error; where executors come and go, after ten minutes with fewer
+    than a trial needs. Ctrl-C ends it at any time. A worker that cannot reach this machine says so.
 
     On two busy cores a trial ran again 0.2 s after its own process was killed and 0.6 s after the fork server
     was, either way; after the Python worker 2.8 s with a barrier and 1.9 s without, and after its executor 12 to
