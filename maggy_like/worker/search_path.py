@@ -41,9 +41,9 @@ def worker_path(
         exists: Whether there is such a folder or archive.
 
     Example:
-        >>> worker_path(["/work/deps.zip", "/w/lib/python3.11"], ["/home/me", "/d/lib/python3.11"], PYTHON,
+        >>> worker_path(["/app/deps.zip", "/w/lib/python3.11"], ["/home/me", "/d/lib/python3.11"], PYTHON,
         ...             exists=lambda path: True)
-        ('/work/deps.zip', '/home/me', '/w/lib/python3.11')
+        ('/app/deps.zip', '/home/me', '/w/lib/python3.11')
     """
     # Spark gives relative entries, and a trial may change its working folder.
     mine = list(dict.fromkeys(os.path.abspath(entry) if entry else "" for entry in own))

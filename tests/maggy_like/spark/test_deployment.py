@@ -60,7 +60,7 @@ def test_a_disk_of_the_driver_s_own_is_told_of() -> None:
         "the driver runs in the cluster (spark.submit.deployMode=cluster), and directory='/app/maggy_runs' is on its "
         "own disk, which goes with it; pass directory=URL of a place that stays, such as 's3://bucket/runs'"
     )
-    for lost in ("/work/runs/first", "/odd/first", "/shared/hidden/first", "/sharedness/first"):
+    for lost in ("/local/runs/first", "/odd/first", "/shared/hidden/first", "/sharedness/first"):
         assert hints(lost)
     assert "journal='/app/journals' is on" in hints("s3://b/first", journal="/app/journals/first")[0]
     assert hints("/app/first", journal="s3://b/first")
