@@ -162,7 +162,7 @@ def test_a_client_that_nobody_reaches_goes_away_and_another_takes_its_place(
 
 
 KILLED = """
-import json, sys
+import json, os, sys, time
 from urllib.parse import urlsplit
 import psutil
 from maggy_like import Float, lagom, spark_session
@@ -171,6 +171,8 @@ from optimizers.events import AttemptEnded
 directory, ends, killed = sys.argv[1], [], []
 
 def train(x, reporter):
+    while reporter.trial > 1 and not os.path.exists(f"{directory}/is_killed"):  # the search must not end before
+        time.sleep(0.05)
     start = reporter.restore() or 0
     for step in range(start + 1, reporter.budget + 1):
         reporter.checkpoint(step)
@@ -188,6 +190,7 @@ def kill(event):
     if len(ends) == 2 and not killed:
         killed.append(json.load(open(f"{directory}/killed/driver.json")))
         executor(urlsplit(killed[0]["address"]).port).kill()
+        open(f"{directory}/is_killed", "w").close()
 
 if __name__ == "__main__":
     spark = spark_session("local-cluster[2,1,1024]", conf={"spark.executor.memory": "1g"})
