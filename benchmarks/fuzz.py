@@ -27,8 +27,8 @@ from multiprocessing.synchronize import Event
 import zmq
 
 from benchmarks.common import parser, publish
-from maggy_like.experiment.inputs import WorkerId
-from maggy_like.messages import (
+from maggy_like.driver.state_machine.inputs import WorkerId
+from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Beat,
     Decided,
@@ -40,11 +40,11 @@ from maggy_like.messages import (
     ToDriver,
     encode,
 )
+from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.link import new_session
 from maggy_like.rpc.security import secure_client
 from maggy_like.rpc.server import Server
-from maggy_like.worker.task import KeyPair
 
 HONEST = 2
 PLACES = 100

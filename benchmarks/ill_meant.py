@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 import msgspec
 from msgspec import inspect
 
-from maggy_like.messages import Beat, ToDriver
+from maggy_like.protocol.messages import Beat, ToDriver
 
 MESSAGES: tuple[type[msgspec.Struct], ...] = get_args(ToDriver)
 """Whatever a worker may send."""

@@ -40,7 +40,9 @@ class Gang:
     def fork_servers(self) -> list[psutil.Process]:
         """One of each worker."""
         return [
-            process for process in self.all() if _runs(process, "maggy_like.worker.forkserver") and _is_leader(process)
+            process
+            for process in self.all()
+            if _runs(process, "maggy_like.worker.agent.fork_server") and _is_leader(process)
         ]
 
     def agents(self) -> list[psutil.Process]:
@@ -66,7 +68,7 @@ def _runs(process: psutil.Process, what: str) -> bool:
 def _is_leader(process: psutil.Process) -> bool:
     """A fork server and not one of its children, whose command line is the same."""
     parent = _parent(process)
-    return parent is not None and not _runs(parent, "maggy_like.worker.forkserver")
+    return parent is not None and not _runs(parent, "maggy_like.worker.agent.fork_server")
 
 
 def _parent(process: psutil.Process) -> psutil.Process | None:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from maggy_like import Float, Integer, Reporter, StandaloneCluster, lagom, spark_session
-from optimizers.events import AttemptStarted, Event
+from optimizers.core.events import AttemptStarted, Event
 
 SPACE = {
     "lr": Float(1e-3, 1e-1, log=True),

@@ -14,48 +14,48 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from maggy_like.ablation import AblationStudy, Variant
-    from maggy_like.api import lagom
+    from maggy_like.api.lagom import lagom
+    from maggy_like.api.run import run
+    from maggy_like.driver.failure_policy import FailurePolicy
+    from maggy_like.driver.run_handle import Experiment
+    from maggy_like.driver.simulate import simulate
     from maggy_like.engines.inline import InlineEngine
     from maggy_like.engines.local import LocalEngine
-    from maggy_like.engines.spark import SparkEngine
-    from maggy_like.experiment.simulate import simulate
-    from maggy_like.failures import FailurePolicy
-    from maggy_like.handle import Experiment
-    from maggy_like.result import Result
-    from maggy_like.runs import load_run
+    from maggy_like.results.result import Result
+    from maggy_like.results.runs import load_run
+    from maggy_like.results.training import Training
     from maggy_like.spark import ConnectServer, StandaloneCluster, spark_session
-    from maggy_like.trained import Training
-    from maggy_like.training import run
-    from maggy_like.worker.reporter import Reporter
-    from optimizers.domains import Choice, Constant, Float, Integer, Ordinal
-    from optimizers.space import SearchSpace
-    from optimizers.space import SearchSpace as Searchspace
+    from maggy_like.spark.engine.engine import SparkEngine
+    from maggy_like.worker.child.reporter import Reporter
+    from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
+    from optimizers.space.search_space import SearchSpace
+    from optimizers.space.search_space import SearchSpace as Searchspace
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AblationStudy": "maggy_like.ablation",
-    "Choice": "optimizers.domains",
+    "Choice": "optimizers.space.domains",
     "ConnectServer": "maggy_like.spark",
-    "Constant": "optimizers.domains",
-    "Experiment": "maggy_like.handle",
-    "FailurePolicy": "maggy_like.failures",
-    "Float": "optimizers.domains",
+    "Constant": "optimizers.space.domains",
+    "Experiment": "maggy_like.driver.run_handle",
+    "FailurePolicy": "maggy_like.driver.failure_policy",
+    "Float": "optimizers.space.domains",
     "InlineEngine": "maggy_like.engines.inline",
-    "Integer": "optimizers.domains",
+    "Integer": "optimizers.space.domains",
     "LocalEngine": "maggy_like.engines.local",
-    "Ordinal": "optimizers.domains",
-    "Reporter": "maggy_like.worker.reporter",
-    "Result": "maggy_like.result",
-    "SearchSpace": "optimizers.space",
-    "SparkEngine": "maggy_like.engines.spark",
+    "Ordinal": "optimizers.space.domains",
+    "Reporter": "maggy_like.worker.child.reporter",
+    "Result": "maggy_like.results.result",
+    "SearchSpace": "optimizers.space.search_space",
+    "SparkEngine": "maggy_like.spark.engine.engine",
     "StandaloneCluster": "maggy_like.spark",
-    "Training": "maggy_like.trained",
+    "Training": "maggy_like.results.training",
     "Variant": "maggy_like.ablation",
-    "lagom": "maggy_like.api",
-    "load_run": "maggy_like.runs",
-    "run": "maggy_like.training",
-    "simulate": "maggy_like.experiment.simulate",
+    "lagom": "maggy_like.api.lagom",
+    "load_run": "maggy_like.results.runs",
+    "run": "maggy_like.api.run",
+    "simulate": "maggy_like.driver.simulate",
     "spark_session": "maggy_like.spark",
 }
 
@@ -89,7 +89,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "Searchspace":  # the first Maggy's spelling
-        return importlib.import_module("optimizers.space").SearchSpace
+        return importlib.import_module("optimizers.space.search_space").SearchSpace
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'maggy_like' has no attribute {name!r}")

@@ -6,9 +6,7 @@ them imports them at its first ask.
 
 from __future__ import annotations
 
-from optimizers.adapters import TPE, OptunaSampler
-from optimizers.asha import ASHA
-from optimizers.base import (
+from optimizers.core.base import (
     WAIT,
     Answer,
     Decision,
@@ -22,19 +20,21 @@ from optimizers.base import (
     Proposal,
     Scheduler,
 )
-from optimizers.bayesian import BayesianSearch
-from optimizers.domains import Choice, Constant, Domain, Float, Integer, Ordinal
+from optimizers.core.study import Study
+from optimizers.core.trial import Config, Trial, TrialState
 from optimizers.errors import MaggyError, OptimizerError, SearchSpaceError, UserError
-from optimizers.grid import Grid
-from optimizers.population import PBT
-from optimizers.quasi_random import Sobol
-from optimizers.random_search import RandomSearch
 from optimizers.registry import make_optimizer, register
-from optimizers.skopt_search import SkoptSearch
-from optimizers.space import SearchSpace
-from optimizers.stopping import MedianRule, Patience, Threshold
-from optimizers.study import Study
-from optimizers.trial import Config, Trial, TrialState
+from optimizers.samplers.adapters import TPE, OptunaSampler
+from optimizers.samplers.bayesian import BayesianSearch
+from optimizers.samplers.grid import Grid
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.skopt_search import SkoptSearch
+from optimizers.samplers.sobol import Sobol
+from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.population import PBT
+from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
+from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal
+from optimizers.space.search_space import SearchSpace
 
 __all__ = [
     "ASHA",

@@ -7,18 +7,18 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from optimizers.adapters import TPE
-from optimizers.base import Optimizer
-from optimizers.bayesian import BayesianSearch
+from optimizers.checks.near_names import did_you_mean
+from optimizers.core.base import Optimizer
 from optimizers.errors import OptimizerError
-from optimizers.grid import Grid
-from optimizers.model_asha import ModelASHA
-from optimizers.multi_fidelity import bohb, hyperband, mobster
-from optimizers.names import did_you_mean
-from optimizers.population import PBT
-from optimizers.quasi_random import Sobol
-from optimizers.random_search import RandomSearch
-from optimizers.skopt_search import SkoptSearch
+from optimizers.samplers.adapters import TPE
+from optimizers.samplers.bayesian import BayesianSearch
+from optimizers.samplers.grid import Grid
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.skopt_search import SkoptSearch
+from optimizers.samplers.sobol import Sobol
+from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.multi_fidelity import bohb, hyperband, mobster
+from optimizers.schedulers.population import PBT
 
 Factory = Callable[..., Optimizer]
 

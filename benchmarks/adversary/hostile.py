@@ -29,7 +29,7 @@ import zmq
 from benchmarks.ill_meant import Liar
 from maggy_like import Float, LocalEngine, Reporter, Result, lagom
 from maggy_like.engines.base import EngineRun
-from maggy_like.messages import (
+from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Assign,
     Beat,
@@ -42,13 +42,13 @@ from maggy_like.messages import (
     Shutdown,
     encode,
 )
+from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.link import bare_frame, new_session
 from maggy_like.rpc.refusals import MAX_STRIKES
 from maggy_like.rpc.security import secure_client
-from maggy_like.worker.task import KeyPair, WorkerTask
-from optimizers.events import AttemptStarted, Event
-from optimizers.trial import TrialState
+from optimizers.core.events import AttemptStarted, Event
+from optimizers.core.trial import TrialState
 
 PLACES = 3
 HOSTILE = PLACES - 1

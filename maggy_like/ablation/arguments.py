@@ -8,7 +8,7 @@ from typing import Any
 
 from maggy_like.ablation.tables import columns_of
 from maggy_like.errors import ConfigError
-from optimizers.names import did_you_mean
+from optimizers.checks.near_names import did_you_mean
 
 
 def read_factory(model: object) -> Callable[..., Any] | None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from maggy_like.errors import ConfigError
-from maggy_like.worker.invoke import INJECTED as ALWAYS_INJECTED
-from optimizers.names import did_you_mean
-from optimizers.repeats import SEED
+from maggy_like.train_function.invoke import INJECTED as ALWAYS_INJECTED
+from optimizers.checks.near_names import did_you_mean
+from optimizers.comparisons.repeats import SEED
 
 FROM_DATA = ("features", "n_features")
 """Parameters that a variant fills if the study has data."""

@@ -12,7 +12,7 @@ from maggy_like.ablation.components import Component, Modules, Setting, WantedMo
 from maggy_like.ablation.values import same_value
 from maggy_like.ablation.variant import Variant
 from maggy_like.errors import ConfigError
-from optimizers.names import did_you_mean
+from optimizers.checks.near_names import did_you_mean
 
 if TYPE_CHECKING:
     from maggy_like.ablation.study import AblationStudy

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.errors import ConfigError
-from optimizers.names import did_you_mean
+from optimizers.checks.near_names import did_you_mean
 
 if TYPE_CHECKING:
     from maggy_like.ablation.variant import Variant

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal
 from maggy_like.ablation import checks
 from maggy_like.ablation.variant import Variant
 from maggy_like.errors import ConfigError
-from optimizers.base import Optimizer
-from optimizers.paired_tests import Contrast
-from optimizers.repeats import AdaptiveRepeats, Repeats, repeats_space
-from optimizers.space import SearchSpace
-from optimizers.trial import Config
+from optimizers.comparisons.paired_tests import Contrast
+from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats, repeats_space
+from optimizers.core.base import Optimizer
+from optimizers.core.trial import Config
+from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
     from maggy_like.ablation.study import AblationStudy

@@ -18,12 +18,12 @@ from maggy_like.ablation.calls import (
 from maggy_like.ablation.components import Setting
 from maggy_like.ablation.values import same_value
 from maggy_like.errors import ConfigError, TrainFunctionError
-from maggy_like.inspection import name_of
-from maggy_like.worker.invoke import INJECTED as ALWAYS_INJECTED
+from maggy_like.train_function.inspection import name_of
+from maggy_like.train_function.invoke import INJECTED as ALWAYS_INJECTED
+from optimizers.checks.near_names import did_you_mean
+from optimizers.comparisons.repeats import SEED
 from optimizers.errors import SearchSpaceError
-from optimizers.names import did_you_mean
-from optimizers.repeats import SEED
-from optimizers.scalars import read_scalar
+from optimizers.space.scalars import read_scalar
 
 if TYPE_CHECKING:
     from maggy_like.ablation.study import AblationStudy

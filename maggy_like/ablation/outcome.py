@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from maggy_like.ablation import forest, text
 from maggy_like.ablation.design import Design, Effect
-from optimizers.paired_tests import Finding, compare, is_usable
-from optimizers.repeats import SEED, VARIANT
-from optimizers.sequential_tests import SequentialTests
-from optimizers.trial import Trial, TrialState
+from optimizers.comparisons.paired_tests import Finding, compare, is_usable
+from optimizers.comparisons.repeats import SEED, VARIANT
+from optimizers.comparisons.sequential_tests import SequentialTests
+from optimizers.core.trial import Trial, TrialState
 
 if TYPE_CHECKING:
     import pandas
@@ -75,8 +75,9 @@ class Ablation:
     """The answer of an ablation study: a line for each comparison. It can be pickled, less the models' factory.
 
     Differences are paired by seed. With a fixed number of repeats, they are tested by paired t-tests
-    (:func:`optimizers.paired_tests.compare`); with ``bound``, by the sequential tests that gave the repeats
-    (:class:`optimizers.sequential_tests.SequentialTests`). Both correct for the number of comparisons by Holm.
+    (:func:`optimizers.comparisons.paired_tests.compare`); with ``bound``, by the sequential tests that gave the repeats
+    (:class:`optimizers.comparisons.sequential_tests.SequentialTests`). Both correct for the number of comparisons by
+    Holm.
 
     Args:
         design: What was tried.
@@ -129,7 +130,7 @@ class Ablation:
 
         Args:
             seeds: How many seeds there are; trials of later ones are left out: they are the searches of a tuned
-                study (:class:`optimizers.tuned_repeats.TunedRepeats`).
+                study (:class:`optimizers.comparisons.tuned_repeats.TunedRepeats`).
         """
         runs = [
             Run(

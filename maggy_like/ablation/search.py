@@ -15,13 +15,13 @@ from maggy_like.ablation.outcome import Ablation
 from maggy_like.ablation.sending import check_sendable
 from maggy_like.ablation.study import AblationStudy
 from maggy_like.errors import ConfigError, TrainFunctionError
-from maggy_like.inspection import modules_of, pickle_train_fn
-from maggy_like.worker.invoke import HasBudget, arguments_for
-from optimizers.base import Optimizer
-from optimizers.repeats import SEED, VARIANT
-from optimizers.space import SearchSpace
-from optimizers.trial import Trial
-from optimizers.tuned_repeats import TunedRepeats, tuned_space
+from maggy_like.train_function.inspection import modules_of, pickle_train_fn
+from maggy_like.train_function.invoke import HasBudget, arguments_for
+from optimizers.comparisons.repeats import SEED, VARIANT
+from optimizers.comparisons.tuned_repeats import TunedRepeats, tuned_space
+from optimizers.core.base import Optimizer
+from optimizers.core.trial import Trial
+from optimizers.space.search_space import SearchSpace
 
 TUNED = 8
 """Configurations that ``tune=True`` tries for each variant."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from maggy_like.inspection import pickle_named
+from maggy_like.train_function.inspection import pickle_named
 
 if TYPE_CHECKING:
     from maggy_like.ablation.study import AblationStudy

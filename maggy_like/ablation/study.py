@@ -21,7 +21,7 @@ from maggy_like.ablation.design import DESIGNS, Design, DesignName, make_design,
 from maggy_like.ablation.function import taken
 from maggy_like.ablation.variant import Variant
 from maggy_like.errors import ConfigError
-from optimizers.names import did_you_mean
+from optimizers.checks.near_names import did_you_mean
 
 
 class AblationStudy:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from maggy_like.errors import ConfigError
-from optimizers.names import did_you_mean
+from optimizers.checks.near_names import did_you_mean
 
 
 def columns_of(table: Any) -> tuple[str, ...]:

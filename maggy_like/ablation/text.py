@@ -12,7 +12,7 @@ from maggy_like.display.text import clean, number
 
 if TYPE_CHECKING:
     from maggy_like.ablation.outcome import Ablation, Row
-    from optimizers.paired_tests import Finding
+    from optimizers.comparisons.paired_tests import Finding
 
 WIDTH = 100
 """Columns of a terminal that the table keeps to."""

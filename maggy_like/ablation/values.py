@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from optimizers.scalars import plain, same
+from optimizers.space.scalars import plain, same
 
 
 def same_value(a: object, b: object) -> bool:

@@ -11,7 +11,7 @@ from maggy_like.ablation.calls import NO_MODEL, call
 from maggy_like.ablation.components import Custom, Features, Modules, Setting
 from maggy_like.ablation.tables import without
 from maggy_like.errors import ConfigError
-from optimizers.names import did_you_mean
+from optimizers.checks.near_names import did_you_mean
 
 
 @dataclass(frozen=True)

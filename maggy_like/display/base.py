@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from optimizers.trial import Config, TrialState
+from optimizers.core.trial import Config, TrialState
 
 
 @dataclass(frozen=True, slots=True)

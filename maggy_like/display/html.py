@@ -8,7 +8,7 @@ from html import escape
 
 from maggy_like.display import text
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
-from optimizers.trial import TrialState
+from optimizers.core.trial import TrialState
 
 SPARK_SIZE = (180.0, 36.0)
 

@@ -16,7 +16,7 @@ from maggy_like.display import text
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
 from maggy_like.display.live import LiveLines
 from maggy_like.display.plain import PlainDisplay
-from optimizers.trial import TrialState
+from optimizers.core.trial import TrialState
 
 REDRAW_SECONDS = 0.2
 STATE_STYLES = {

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
-from optimizers.trial import Config, TrialState
+from optimizers.core.trial import Config, TrialState
 
 LINE_LIMIT = 400
 """Characters shown of one log line; the trial's log file has the rest."""

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from maggy_like.errors import EngineError
-from maggy_like.places import RunPlaces
+from maggy_like.protocol.task import Isolation, KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.rpc.ports import PortRange
-from maggy_like.worker.task import Isolation, KeyPair, WorkerTask
+from maggy_like.storage.run_paths import RunPlaces
 
 
 class EngineStopped(EngineError):

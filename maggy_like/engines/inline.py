@@ -8,10 +8,10 @@ import threading
 from collections.abc import Sequence
 
 from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.protocol.task import Isolation, KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
-from maggy_like.worker.agent import Agent
-from maggy_like.worker.children import InlineNursery
-from maggy_like.worker.task import Isolation, KeyPair, WorkerContext, WorkerTask
+from maggy_like.worker.agent.agent import Agent
+from maggy_like.worker.agent.children import InlineNursery
 
 
 class InlineRun(EngineRun):

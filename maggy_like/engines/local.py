@@ -15,9 +15,9 @@ from typing import BinaryIO, cast
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.engines.cores import usable_cores
 from maggy_like.errors import ConfigError
+from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.launch import Launch, write_launch
-from maggy_like.worker.task import KeyPair, WorkerContext, WorkerTask
 
 KILL_PATIENCE = 10.0
 """Seconds that a process which was killed is waited for."""

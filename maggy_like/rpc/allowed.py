@@ -5,9 +5,9 @@ from __future__ import annotations
 import zmq
 from zmq.utils import z85
 
-from maggy_like.experiment.inputs import WorkerId
+from maggy_like.driver.state_machine.inputs import WorkerId
+from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc.security import new_key_pair
-from maggy_like.worker.task import KeyPair
 
 
 class AllowList:

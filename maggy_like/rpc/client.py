@@ -9,11 +9,11 @@ import time
 import msgspec
 import zmq
 
-from maggy_like.messages import Beat, Hello, Refused, ToDriver, ToWorker, Welcome, decode_to_worker, encode
+from maggy_like.protocol.messages import Beat, Hello, Refused, ToDriver, ToWorker, Welcome, decode_to_worker, encode
+from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc.limits import WINDOW, limit_client
 from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, read_header
 from maggy_like.rpc.security import secure_client
-from maggy_like.worker.task import KeyPair
 
 CLOSE_PATIENCE = 1.0
 """Seconds that the last words get to arrive."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zmq
 
-from maggy_like.worker.task import KeyPair
+from maggy_like.protocol.task import KeyPair
 
 ZAP_DOMAIN = b"maggy_like"
 

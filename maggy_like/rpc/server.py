@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import msgspec
 import zmq
 
+from maggy_like.driver.state_machine.inputs import WorkerId
 from maggy_like.errors import ConfigError
-from maggy_like.experiment.inputs import WorkerId
-from maggy_like.messages import (
+from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Beat,
     Goodbye,
@@ -27,18 +27,18 @@ from maggy_like.messages import (
     encode,
     foreign_hello,
 )
+from maggy_like.protocol.task import KeyPair
+from maggy_like.protocol.versions import foreign_protocol, misfit, own_versions
 from maggy_like.rpc.allowed import AllowList
 from maggy_like.rpc.backlog import Backlog
-from maggy_like.rpc.door import Door
 from maggy_like.rpc.endpoint import own_address
+from maggy_like.rpc.handshakes import Door
 from maggy_like.rpc.limits import MAX_BACKLOG, MAX_FRAME, limit_server
 from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, read_header
 from maggy_like.rpc.listen import listen
 from maggy_like.rpc.ports import ANY_PORT, PortRange, bracketed
 from maggy_like.rpc.refusals import Refusals, Unfit
 from maggy_like.rpc.security import new_key_pair, secure_server
-from maggy_like.versions import foreign_protocol, misfit, own_versions
-from maggy_like.worker.task import KeyPair
 
 FETCH = 300
 """Frames that are fetched at once, at most; a message is two."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 
-from maggy_like.worker.agent import Agent
+from maggy_like.processes.lifeline import die_with_parent
+from maggy_like.worker.agent.agent import Agent
 from maggy_like.worker.launch import read_launch
-from maggy_like.worker.lifeline import die_with_parent
 
 
 def main() -> None:

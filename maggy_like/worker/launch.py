@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from maggy_like.worker.task import WorkerContext, WorkerTask
+from maggy_like.protocol.task import WorkerContext, WorkerTask
 
 _LENGTH = struct.Struct("!I")
 

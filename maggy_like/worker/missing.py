@@ -9,8 +9,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from maggy_like.worker.search_path import is_installation
-from maggy_like.worker.task import DriverPlace
+from maggy_like.protocol.task import DriverPlace
+from maggy_like.worker.agent.search_path import is_installation
 
 MAX_SHOWN = 6
 """Folders of a search path that are named, beside those of installed packages."""

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimizers.asha import ASHA
-from optimizers.base import Grant, History, Optimizer, Problem, Scheduler
-from optimizers.domains import Float
-from optimizers.population import PBT
-from optimizers.random_search import RandomSearch
+from optimizers.core.base import Grant, History, Optimizer, Problem, Scheduler
+from optimizers.core.trial import Config
 from optimizers.registry import make_optimizer, names
-from optimizers.space import SearchSpace
-from optimizers.stopping import MedianRule, Patience, Threshold
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.population import PBT
+from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
+from optimizers.space.domains import Float
+from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES, check_optimizer
-from optimizers.trial import Config
 
 # Few enough results before the model that the suite's short searches reach it: 3 also where only some are finite.
 # A model of scikit-optimize costs a tenth of a second, so there it comes last.

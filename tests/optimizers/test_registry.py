@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from optimizers import registry
-from optimizers.asha import ASHA
-from optimizers.base import History, Optimizer
+from optimizers.core.base import History, Optimizer
+from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
-from optimizers.grid import Grid
-from optimizers.random_search import RandomSearch
 from optimizers.registry import make_optimizer, names, register
-from optimizers.trial import Config
+from optimizers.samplers.grid import Grid
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.schedulers.asha import ASHA
 
 
 class Fixed(Optimizer):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
-from optimizers.trial import Failure, Trial, TrialState
+from optimizers.core.trial import Failure, Trial, TrialState
 
 SEEDS = 6
 

@@ -14,8 +14,8 @@ from torch import nn
 from maggy_like.ablation import AblationStudy
 from maggy_like.ablation.search import AblatedFunction, AblationSearch, plan_ablation
 from maggy_like.errors import ConfigError
-from optimizers.domains import Float
-from optimizers.space import SearchSpace
+from optimizers.space.domains import Float
+from optimizers.space.search_space import SearchSpace
 
 FRESH = """
 import sys

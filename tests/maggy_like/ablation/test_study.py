@@ -12,7 +12,7 @@ from torch import nn
 
 from maggy_like.ablation import AblationStudy, Variant
 from maggy_like.errors import ConfigError, TrainFunctionError, UserError
-from optimizers.repeats import AdaptiveRepeats, Repeats
+from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats
 
 SAMPLE = torch.zeros(2, 4)
 

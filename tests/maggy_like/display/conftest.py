@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from maggy_like.display import Snapshot, WorkerLine
-from optimizers.trial import TrialState
+from optimizers.core.trial import TrialState
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from maggy_like.display import LogLine, Snapshot
 from maggy_like.display.plain import PlainDisplay
-from optimizers.trial import TrialState
+from optimizers.core.trial import TrialState
 
 Snap = Callable[..., Snapshot]
 Out = pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from maggy_like.display import LogLine, Snapshot, WorkerLine
 from maggy_like.display.terminal import TerminalDisplay
-from optimizers.trial import TrialState
+from optimizers.core.trial import TrialState
 
 Snap = Callable[..., Snapshot]
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maggy_like.display import LogLine, Snapshot, WorkerLine, html, text
 from maggy_like.display.base import TrainingLine
-from optimizers.trial import TrialState
+from optimizers.core.trial import TrialState
 
 Snap = Callable[..., Snapshot]
 

@@ -12,7 +12,7 @@ from maggy_like.display import Snapshot, html, text
 from maggy_like.display.base import LogLine, TrainingLine
 from maggy_like.display.plain import PlainDisplay
 from maggy_like.display.terminal import TerminalDisplay
-from optimizers.trial import TrialState
+from optimizers.core.trial import TrialState
 
 Snap = Callable[..., Snapshot]
 RUNNING = TrainingLine(TrialState.RUNNING, workers=2, step=5, budget=20, value=0.97, seconds=10.0)

@@ -8,7 +8,7 @@ import pytest
 from maggy_like import LocalEngine
 from maggy_like.engines.base import EngineRun
 from maggy_like.errors import ConfigError
-from maggy_like.worker.task import WorkerTask
+from maggy_like.protocol.task import WorkerTask
 
 
 @pytest.mark.parametrize(("fraction", "workers"), [(1, 2), (0.5, 4), (0.3, 6), (1 / 3, 6), (0.125, 16)])

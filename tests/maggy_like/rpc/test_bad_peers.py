@@ -18,13 +18,13 @@ import zmq
 from msgspec.structs import replace
 from wire import EchoServer, Peer, echo_server, hello, peer, wait_for
 
-from maggy_like.messages import Beat, Decided, Ready, Reported, encode
-from maggy_like.rpc import door
+from maggy_like.protocol.messages import Beat, Decided, Ready, Reported, encode
+from maggy_like.protocol.task import KeyPair
+from maggy_like.rpc import handshakes as door
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.link import Link, bare_frame, new_session
 from maggy_like.rpc.refusals import MAX_ANSWERS, MAX_STRIKES
 from maggy_like.rpc.security import new_key_pair, secure_client
-from maggy_like.worker.task import KeyPair
 
 pytestmark = pytest.mark.e2e
 
@@ -257,7 +257,7 @@ def test_a_worker_takes_its_connection_back_from_who_took_it(echo: EchoServer) -
 FLOOD_AND_HANG_UP = """
 import time
 import zmq
-from maggy_like.experiment.inputs import WorkerId
+from maggy_like.driver.state_machine.inputs import WorkerId
 from maggy_like.rpc.security import secure_client
 from maggy_like.rpc.server import Server
 

@@ -11,7 +11,7 @@ import time
 import pytest
 from wire import echo_server, peer, proxy
 
-from maggy_like.messages import Hello, Refused
+from maggy_like.protocol.messages import Hello, Refused
 
 pytestmark = pytest.mark.e2e
 

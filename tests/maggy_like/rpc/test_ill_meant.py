@@ -19,9 +19,9 @@ from benchmarks.ill_meant import Liar
 from maggy_like.display import html, text
 from maggy_like.display.base import Snapshot
 from maggy_like.display.terminal import TerminalDisplay
-from maggy_like.driver import Driver
-from maggy_like.experiment.inputs import Tick, WorkerId
-from maggy_like.messages import (
+from maggy_like.driver.loop import Driver
+from maggy_like.driver.state_machine.inputs import Tick, WorkerId
+from maggy_like.protocol.messages import (
     Broken,
     Decided,
     Finished,
@@ -33,14 +33,14 @@ from maggy_like.messages import (
     encode,
 )
 from maggy_like.rpc.server import Received
-from optimizers.asha import ASHA
-from optimizers.base import Optimizer
-from optimizers.events import AttemptEnded, Measured, from_json, to_json
-from optimizers.population import PBT
-from optimizers.random_search import RandomSearch
-from optimizers.stopping import MedianRule
-from optimizers.study import Study
-from optimizers.trial import Curve, TrialState
+from optimizers.core.base import Optimizer
+from optimizers.core.events import AttemptEnded, Measured, from_json, to_json
+from optimizers.core.study import Study
+from optimizers.core.trial import Curve, TrialState
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.population import PBT
+from optimizers.schedulers.stopping import MedianRule
 
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "random": RandomSearch,

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from maggy_like.errors import WorkerError
+from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.rpc import reach
 from maggy_like.rpc.reach import why_unreachable
 from maggy_like.rpc.security import new_key_pair
-from maggy_like.worker import first_contact
-from maggy_like.worker.agent import Agent
-from maggy_like.worker.children import InlineNursery
-from maggy_like.worker.first_contact import FirstContact
-from maggy_like.worker.task import WorkerContext, WorkerTask
+from maggy_like.worker.agent import first_contact
+from maggy_like.worker.agent.agent import Agent
+from maggy_like.worker.agent.children import InlineNursery
+from maggy_like.worker.agent.first_contact import FirstContact
 
 CONTEXT = WorkerContext(3, 0, "node7", new_key_pair())
 

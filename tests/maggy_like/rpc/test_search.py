@@ -14,7 +14,7 @@ from wire import Proxy
 from maggy_like import Float, Reporter, lagom
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.server import Server
-from optimizers.events import AttemptEnded, Event, Measured
+from optimizers.core.events import AttemptEnded, Event, Measured
 
 pytestmark = pytest.mark.e2e
 
@@ -39,7 +39,7 @@ def test_a_search_over_connections_that_break_loses_and_repeats_nothing(
             paths.append(Proxy(int(self.address.rpartition(":")[2])))
             self.address = paths[0].address
 
-    monkeypatch.setattr("maggy_like.job.Server", BehindProxy)
+    monkeypatch.setattr("maggy_like.driver.runner.Server", BehindProxy)
     over = threading.Event()
     gate = Gate(tmp_path / "gate")
     resets = 0

@@ -9,9 +9,9 @@ import pytest
 from wire import hello
 
 from maggy_like import __version__
+from maggy_like.driver.state_machine.inputs import WorkerId
 from maggy_like.errors import ConfigError
-from maggy_like.experiment.inputs import WorkerId
-from maggy_like.messages import (
+from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Assign,
     Beat,
@@ -25,14 +25,14 @@ from maggy_like.messages import (
     ToWorker,
     encode,
 )
-from maggy_like.rpc import door
+from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
+from maggy_like.protocol.versions import own_versions
+from maggy_like.rpc import handshakes as door
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.refusals import Unfit
 from maggy_like.rpc.security import new_key_pair
 from maggy_like.rpc.server import Received, Server
-from maggy_like.versions import own_versions
-from maggy_like.worker.task import KeyPair, WorkerContext, WorkerTask
 
 WORKER = WorkerId(3, 0)
 

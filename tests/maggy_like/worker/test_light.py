@@ -7,7 +7,7 @@ import sys
 
 
 def test_the_agent_loads_neither_numpy_nor_pyspark_nor_torch() -> None:
-    code = "import sys, maggy_like.worker.agent; print(*sys.modules)"
+    code = "import sys, maggy_like.worker.agent.agent; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "maggy_like.worker.agent" in loaded
-    assert not {"numpy", "pyspark", "torch", "scipy", "pandas", "optimizers.base"} & set(loaded)
+    assert "maggy_like.worker.agent.agent" in loaded
+    assert not {"numpy", "pyspark", "torch", "scipy", "pandas", "optimizers.core.base"} & set(loaded)

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from maggy_like.versions import PYTHON
+from maggy_like.protocol.task import DriverPlace
+from maggy_like.protocol.versions import PYTHON
 from maggy_like.worker import missing
 from maggy_like.worker.missing import advice_on, shown_path
-from maggy_like.worker.task import DriverPlace
 
 DRIVER = DriverPlace("far", "/d/bin/python", PYTHON, "/home/me", {"mine": "/home/me/mine.py", "pack": "/home/me/pack"})
 

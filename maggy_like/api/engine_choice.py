@@ -1,0 +1,42 @@
+"""Which engine a run gets."""
+
+from __future__ import annotations
+
+import sys
+
+from maggy_like.engines.base import Engine
+from maggy_like.engines.inline import InlineEngine
+from maggy_like.engines.local import LocalEngine
+from maggy_like.errors import ConfigError, EngineError
+from optimizers.checks.near_names import did_you_mean
+
+ENGINES = ("auto", "local", "spark", "inline")
+
+
+def choose_engine(engine: str | Engine) -> Engine:
+    """The engine that was asked for.
+
+    Raises:
+        ConfigError: There is none of that name.
+        EngineError: It cannot be used here.
+    """
+    if isinstance(engine, Engine):
+        return engine
+    if engine not in ENGINES:
+        near = did_you_mean(engine, ENGINES) if isinstance(engine, str) else ""
+        raise ConfigError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {engine!r}{near}")
+    if engine == "inline":
+        return InlineEngine()
+    if engine == "spark" or (engine == "auto" and "pyspark" in sys.modules):
+        from maggy_like.spark.engine.engine import SparkEngine
+        from maggy_like.spark.kinds import is_in_task
+        from maggy_like.spark.session import active_session
+
+        if engine == "spark" or active_session() is not None:
+            return SparkEngine()
+        if is_in_task():
+            raise EngineError(
+                "engine='auto' cannot search inside a Spark task: its processes would share the one slot of that task, "
+                "unseen by Spark; call it on the Spark driver, or pass engine='local' to run it in this task"
+            )
+    return LocalEngine()

@@ -1,0 +1,179 @@
+"""What a new run takes from earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from maggy_like.api.sequences import listed
+from maggy_like.errors import ConfigError
+from maggy_like.results.result import Result
+from maggy_like.results.runs import find_run, replay
+from maggy_like.storage.journal import Contents, Earlier, RunHeader, from_records, place_of, read_journal, reading
+from optimizers.core.base import Grant, History, Observation, Optimizer, Problem, Scheduler
+from optimizers.core.direction import Direction
+from optimizers.core.objectives import read_directions
+from optimizers.core.study import Study
+from optimizers.core.trial import Config, TrialState
+from optimizers.errors import SearchSpaceError
+from optimizers.schedulers.rungs import rung_levels
+from optimizers.space.domains import Constant
+from optimizers.space.search_space import SearchSpace
+
+_ETA = 3  # of the steps at which the curves of earlier trials are looked at
+
+
+def gather(
+    warm_start: Sequence[Result | str | Path],
+    space: SearchSpace,
+    metrics: Sequence[str],
+    directions: tuple[Direction | None, ...],
+) -> tuple[Earlier, str, tuple[Direction | None, ...]]:
+    """What earlier runs observed, as far as it is of use in a new one.
+
+    Of each trial, what it was worth is taken, and its results at steps of 1, 3, 9, ... of a full training
+    (``max_budget`` divided by powers of 3), so that what was stopped can be compared with what was not. Its
+    configuration must be one of the new space: parameters that this lacks are dropped, and its constants stand,
+    since they say what is trained (a data set, say) rather than what is searched.
+
+    Args:
+        warm_start: Results of earlier runs, or their folders; these may be URLs.
+        space: The new run's.
+        metrics: The new run's, if they are known.
+        directions: The new run's; None where it is not known yet.
+
+    Returns:
+        The observations, and a line for people that says of how many trials they are.
+
+    Raises:
+        ConfigError: A run is none, had other metrics or directions, or has nothing of use.
+        JournalError: A run's journal is damaged.
+    """
+    earlier, told = [], []
+    for run in listed("warm_start", warm_start, "runs"):
+        name, contents = _read(run)
+        study = replay(contents, _Replayed()).study
+        before = study.objectives.directions
+        if directions == (None,) and len(before) == 1:
+            directions = before  # the first run that it learns from says it
+        _check_objectives(name, contents.header, study, metrics, directions)
+        observations, told_of_run = _adopt(name, study, space)
+        earlier.append(observations)
+        told.append(f"{told_of_run}, though {contents.damage[0]}" if contents.damage else told_of_run)
+    return tuple(earlier), f"warm start: {'; '.join(told)}" if told else "", directions
+
+
+def recorded(journal: str, warm_start: Sequence[Result | str | Path]) -> tuple[Earlier, tuple[Direction | None, ...]]:
+    """What a run that is to be resumed knew of earlier ones when it began, and its directions; its journal has it.
+
+    Args:
+        journal: The folder of its journal.
+
+    Raises:
+        ConfigError: It began without, and is now given some.
+        JournalError: The journal's header is damaged, or it cannot be read.
+    """
+    place = place_of(journal)
+    with reading(place):
+        exists = place.exists()
+    if not exists:
+        return (), ()  # the journal's opening tells of it
+    header = read_journal(place).header
+    if warm_start and not header.earlier:
+        raise ConfigError(f"the run {header.name!r} was started without warm_start; leave it out, or start another run")
+    return from_records(header.earlier), read_directions(header.directions)
+
+
+def _read(run: Result | str | Path) -> tuple[str, Contents]:
+    """A run's name, and what its journal holds."""
+    if not isinstance(run, Result | str | Path):
+        raise ConfigError(f"warm_start takes results of lagom and folders of runs, got {run!r}")
+    folder = (run.journal or str(run.directory)) if isinstance(run, Result) else str(run)
+    try:
+        contents = read_journal(find_run(folder))
+    except ConfigError as error:
+        raise ConfigError(f"warm_start: {error}") from error.__cause__
+    return contents.header.name, contents
+
+
+class _Rungs(Scheduler):
+    """Has each trial observed at the same steps, whatever decided about it."""
+
+    def __init__(self, max_budget: int) -> None:
+        self._grant = Grant(max_budget, tuple(rung_levels(max_budget, 1, _ETA)[:-1]))
+
+    def grant(self, trial: int) -> Grant:
+        return self._grant
+
+
+class _Replayed(Optimizer):
+    multi_objective = True
+
+    def ask(self, index: int, history: History) -> None:
+        return None
+
+    def scheduler(self, problem: Problem) -> Scheduler:
+        return _Rungs(problem.max_budget)
+
+
+def _check_objectives(
+    name: str, header: RunHeader, study: Study, metrics: Sequence[str], directions: Sequence[Direction | None]
+) -> None:
+    before = header.metrics or sorted({trial.objective for trial in study.trials if trial.objective is not None})
+    for what, known, given in (("direction", study.objectives.directions, directions), ("metric", before, metrics)):
+        if known and given and list(known) != list(given):
+            raise ConfigError(
+                f"warm_start: the run {name!r} was of {what}={', '.join(map(str, known))!r}, this one is of "
+                f"{', '.join(map(str, given))!r}; leave it out, or search for the same"
+            )
+
+
+def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observation, ...], str]:
+    """A run's observations in the new space, and how many trials they are of."""
+    found: dict[tuple[int, int], Observation] = {}  # the last word on each trial and step
+    for update in study.take_updates():
+        if isinstance(update, Observation):
+            found[update.trial, update.step] = replace(update, ended=True, paused=False)
+    last = {seen.trial: seen.step for seen in found.values()}
+    for number, step in last.items():
+        trial, seen = study.trials[number], found[number, step]
+        if not seen.losses and trial.state is not TrialState.FAILED:
+            found[number, step] = replace(seen, loss=study.loss(trial.value))
+    configs: dict[int, Config] = {}
+    reason = ""
+    for number in last:
+        try:
+            configs[number] = _translated(study.trials[number].config, study.problem.space, space)
+        except SearchSpaceError as error:
+            reason = reason or str(error)
+    n_trials = len(last)
+    if not n_trials:
+        raise ConfigError(f"warm_start: the run {name!r} has no results; leave it out")
+    if not configs:
+        raise ConfigError(
+            f"warm_start: none of the {n_trials} trials of {name!r} is of use here: {reason}; "
+            "leave it out, or let the spaces overlap"
+        )
+    observations = tuple(replace(seen, config=configs[seen.trial]) for seen in found.values() if seen.trial in configs)
+    told = f"{len(configs)} of {n_trials} trials of {name!r} are of use"
+    return observations, f"{told} (the first that is not: {reason})" if reason else told
+
+
+def _translated(config: Mapping[str, Any], old: SearchSpace, new: SearchSpace) -> Config:
+    """A configuration of the space ``old`` in the space ``new``.
+
+    Raises:
+        SearchSpaceError: It has none there.
+    """
+    made: Config = {}
+    for name in new.parents_first:
+        domain = new.domains[name]
+        if not new.is_active(name, made):
+            continue
+        if isinstance(domain, Constant) and isinstance(old.domains.get(name, domain), Constant):
+            made[name] = domain.value
+        elif name in config:
+            made[name] = config[name]
+    return new.validate(made)

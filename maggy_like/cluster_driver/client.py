@@ -1,0 +1,230 @@
+"""A run whose driver is a task of the application: launched, followed, stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+
+import cloudpickle
+
+from maggy_like.cluster_driver.driver import Plan
+from maggy_like.cluster_driver.engine import HostEngine, Remainder
+from maggy_like.cluster_driver.faults import restored
+from maggy_like.cluster_driver.follow import Follower
+from maggy_like.cluster_driver.keys import Keys
+from maggy_like.cluster_driver.lines import LinesReader
+from maggy_like.cluster_driver.notes import DriverNote, Notes, StopNote, Wish
+from maggy_like.cluster_driver.watching import Watcher
+from maggy_like.display.base import LogLine
+from maggy_like.driver.first_workers import JOIN_PATIENCE
+from maggy_like.driver.gang_size import gang_size, size_hints
+from maggy_like.driver.interrupts import interrupts_to
+from maggy_like.driver.recovery import open_journal
+from maggy_like.driver.runner import Job, Outcome, check_reach, first_snapshot, new_machine, worker_task
+from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.errors import ConfigError, EngineError, JournalError
+from maggy_like.rpc.security import new_key_pair
+from maggy_like.storage.journal import Journal, RunStatus, place_of
+
+POLL = 0.1
+"""Seconds between two looks at the job, and two pictures."""
+
+END_PATIENCE = 30.0
+"""Seconds that a job gets to end once its run has."""
+
+CANCEL_PATIENCE = 15.0
+"""Seconds that a job gets to end once it was cancelled."""
+
+
+def check_host(engine: Engine) -> HostEngine:
+    """See that an engine can run the driver.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if not isinstance(engine, HostEngine):
+        raise ConfigError(
+            f"driver='cluster' needs a Spark session, and engine={engine.name!r} has none; "
+            "pass engine='spark', or leave driver out"
+        )
+    return engine
+
+
+def carry_out_hosted(job: Job) -> Outcome:
+    """Run a job whose driver is one of the application's tasks, and follow it to its end.
+
+    Raises:
+        EngineError: The engine cannot provide driver and workers.
+        JournalError: The run's files are in use, damaged, or of another search.
+        UserError: The optimizer or the configuration cannot be used.
+    """
+    settings, host = job.settings, check_host(job.engine)
+    check_reach(settings, job.engine)
+    room = Remainder(host)
+    size = gang_size(settings, room)
+    started = time.monotonic()
+    run_id = secrets.token_hex(8)
+    # The journal is begun here, so that all that is wrong with it is told before anything starts; the driver goes on.
+    journal, told = open_journal(settings, new_machine(settings, size, grows=True), run_id)
+    try:
+        notes = Notes(settings.journal)
+        notes.clear(run_id)
+        follower = Follower(place_of(settings.journal))
+        follower.look()  # callbacks hear of what is new
+    finally:
+        journal.close()
+    server = new_key_pair()
+    keys = [Keys.make(host.max_failures()) for _ in range(size)]
+    plan = _pickled(Plan(settings, size, server, tuple(pairs.public for pairs in keys), host.name, host.driver_ports()))
+    task = worker_task(job, run_id, "", server[0])
+    client = _Client(job, run_id, notes, follower, started)
+    client.watcher.lines += [
+        LogLine(None, hint) for hint in (*settings.hints, *size_hints(settings, room, size), *told)
+    ]
+    with interrupts_to(client.interrupted):
+        if job.handle is not None:
+            job.handle.attach(client.stopped)
+        client.run = host.launch_with_driver(plan, task, keys, settings.journal)
+        return client.until_done()
+
+
+def _pickled(plan: Plan) -> bytes:
+    """The plan as bytes.
+
+    Raises:
+        ConfigError: It holds something that cannot be sent.
+    """
+    try:
+        data: bytes = cloudpickle.dumps(plan)
+    except Exception as error:
+        raise ConfigError(
+            f"the search cannot be sent to a task of the application ({type(error).__name__}: {error}); keep plain "
+            "values and functions in the optimizer, the search space and failures, or use driver='client'"
+        ) from error
+    return data
+
+
+class _Client:
+    """Follows one run.
+
+    Attributes:
+        run: Its job, once there is one.
+    """
+
+    run: EngineRun
+
+    def __init__(self, job: Job, run_id: str, notes: Notes, follower: Follower, started: float) -> None:
+        self._job = job
+        self._run_id = run_id
+        self._notes = notes
+        self._follower = follower
+        self._started = started
+        self._wanted: Wish | None = None  # the ending that somebody here wants
+        self._asked = self._hurried = self._gave_up = False
+        base = first_snapshot(job.settings)
+        self.watcher = Watcher(follower, base, time.time(), job.display, job.callbacks, LinesReader(notes))
+
+    def interrupted(self, count: int) -> None:
+        """Ctrl-C or SIGTERM: the first stops the search, the second cancels the job."""
+        self._wanted = self._wanted or "interrupted"
+        self._hurried |= count > 1
+
+    def stopped(self) -> None:
+        """Another thread stops the search."""
+        self._wanted = self._wanted or "stopped"
+
+    def until_done(self) -> Outcome:
+        """Follow the run to its end."""
+        self.watcher.begin()
+        try:
+            reason = self._await_end()
+        finally:
+            self.watcher.finish()
+        return self._outcome(reason)
+
+    def _await_end(self) -> str:
+        """Show the run until its job has ended; why that did, if not with the run."""
+        waiting = f"still waiting for engine={self._job.engine.name!r} to start the driver"
+        while (reason := self.run.poll()) is None and not (self._follower.ended or self._gave_up):
+            self.watcher.look()
+            if waiting and time.monotonic() - self._started > JOIN_PATIENCE and self._driver() is None:
+                self.watcher.lines.append(LogLine(None, waiting))
+                waiting = ""
+            self._heed()
+            time.sleep(POLL)
+        if reason is None and not self._gave_up:
+            self._await_job()
+        reason = self.run.poll() or ""
+        if self.run.stopped_by and not self._wanted:
+            self.watcher.lines.append(LogLine(None, f"stopped from outside: {self.run.stopped_by}"))
+        self.watcher.look(now=True)
+        return reason
+
+    def _await_job(self) -> None:
+        """The run has ended, and its job is about to."""
+        deadline = time.monotonic() + END_PATIENCE
+        while not self.run.wait(POLL) and time.monotonic() < deadline and not self._hurried:
+            self.watcher.look()
+        if not self.run.wait(0.0):
+            self.run.cancel()
+
+    def _heed(self) -> None:
+        """Pass on what somebody here wants; a job whose driver has not begun is cancelled."""
+        if self._wanted and not self._asked:
+            self._asked = True
+            try:
+                self._notes.ask_to_stop(StopNote(self._run_id, self._wanted))
+            except Exception as error:  # of whatever file system it is
+                self.watcher.lines.append(LogLine(None, f"the driver cannot be asked to stop: {error!r}"))
+                self._hurried = True
+        if self._hurried or (self._asked and not self._may_have_begun()):
+            self.run.cancel()
+            if not self.run.wait(CANCEL_PATIENCE) and self._hurried:
+                self._gave_up = True
+                told = f"its job has not ended within {CANCEL_PATIENCE:g} s after it was cancelled, and may go on"
+                self.watcher.lines.append(LogLine(None, told))
+
+    def _driver(self) -> DriverNote | None:
+        """Where the driver is, once it has said so."""
+        try:
+            note = self._notes.driver()
+        except Exception:  # of whatever file system it is
+            return None
+        return note if note is not None and note.run == self._run_id else None
+
+    def _may_have_begun(self) -> bool:
+        """Whether the driver has begun, as far as is known: where the file system does not serve, nothing is."""
+        try:
+            note = self._notes.driver()
+        except Exception:  # of whatever file system it is
+            return True
+        return note is not None and note.run == self._run_id
+
+    def _outcome(self, reason: str) -> Outcome:
+        seconds = time.monotonic() - self._started
+        machine, ended = self._follower.machine, self._follower.ended
+        note = self._driver()
+        error: Exception | None = restored(note.fault) if note is not None and note.fault is not None else None
+        if ended is not None:
+            return Outcome(machine, ended.status, seconds, error)
+        ending = self._wanted or ("cancelled" if self.run.stopped_by else "error")
+        if ending == "error" and error is None:
+            error = EngineError(reason or "the Spark job ended before the search did")
+            error.add_note(f"the run's files are in {self._job.settings.directory}; resume=True goes on with it")
+        if not self._hurried:
+            self._record(ending, seconds)
+        return Outcome(machine, ending, seconds, error)
+
+    def _record(self, ending: str, seconds: float) -> None:
+        """Say in the journal how the run ended, where its driver could not."""
+        place = place_of(self._job.settings.journal)
+        with contextlib.suppress(JournalError, OSError):  # another driver goes on with it, or its place does not serve
+            if ending == "error" and place.is_held():
+                return  # it may be this client alone that was cut off
+            journal = Journal(place, self._run_id)
+            try:
+                journal.read()
+                journal.note(RunStatus(ending, time.time(), seconds))
+            finally:
+                journal.close()

@@ -1,0 +1,154 @@
+"""What the driver's task runs: the same driver as in a client's process, and its server."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from maggy_like.api.settings import Settings
+from maggy_like.cluster_driver.engine import SiblingEngine
+from maggy_like.cluster_driver.faults import described, unseen
+from maggy_like.cluster_driver.lines import PostedLines
+from maggy_like.cluster_driver.notes import DriverNote, Notes
+from maggy_like.driver.loop import Driver
+from maggy_like.driver.runner import Job, Outcome, Site, carry_out
+from maggy_like.driver.state_machine.inputs import StopRequested, WorkerId
+from maggy_like.errors import EngineError, JournalError, MaggyError, StoreError
+from maggy_like.protocol.task import KeyPair, WorkerTask
+from maggy_like.rpc.ports import PortRange
+from maggy_like.rpc.server import Server
+
+LOCK_PATIENCE = 60.0
+"""Seconds that the process of a lost attempt gets to end where it holds a lock on a shared folder."""
+
+STOP_LOOK = 1.0
+"""Seconds between two looks for a client's wish to stop."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the driver is given beside the workers' task.
+
+    Attributes:
+        settings: Those of the run, which has begun: its journal is resumed.
+        size: How many workers there are.
+        server: The server's key pair.
+        public: The public keys of each worker's incarnations, by place.
+        engine: Name of the engine.
+        ports: Of which the server takes one.
+    """
+
+    settings: Settings
+    size: int
+    server: KeyPair
+    public: tuple[tuple[bytes, ...], ...]
+    engine: str
+    ports: PortRange
+
+
+def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
+    """Drive the run until its end, and tell the clients of that.
+
+    Args:
+        task: What the workers are told, without the driver's address.
+        attempt: Of Spark, at this task. A later one goes on where the journal of the one before ends.
+        host: This machine's address, as the workers reach it.
+
+    Raises:
+        StoreError: The place of the journal does not serve; another attempt may find that it does.
+        EngineError: Another attempt has taken over.
+    """
+    notes = Notes(plan.settings.journal)
+    before = notes.driver()
+    if before is not None and before.run == task.run_id and (before.is_over or before.attempt > attempt):
+        return
+    if not notes.has_folder():
+        raise EngineError(unseen("the driver", plan.settings.journal))
+    began = before.began if before is not None and before.run == task.run_id else time.time()
+    settings = replace(plan.settings, resume=True, workers=plan.size, hints=())
+    note = DriverNote(
+        task.run_id, attempt, "", socket.gethostname(), began, n_trials=settings.n_trials, timeout=settings.timeout
+    )
+    if settings.timeout is not None:  # counted from the first attempt
+        settings = replace(settings, timeout=max(1.0, settings.timeout - (time.time() - began)))
+    with _Hosting(plan, task, notes, note, host) as hosting:
+        try:
+            error = hosting.carry_out(settings).error
+        except StoreError:
+            raise
+        except MaggyError as caught:
+            error = caught
+    if isinstance(error, StoreError):
+        raise error
+    newest = notes.driver()
+    if newest is not None and newest.run == note.run and newest.attempt > attempt:
+        raise EngineError(f"attempt {newest.attempt} at the driver's task has taken over from attempt {attempt}")
+    notes.publish(msgspec.structs.replace(note, is_over=True, fault=None if error is None else described(error)))
+
+
+class _Hosting:
+    """A driver among the tasks, and who looks for stop requests meanwhile."""
+
+    def __init__(self, plan: Plan, task: WorkerTask, notes: Notes, note: DriverNote, host: str) -> None:
+        self._plan = plan
+        self._task = task
+        self._notes = notes
+        self._note = note
+        self._host = host
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> _Hosting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def carry_out(self, settings: Settings) -> Outcome:
+        """Run the driver here."""
+        engine = SiblingEngine(self._plan.engine, self._plan.size, self._host, None)
+        lines = self._notes.lines()
+        first = lines.first + len(lines.lines) if lines is not None and lines.run == self._task.run_id else 0
+        display = PostedLines(self._notes, self._task.run_id, first)
+        job = Job(settings, engine, self._task.train_fn, self._task.preload, display)
+        site = Site(
+            self._task.run_id,
+            server=self._open_server,
+            task=lambda server: msgspec.structs.replace(self._task, address=server.address, ipv6=server.is_ipv6),
+            admit=lambda server, worker: (b"", b""),  # they have their keys
+            begun=self._begun,
+        )
+        deadline = time.monotonic() + LOCK_PATIENCE * (self._note.attempt > 0)
+        while True:
+            try:
+                return carry_out(job, site)
+            except JournalError:  # a lock of the attempt before, which is dying
+                if self._thread is not None or time.monotonic() > deadline:
+                    raise
+                time.sleep(STOP_LOOK)
+
+    def _open_server(self) -> Server:
+        server = Server(self._host, keys=self._plan.server, ports=self._plan.ports)
+        for index, keys in enumerate(self._plan.public):
+            for epoch, public in enumerate(keys):
+                server.expect(WorkerId(index, epoch), public)
+        self._notes.publish(msgspec.structs.replace(self._note, address=server.address))
+        return server
+
+    def _begun(self, driver: Driver) -> None:
+        self._thread = threading.Thread(target=self._look_for_stop, args=(driver,), name="maggy-stop", daemon=True)
+        self._thread.start()
+
+    def _look_for_stop(self, driver: Driver) -> None:
+        while not self._over.wait(STOP_LOOK):
+            with contextlib.suppress(Exception):  # of whatever file system it is: the next look may succeed
+                if (reason := self._notes.stop_wanted(self._task.run_id)) is not None:
+                    driver.post(StopRequested(reason))
+                    return

@@ -1,0 +1,157 @@
+"""The engines of a driver that is one of the tasks itself: what the client counts, and where the workers come from."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from maggy_like.cluster_driver.keys import Keys
+from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.errors import EngineError
+from maggy_like.protocol.task import Isolation, KeyPair, WorkerTask
+from maggy_like.rpc.endpoint import Endpoint
+from maggy_like.rpc.ports import ANY_PORT, PortRange
+
+
+class HostEngine(Engine):
+    """An engine that can run the driver in a task beside the workers."""
+
+    @abstractmethod
+    def check_hosting(self) -> None:
+        """Check that the driver and its workers can be tasks of one job.
+
+        Raises:
+            EngineError: They cannot.
+        """
+
+    def driver_ports(self) -> PortRange:
+        """The ports of which the driver takes one."""
+        return ANY_PORT
+
+    def hosting_hints(self) -> list[str]:
+        """What a client that means to go away should know."""
+        return []
+
+    @abstractmethod
+    def max_failures(self) -> int:
+        """How often a task may fail."""
+
+    @abstractmethod
+    def launch_with_driver(self, plan: bytes, task: WorkerTask, keys: Sequence[Keys], journal: str) -> EngineRun:
+        """Launch the driver and the workers.
+
+        Args:
+            plan: What the driver's task is given, pickled.
+            task: What the workers are told, without the driver's address.
+            keys: Those of each worker.
+            journal: The folder of the run's journal.
+        """
+
+
+class Remainder(Engine):
+    """What an engine has for workers, once the driver has its slot."""
+
+    def __init__(self, host: HostEngine) -> None:
+        self.name = host.name
+        self.isolation = host.isolation
+        self.rank_ports = host.rank_ports
+        self._host = host
+
+    @property
+    def is_elastic(self) -> bool:
+        return self._host.is_elastic
+
+    def check_gang(self, together: str) -> None:
+        self._host.check_hosting()
+
+    def most_workers(self) -> int | None:
+        most = self._host.most_workers()
+        return None if most is None else most - 1
+
+    def slots(self) -> int | None:
+        slots = self._host.slots()
+        return None if slots is None else max(0, slots - 1)
+
+    def require(self, workers: int) -> None:
+        try:
+            self._host.require(workers + 1)
+        except EngineError:
+            slots = self._host.most_workers() if self.is_elastic else self._host.slots()
+            if slots is None or slots > workers:
+                raise
+            few = f"pass workers={slots - 1} or fewer, or " if slots > 1 else ""
+            raise EngineError(
+                f"workers={workers} and the driver need {workers + 1} slots, and engine={self.name!r} has {slots}; "
+                f"{few}give it more executors or cores"
+            ) from None
+
+    def default_workers(self) -> int:
+        slots = self._host.default_workers()
+        if slots < 2:
+            raise EngineError(
+                f"a driver and one worker need 2 slots, and engine={self.name!r} has {slots}; give it more "
+                "executors or cores, or use driver='client'"
+            )
+        return slots - 1
+
+    def hints(self, workers: int) -> list[str]:
+        return [*self._host.hints(workers + 1), *self._host.hosting_hints()]
+
+    def endpoint(self) -> Endpoint:
+        raise NotImplementedError
+
+    def launch(
+        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+    ) -> list[EngineRun]:
+        raise NotImplementedError
+
+
+class SiblingRun(EngineRun):
+    """A place in the gang, which Spark fills, and fills again where its task failed."""
+
+    def poll(self) -> str | None:
+        return None
+
+    def cancel(self) -> None:
+        """Nothing: a worker that is lost to the driver knows it, and comes again."""
+
+    def wait(self, timeout: float) -> bool:
+        return True
+
+
+class SiblingEngine(Engine):
+    """Launches nothing.
+
+    Args:
+        name: Of the engine whose tasks they are.
+        size: How many workers there are.
+        host: This machine's address, as the others reach it.
+        isolation: That which the run's own engine forces.
+    """
+
+    def __init__(self, name: str, size: int, host: str, isolation: Isolation | None) -> None:
+        self.name = name
+        self.isolation = isolation
+        self._size = size
+        self._host = host
+
+    @property
+    def is_elastic(self) -> bool:
+        return True  # they come when Spark has slots for them
+
+    def most_workers(self) -> int | None:
+        return self._size
+
+    def slots(self) -> int | None:
+        return self._size
+
+    def default_workers(self) -> int:
+        return self._size
+
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self._host)
+
+    def launch(
+        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+    ) -> list[EngineRun]:
+        return [SiblingRun([index], epoch) for index in indexes]

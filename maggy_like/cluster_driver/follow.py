@@ -1,0 +1,75 @@
+"""Following a journal that another process writes."""
+
+from __future__ import annotations
+
+from maggy_like.errors import JournalError
+from maggy_like.results.runs import replay
+from maggy_like.storage.journal import Contents, Mark, Part, Place, RunHeader, RunStatus, decode, open_line, reading
+from optimizers.core.events import Event
+from optimizers.samplers.random_search import RandomSearch
+
+
+class Follower:
+    """Reads what was added since it looked last.
+
+    Args:
+        place: Where the journal is; there is one already.
+
+    Attributes:
+        contents: What it holds, but for the events that :meth:`look` has given.
+        machine: The state machine as of the last look.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._mark = Mark()
+        self._given = 0
+        self.contents: Contents
+        self._look_anew()
+
+    @property
+    def ended(self) -> RunStatus | None:
+        """How the run ended; None while it has not."""
+        return self.contents.ended
+
+    def look(self) -> list[Event]:
+        """The events that were recorded since the last look; the first time, all.
+
+        Raises:
+            JournalError: The journal cannot be read.
+        """
+        with reading(self._place):
+            added = self._place.added(self._mark)
+        if added is None or not self._take(added[0]):
+            self._look_anew()
+        else:
+            self._mark = added[1]
+        events, self.contents.events = self.contents.events, []
+        self._given += len(events)
+        return events
+
+    def _take(self, lines: bytes) -> bool:
+        """Take in what was added; False if it does not follow on what is known."""
+        records = [open_line(line) for line in lines.splitlines()]
+        for number, found in enumerate(records, self.contents.last + 1):
+            if found is None or found[0] != number or isinstance(found[1], RunHeader):
+                return False
+            self.contents.last = number
+            self.contents.take(found[1])
+            if not isinstance(found[1], RunStatus):
+                self.machine.replay([found[1]])
+        return True
+
+    def _look_anew(self) -> None:
+        """Read all of it: for the first time, or since a mended journal has taken the place of a damaged one."""
+        with reading(self._place):
+            added = self._place.added(Mark())
+        if added is None or not added[0]:
+            raise JournalError(f"there is no journal in {self._place.name}; use the folder of a run")
+        self.contents = decode([Part(self._place.name, added[0])])
+        self.machine = replay(self.contents, RandomSearch())
+        self.contents.events = self.contents.events[self._given :]
+        self._mark = added[1]

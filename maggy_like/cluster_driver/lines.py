@@ -1,0 +1,91 @@
+"""The driver's lines for the reader, passed on through an object beside the journal."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from maggy_like.cluster_driver.notes import LineNote, LinesNote, Notes
+from maggy_like.display.base import LogLine, Snapshot
+
+MOST = 300
+"""Lines that are kept there; a client that comes later, or is slow, sees no older ones."""
+
+LONGEST = 2000
+"""Characters of a line; the trial's log file has all."""
+
+PAUSE = 1.0
+"""Seconds between two writes."""
+
+
+class PostedLines:
+    """A display for clients elsewhere: it keeps the newest lines in one object.
+
+    Args:
+        notes: Where the object is.
+        run: The call of ``lagom``.
+        first: The number of the first line.
+    """
+
+    def __init__(self, notes: Notes, run: str, first: int) -> None:
+        self._notes = notes
+        self._run = run
+        self._next = first
+        self._lines: deque[LineNote] = deque(maxlen=MOST)
+        self._is_new = False
+        self._wrote = float("-inf")
+
+    def start(self, snapshot: Snapshot) -> None:
+        pass
+
+    def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        for line in lines:
+            if not line.live:  # a progress bar is redrawn too often for this way
+                self._lines.append(LineNote(line.trial, line.text[:LONGEST], line.rank))
+                self._next += 1
+                self._is_new = True
+        if self._is_new and time.monotonic() - self._wrote >= PAUSE:
+            self._write()
+
+    def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self.update(snapshot, lines)
+        if self._is_new:
+            self._write()
+
+    def _write(self) -> None:
+        self._wrote = time.monotonic()
+        with contextlib.suppress(Exception):  # of whatever file system it is: nothing depends on it
+            self._notes.publish_lines(LinesNote(self._run, self._next - len(self._lines), tuple(self._lines)))
+            self._is_new = False
+
+
+class LinesReader:
+    """Reads them, each once.
+
+    Args:
+        notes: Where the object is.
+    """
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._run = ""
+        self._next = 0
+
+    def take(self) -> list[LogLine]:
+        """Those that are new."""
+        note = None
+        with contextlib.suppress(Exception):
+            note = self._notes.lines()
+        if note is None:
+            return []
+        if note.run != self._run:
+            self._run, self._next = note.run, note.first
+        missed = note.first - self._next
+        found = [LogLine(line.trial, line.text, line.rank) for line in note.lines[max(0, -missed) :]]
+        self._next = max(self._next, note.first + len(note.lines))
+        if missed > 0:
+            told = f"{missed} lines came too fast to be shown; the trials' log files have them"
+            return [LogLine(None, told), *found]
+        return found

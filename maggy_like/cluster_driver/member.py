@@ -1,0 +1,137 @@
+"""What the task of a worker runs: an agent, and another where its driver was lost and came again elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import msgspec
+
+from maggy_like.cluster_driver.faults import unseen
+from maggy_like.cluster_driver.keys import Keys
+from maggy_like.cluster_driver.notes import DriverNote, Notes
+from maggy_like.errors import EngineError, WorkerError
+from maggy_like.protocol.task import WorkerContext, WorkerTask
+from maggy_like.worker.agent.agent import Agent
+
+FIRST_PATIENCE = 600.0
+"""Seconds that the driver's task gets to start."""
+
+NEXT_PATIENCE = 60.0
+"""Seconds that a lost driver gets to come again elsewhere; then the last of the workers leaves its slot to it."""
+
+STAGGER = 15.0
+"""Seconds more for each worker before that one: one slot is enough."""
+
+LOOK = 1.0
+"""Seconds between two looks for the driver's address."""
+
+SILENCE = 5.0
+"""Seconds without a word of the driver after which it is looked for elsewhere."""
+
+
+def serve(
+    task: WorkerTask, index: int, size: int, attempt: int, keys: Keys, journal: str, place: WorkerContext
+) -> None:
+    """Serve the run until it is over.
+
+    Args:
+        task: What the run is, without the driver's address.
+        index: The worker's place.
+        size: How many workers there are.
+        attempt: Of Spark, at this task.
+        keys: The worker's.
+        journal: The folder of the run's journal, in which the driver says where it is.
+        place: Host and accelerators.
+
+    Raises:
+        EngineError: There is no driver, or it was lost too often.
+    """
+    notes, address = Notes(journal), ""
+    if not notes.has_folder():
+        raise EngineError(unseen(f"worker {index}", journal))
+    for epoch, pair in keys.of_attempt(attempt):
+        patience = NEXT_PATIENCE + STAGGER * (size - 1 - index) if address else FIRST_PATIENCE
+        note = find_driver(notes, task.run_id, address, patience)
+        if note is None and address:
+            return  # the driver's task may be waiting for a slot
+        if note is None:
+            raise EngineError(f"the driver's task has not told its address within {FIRST_PATIENCE:g} s")
+        if note.is_over:
+            return
+        address = note.address
+        context = WorkerContext(index, epoch, place.host, pair, place.accelerators)
+        if serve_once(msgspec.structs.replace(task, address=address, ipv6="[" in address), context, notes):
+            return
+    raise EngineError(f"worker {index} has lost its driver too often")
+
+
+def serve_once(task: WorkerTask, context: WorkerContext, notes: Notes) -> bool:
+    """Serve the driver at ``task.address``; whether it has said that the run is over."""
+    lifeline, launcher = os.pipe()
+    try:
+        agent = Agent(task, context, lifeline=lifeline)
+        # A driver that cannot be reached may be gone: it is looked for elsewhere.
+        with _ended_with_driver(agent, task, notes, launcher), contextlib.suppress(WorkerError):
+            agent.run()
+        return agent.was_dismissed
+    finally:
+        os.close(lifeline)
+
+
+def find_driver(notes: Notes, run: str, lost: str, patience: float) -> DriverNote | None:
+    """Where the driver is; None if it does not say so in time.
+
+    Args:
+        lost: An address at which nobody answered. It counts again after a while: it may have been the network.
+    """
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < patience:
+        note = _look(notes, run)
+        if note is not None and (note.is_over or note.address != lost or _answers(note.address)):
+            return note
+        time.sleep(LOOK if waited < 30 else 5 * LOOK)
+    return None
+
+
+def _answers(address: str) -> bool:
+    """Whether anybody listens at a ZeroMQ address."""
+    where = urlsplit(address)
+    with contextlib.suppress(OSError), socket.create_connection((where.hostname or "", where.port or 0), timeout=2.0):
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _ended_with_driver(agent: Agent, task: WorkerTask, notes: Notes, launcher: int) -> Iterator[None]:
+    """End the agent as soon as its driver is known to be elsewhere, or the run to be over."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK):
+            note = _look(notes, task.run_id) if agent.silence > SILENCE else None
+            if note is not None and (note.is_over or note.address != task.address):
+                break
+        os.close(launcher)
+
+    thread = threading.Thread(target=watch, name="maggy-driver-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _look(notes: Notes, run: str) -> DriverNote | None:
+    """The driver's note, if it is of this call of ``lagom``, and the file system serves just now."""
+    with contextlib.suppress(Exception):
+        note = notes.driver()
+        if note is not None and note.run == run:
+            return note
+    return None

@@ -1,0 +1,138 @@
+"""A run that goes on elsewhere: followed from its files alone, and asked to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+from maggy_like.cluster_driver.faults import restored
+from maggy_like.cluster_driver.follow import Follower
+from maggy_like.cluster_driver.lines import LinesReader
+from maggy_like.cluster_driver.notes import DriverNote, Notes, StopNote
+from maggy_like.cluster_driver.watching import Watcher
+from maggy_like.display import make_display
+from maggy_like.display.base import Snapshot
+from maggy_like.driver.monitor import Callback
+from maggy_like.driver.runner import check_watchers
+from maggy_like.errors import UserError
+from maggy_like.results.result import Result
+from maggy_like.results.runs import load_run
+from maggy_like.storage.journal import place_of
+
+POLL = 0.1
+"""Seconds between two pictures."""
+
+HOLD_LOOK = 5.0
+"""Seconds between two looks at whether a driver has the run."""
+
+SUCCESSION_PATIENCE = 180.0
+"""Seconds that Spark gets to start the driver's task, there or elsewhere, before the run counts as killed."""
+
+
+def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback]) -> Result:
+    """Show a run until it ends, wherever its driver is; Ctrl-C ends the watching alone.
+
+    Args:
+        run: As it was found.
+        progress: As for :func:`maggy_like.lagom`.
+        callbacks: Get each event from its first on.
+
+    Returns:
+        Its result.
+
+    Raises:
+        MaggyError: What ended it, as its driver in a task has left it.
+        JournalError: The journal could not be read for ten minutes.
+    """
+    display = make_display(progress)
+    check_watchers(callbacks, None)
+    notes = Notes(run.journal)
+    follower = Follower(place_of(run.journal))
+    note = _driver(notes)
+    base = _base(follower, run, note)
+    began = note.began if note is not None else _begun(follower)
+    watcher = Watcher(follower, base, began, display, callbacks, LinesReader(notes))
+    watcher.begin()
+    try:
+        _follow(run.journal, notes, follower, watcher)
+        watcher.look(now=True)
+    except KeyboardInterrupt:
+        return load_run(run.journal)
+    finally:
+        watcher.finish()
+    result, note = load_run(run.journal), _driver(notes)
+    if result.ending == "error" and note is not None and note.fault is not None:
+        error = restored(note.fault)
+        error.result = result
+        raise error
+    return result
+
+
+def stop_run(journal: str) -> None:
+    """Ask the driver of a run, a task of a Spark application, to end it.
+
+    Raises:
+        UserError: Nobody would hear it.
+    """
+    place, notes = place_of(journal), Notes(journal)
+    note = notes.driver()
+    if note is not None and not note.is_over and Follower(place).ended is None:
+        notes.ask_to_stop(StopNote(note.run, "stopped"))
+        return
+    if place.is_held():
+        raise UserError(
+            f"the driver of the run in {journal} is a process that takes no requests; press Ctrl-C there, or pass "
+            "lagom(..., experiment=Experiment()) and call its stop() there (only driver='cluster' can be stopped from "
+            "elsewhere)"
+        )
+    raise UserError(f"the run in {journal} does not go on any more; there is nothing to stop")
+
+
+def _follow(journal: str, notes: Notes, follower: Follower, watcher: Watcher) -> None:
+    """Show the run until it has ended, or its driver is gone for good."""
+    place = place_of(journal)
+    held = looked = time.monotonic()
+    while follower.ended is None:
+        watcher.look()
+        time.sleep(POLL)
+        if time.monotonic() - looked < HOLD_LOOK:
+            continue
+        looked = time.monotonic()
+        with contextlib.suppress(Exception):  # of whatever file system it is; the watcher tells
+            note = notes.driver()
+            patience = SUCCESSION_PATIENCE if note is not None and not note.is_over else 0.0
+            if place.is_held():
+                held = looked
+            elif looked - held > patience:
+                return
+
+
+def _driver(notes: Notes) -> DriverNote | None:
+    """What the driver has said of itself."""
+    with contextlib.suppress(Exception):  # of whatever file system it is: the journal says the rest
+        return notes.driver()
+    return None
+
+
+def _begun(follower: Follower) -> float:
+    """When the driver began the run, or took it up: Unix time."""
+    begun = follower.contents.begun
+    return follower.contents.header.created if begun is None else begun.time
+
+
+def _base(follower: Follower, run: Result, note: DriverNote | None) -> Snapshot:
+    header = follower.contents.header
+    return Snapshot(
+        name=header.name,
+        directory=str(run.directory),
+        optimizer=header.optimizer,
+        direction=run.direction,
+        phase="starting",
+        elapsed=0.0,
+        objective=header.metrics[0] if header.metrics else None,
+        others=run.others,
+        n_trials=note.n_trials if note is not None else None,
+        timeout=note.timeout if note is not None else None,
+        is_ablation=bool(header.variants),
+    )

@@ -1,0 +1,143 @@
+"""A client of a run that is driven elsewhere: display and callbacks, from the journal alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from maggy_like.cluster_driver.follow import Follower
+from maggy_like.cluster_driver.lines import LinesReader
+from maggy_like.display import Display, SilentDisplay
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from maggy_like.display.drawing import draw
+from maggy_like.driver.monitor import Callback
+from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
+from maggy_like.errors import JournalError
+from maggy_like.protocol.fields import UNBOUNDED
+from optimizers.core.study import Study
+from optimizers.core.trial import TrialState
+
+JOURNAL_LOOK = 1.0
+"""Seconds between two looks at the journal."""
+
+
+class Watcher:
+    """Shows a run and calls back.
+
+    Args:
+        follower: Of its journal.
+        base: What stays the same in every snapshot.
+        began: When the run began: Unix time.
+        display: Shows it.
+        callbacks: Get each event from now on.
+        reader: Of the driver's lines.
+
+    Attributes:
+        lines: For the display.
+    """
+
+    def __init__(
+        self,
+        follower: Follower,
+        base: Snapshot,
+        began: float,
+        display: Display,
+        callbacks: Sequence[Callback],
+        reader: LinesReader,
+    ) -> None:
+        self.lines: list[LogLine] = []
+        self._follower = follower
+        self._base = base
+        self._began = began
+        self._display = display
+        self._callbacks = list(callbacks)
+        self._reader = reader
+        self._looked = float("-inf")
+        self._served = time.monotonic()
+        self._told = False
+
+    def begin(self) -> None:
+        """Show that it begins."""
+        self._show(lambda: self._display.start(self._snapshot()))
+
+    def look(self, *, now: bool = False) -> None:
+        """Take in what is new, about once a second, and show it.
+
+        Args:
+            now: Whether to look at the journal also if that was just done.
+
+        Raises:
+            JournalError: The journal could not be read for ten minutes.
+        """
+        if now or time.monotonic() - self._looked >= JOURNAL_LOOK:
+            self._read()
+            self.lines += self._reader.take()
+            self._looked = time.monotonic()
+        lines, self.lines = self.lines, []
+        self._show(lambda: self._display.update(self._snapshot(), lines))
+
+    def finish(self) -> None:
+        """Show the last state."""
+        lines, self.lines = self.lines, []
+        self._show(lambda: self._display.finish(self._snapshot(), lines))
+
+    def _read(self) -> None:
+        try:
+            events = self._follower.look()
+        except JournalError as error:
+            if time.monotonic() - self._served > STORE_PATIENCE:
+                raise
+            if not self._told:
+                self._told = True
+                self.lines.append(LogLine(None, f"{error}; trying again, the run goes on meanwhile"))
+            return
+        self._served, self._told = time.monotonic(), False
+        for event in events:
+            for callback in list(self._callbacks):
+                try:
+                    callback(event)
+                except Exception as error:
+                    self._callbacks.remove(callback)
+                    self.lines.append(LogLine(None, f"callback {callback!r} raised {error!r}; left out"))
+
+    def _snapshot(self) -> Snapshot:
+        study, now = self._follower.machine.study, time.time()
+        ended = self._follower.ended
+        busy = worker_lines(study, now)
+        is_training = bool(study.trials) and bool(study.trials[-1].training)
+        going_on = "training" if is_training else "searching" if study.trials else "starting"
+        return draw(
+            self._base,
+            study,
+            phase=going_on if ended is None else ended.status,
+            elapsed=now - self._began,
+            now=now,
+            objective=self._base.objective or next((t.objective for t in study.trials if t.objective), None),
+            workers=busy,
+        )
+
+    def _show(self, draw_it: Callable[[], None]) -> None:
+        """Draw; a display that fails (a closed stdout) must not end anything."""
+        try:
+            draw_it()
+        except Exception:
+            self._display = SilentDisplay()
+
+
+def worker_lines(study: Study, now: float) -> list[WorkerLine]:
+    """What each worker does, as far as the journal says: of several that run a trial together, the first."""
+    running = [trial for trial in study.trials if trial.state is TrialState.RUNNING and trial.worker is not None]
+    lines = [
+        WorkerLine(
+            trial.worker or 0,
+            "",
+            "busy",
+            trial=trial.id,
+            step=trial.step,
+            budget=trial.budget if trial.budget < UNBOUNDED else 0,
+            value=trial.last_value,
+            seconds=max(0.0, now - (trial.started or now)),
+        )
+        for trial in running
+    ]
+    return sorted(lines, key=lambda line: line.index)

@@ -1,0 +1,281 @@
+"""Data-parallel training in which the number of ranks changes nothing but the speed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, SupportsFloat
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from maggy_like.distributed.ddp import DataParallel, not_averaged, wrapper_of
+from maggy_like.distributed.loader import GlobalLoader, PrepareError
+from maggy_like.distributed.rendezvous import returned_ranks
+from maggy_like.distributed.sharded import is_sharded
+
+USUAL_WAIT = timedelta(seconds=10)
+"""In which ranks meet as a rule."""
+
+LONGEST_WAIT = timedelta(minutes=30)
+"""After which a rank that is missing counts as gone."""
+
+
+def device() -> torch.device:
+    """This rank's device: of the visible CUDA devices the one of ``LOCAL_RANK``, or the CPU if there are none.
+
+    Where each rank sees its own device alone, that is the first; ranks that are more than the devices share them.
+    """
+    count = torch.cuda.device_count()
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count) if count else torch.device("cpu")
+
+
+def ensure_process_group() -> None:
+    """Make the default process group from torchrun's environment, unless there is one.
+
+    It is NCCL's where every rank has a CUDA device of its own (with gloo for tensors on the CPU), else gloo's. The
+    ranks tell each other the names of their devices first: two ranks that see one device each may see the same. Every
+    rank must call it.
+
+    Raises:
+        ValueError: A variable of the environment is missing; torch names it.
+        RuntimeError: A rank has returned without calling it, or does not call it for half an hour.
+    """
+    if dist.is_initialized():
+        return
+    store, rank, ranks = next(rendezvous("env://"))
+    mine = device()
+    names = PrefixStore("maggy_like/devices", store)
+    names.set(str(rank), str(torch.cuda.get_device_properties(mine).uuid) if mine.type == "cuda" else "")
+    _wait_for_all(names, store, ranks)
+    backend = choose_backend([name.decode() for name in names.multi_get([str(r) for r in range(ranks)])])
+    if mine.type == "cuda":
+        torch.cuda.set_device(mine)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
+
+
+def _wait_for_all(names: Store, store: Store, ranks: int) -> None:
+    """Wait until every rank has told its device, or one never will."""
+    keys = [str(rank) for rank in range(ranks)]
+    with contextlib.suppress(dist.DistStoreError):  # not all by then: from now on it is asked why
+        names.wait(keys, USUAL_WAIT)
+        return
+    deadline = time.monotonic() + LONGEST_WAIT.total_seconds()
+    while not names.check(keys):
+        missing = [rank for rank in range(ranks) if not names.check([str(rank)])]
+        if gone := [rank for rank in returned_ranks(store, ranks) if rank in missing]:
+            raise RuntimeError(
+                f"rank {', '.join(map(str, gone))} has returned without a call of prepare() or average(); all must"
+            )
+        if time.monotonic() > deadline:
+            raise RuntimeError(
+                f"rank {', '.join(map(str, missing))} did not call prepare() or average() within {LONGEST_WAIT}; all "
+                "ranks must, at about the same time"
+            )
+        time.sleep(0.1)
+
+
+def choose_backend(devices: Sequence[str]) -> str:
+    """The backend for ranks with these CUDA devices.
+
+    Args:
+        devices: Unique name of each rank's CUDA device; empty where it has none.
+
+    Example:
+        >>> choose_backend(["GPU-1", "GPU-2"]), choose_backend(["GPU-1", "GPU-1"]), choose_backend(["", ""])
+        ('cpu:gloo,cuda:nccl', 'gloo', 'gloo')
+    """
+    return "cpu:gloo,cuda:nccl" if all(devices) and len(set(devices)) == len(devices) else "gloo"
+
+
+def prepare(*objects: Any) -> Any:
+    """Make what a training function has made fit for this rank and its device.
+
+    - A module is moved to the device, and with several ranks becomes a
+      :class:`~maggy_like.distributed.ddp.DataParallel`. One with nothing to train is given rank 0's values. One that is
+      sharded already (by ``fully_shard``, say) comes back as it is, and its gradients are not weighed: use batches that
+      divide by the number of ranks.
+    - An optimizer comes back itself, with its state on the device. With several ranks its steps check that all it
+      trains is of prepared or sharded models: parameters of others would drift apart.
+    - A loader becomes a :class:`~maggy_like.distributed.loader.GlobalLoader`: its batch size is that of all ranks
+      together, so that it means the same for any number of them.
+    - Anything else, a learning-rate schedule say, comes back itself.
+
+    With one rank on the CPU everything comes back as it is. With several, every rank must call it with the same kinds
+    of objects; it makes the process group if there is none.
+
+    Returns:
+        The objects in the order given; a single one by itself.
+
+    Raises:
+        PrepareError: An object cannot be prepared as it is; or, in a step of an optimizer, see there.
+
+    Example:
+        >>> prepare(3, "schedule")
+        (3, 'schedule')
+    """
+    for it in objects:
+        _check_no_container(it)
+    ranks = world_size()
+    if ranks > 1:
+        ensure_process_group()
+    target = device()
+    if ranks > 1 or target.type != "cpu":
+        modules = {id(it): _prepare_module(it, target, ranks) for it in objects if isinstance(it, nn.Module)}
+        objects = tuple(modules[id(it)] if id(it) in modules else _prepare_other(it, target, ranks) for it in objects)
+    return objects[0] if len(objects) == 1 else objects
+
+
+def average(values: Mapping[str, SupportsFloat], weight: float = 1.0) -> dict[str, float]:
+    """Weighted means over the ranks, in one all-reduce; every rank must call it with the same names.
+
+    Args:
+        values: Numbers or tensors of one element by name. A NaN makes its mean NaN.
+        weight: What this rank's values count for, not negative: the samples they are means over, say. With 0 they do
+            not count, whatever they are. If all weights are 0, the means are NaN.
+
+    Raises:
+        ValueError: The weight is negative or not finite, or the ranks gave different names.
+
+    Example:
+        >>> average({"loss": 0.5})
+        {'loss': 0.5}
+    """
+    if not (math.isfinite(weight) and weight >= 0):
+        raise ValueError(f"weight must be a finite number that is not negative, got {weight!r}")
+    names = sorted(values)
+    # Sums say whether all ranks gave the same names: only then is each rank's checksum the mean of all.
+    checksum = float(zlib.crc32("\n".join(names).encode()))
+    numbers = [1.0, checksum, weight, *(float(values[name]) * weight if weight else 0.0 for name in names)]
+    if world_size() > 1:
+        ensure_process_group()
+        on_cpu = "cpu:" in dist.get_backend_config()
+        sums = torch.tensor(numbers, dtype=torch.float64, device="cpu" if on_cpu else device())
+        dist.all_reduce(sums)
+        numbers = sums.tolist()
+    ranks, checksums, weights, *totals = numbers
+    if checksums != ranks * checksum:
+        raise ValueError(f"the ranks average different names; this one has {', '.join(names) or 'none'}")
+    means = {name: total / weights if weights else math.nan for name, total in zip(names, totals, strict=True)}
+    return {name: means[name] for name in values}
+
+
+def world_size() -> int:
+    """Number of ranks, of the process group or else of torchrun's environment."""
+    return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _prepare_module(module: nn.Module, target: torch.device, ranks: int) -> nn.Module:
+    if isinstance(module, DataParallel) or is_sharded(list(module.parameters())):
+        return module
+    if isinstance(module, DistributedDataParallel):
+        raise PrepareError(
+            "the model is wrapped by DistributedDataParallel already; give prepare() the plain module, or wrap it with "
+            "maggy_like.distributed.ddp.DataParallel(module, ...) where DDP needs options"
+        )
+    if any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules()):
+        raise PrepareError(
+            "the model is sharded by FullyShardedDataParallel, which averages gradients itself; leave it and its "
+            "optimizer out of prepare(), or shard it by torch.distributed.fsdp.fully_shard"
+        )
+    module.to(target)
+    if ranks == 1:
+        return module
+    if trained := [parameter for parameter in module.parameters() if parameter.requires_grad]:
+        if (wrapper := wrapper_of(module)) is not None:
+            return wrapper
+        if len(not_averaged(trained)) < len(trained):
+            raise PrepareError(
+                f"parts of this {type(module).__name__} are in a model that is prepared already, so their gradients "
+                "would be averaged twice; prepare the whole model, once"
+            )
+        return DataParallel(module)
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            dist.broadcast(tensor, src=0)
+    return module
+
+
+def _prepare_other(it: Any, target: torch.device, ranks: int) -> Any:
+    if isinstance(it, Optimizer):
+        _check_device(it, target)
+        if ranks > 1:
+            _watch(it)
+        if any(
+            isinstance(value, torch.Tensor) and value.dim() and value.device != parameter.device
+            for parameter, state in it.state.items()
+            for value in state.values()
+        ):
+            it.load_state_dict(it.state_dict())  # moves what was restored on the CPU to where the parameters went
+    elif isinstance(it, DataLoader) and not isinstance(it, GlobalLoader):
+        return GlobalLoader(it, target, dist.get_rank() if ranks > 1 else 0, ranks)
+    return it
+
+
+def _check_no_container(it: Any) -> None:
+    """Refuse a container of what is to be prepared.
+
+    Raises:
+        PrepareError: It is a list, tuple or dict of such; with one worker too, where it would do no harm yet.
+    """
+    parts = it.values() if isinstance(it, dict) else it if isinstance(it, list | tuple) else ()
+    for part in parts:
+        if isinstance(part, nn.Module | Optimizer | DataLoader):
+            unpacked = "*them.values()" if isinstance(it, dict) else "*them"
+            raise PrepareError(
+                f"prepare() was given a {type(it).__name__} that holds a {type(part).__name__}, and would leave that "
+                f"as it is; give the objects one by one: prepare({unpacked})"
+            )
+
+
+def _watch(optimizer: Optimizer) -> None:
+    """Have the optimizer's steps refuse what the ranks would train apart.
+
+    It is looked at before the first step, as models may be prepared after their optimizer, and whenever something else
+    is to be trained.
+    """
+    checked: list[int] = []
+
+    def check(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        nonlocal checked
+        trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        if [id(p) for p in trained] == checked:
+            return
+        strangers = [p for p in not_averaged(trained) if not is_sharded([p])]
+        if strangers:
+            shapes = ", ".join(str(tuple(p.shape)) for p in strangers[:3])
+            raise PrepareError(
+                f"{type(optimizer).__name__} trains {len(strangers)} parameters that are of no prepared model (shapes: "
+                f"{shapes}{', ...' * (len(strangers) > 3)}), so each rank would train its own. Give prepare() their "
+                "model too, and not all frozen if it is to be trained later; put a parameter that stands alone into a "
+                "module; or leave the optimizer out of prepare() if their gradients are averaged otherwise, by a "
+                "DistributedDataParallel of your own, say"
+            )
+        checked = [id(p) for p in trained]
+
+    optimizer.register_step_pre_hook(check)
+
+
+def _check_device(optimizer: Optimizer, target: torch.device) -> None:
+    """Refuse an optimizer of parameters that are not where the models are.
+
+    Raises:
+        PrepareError: It has a parameter elsewhere.
+    """
+    elsewhere = {str(p.device) for group in optimizer.param_groups for p in group["params"] if p.device != target}
+    if elsewhere:
+        raise PrepareError(
+            f"{type(optimizer).__name__} has parameters on {', '.join(sorted(elsewhere))} and not on {target}: give "
+            "prepare() their model too, and make the optimizer from the parameters of that very model"
+        )

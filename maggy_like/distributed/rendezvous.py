@@ -1,0 +1,182 @@
+"""How the ranks of one attempt meet: rank 0 opens a store on a free port, the driver tells the others where.
+
+So no port is chosen before it is bound, and none can be taken in between. The environment is torchrun's, so that plain
+DDP, FSDP, Accelerate or Fabric code finds what it looks for.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from torch.distributed import Store, TCPStore, group, is_initialized
+
+from maggy_like.protocol.messages import Place
+from maggy_like.protocol.task import WorkerTask
+from maggy_like.rpc.ports import ANY_PORT, PortRange, first_free, shown
+
+CONNECT_PATIENCE = timedelta(seconds=60)
+"""How long a rank tries to reach the store."""
+
+LEAVE_PATIENCE = timedelta(minutes=10)
+"""How long rank 0 keeps the store open for ranks that have not finished."""
+
+_SIOCGIFADDR = 0x8915
+_LEFT = "maggy/left"
+_IPV6_ADDRESSES = Path("/proc/net/if_inet6")
+
+
+class Membership:
+    """One rank's part in an attempt that several run together.
+
+    Args:
+        place: This rank's.
+        task: Has the address of the driver: the ranks meet in the network through which they reach it.
+        opened: Called by rank 0 with the host and port of the store.
+        meet: Waits for the host and port that rank 0 has told.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        task: WorkerTask,
+        opened: Callable[[str, int], None],
+        meet: Callable[[], tuple[str, int]],
+    ) -> None:
+        self._place = place
+        self._groups: list[object] = []
+        if place.devices:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
+        if place.rank == 0:
+            host = local_address(urlsplit(task.address).hostname or "127.0.0.1", ipv6=task.ipv6)
+            self._store, port = open_store(host, task.rank_ports or ANY_PORT)
+            opened(host, port)
+        else:
+            host, port = meet()
+            self._store = TCPStore(host, port, is_master=False, timeout=CONNECT_PATIENCE)
+        os.environ.update(environment(place, host, port))
+        if interface := interface_of(local_address(host)):
+            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                os.environ.setdefault(name, interface)
+
+    def hold(self) -> None:
+        """Keep the process group, if there is one by now, for as long as the process lives; called now and then.
+
+        Where a function destroys its group and returns, its DistributedDataParallel would free the group and wait,
+        with Python's lock held, for a thread of gloo that may want that lock: about one in ten such functions would
+        hang (torch 2.13).
+        """
+        if is_initialized() and (not self._groups or self._groups[-1] is not group.WORLD):
+            self._groups.append(group.WORLD)
+
+    def leave(self) -> None:
+        """Rank 0 keeps the store open until the others have finished too: they may still use it.
+
+        The process group is left as it is, since the process exits at once (see :meth:`hold`).
+        """
+        if self._place.world_size == 1:
+            return
+        with contextlib.suppress(RuntimeError):  # the others' own ends will tell what is wrong with them
+            self._store.set(f"{_LEFT}/{self._place.rank}", "")
+            if self._place.rank == 0:
+                self._store.wait([f"{_LEFT}/all"], LEAVE_PATIENCE)
+            elif self._store.add(_LEFT, 1) == self._place.world_size - 1:
+                self._store.set(f"{_LEFT}/all", "")
+
+    def returned(self) -> list[int]:
+        """The ranks whose function has returned; none where rank 0, who keeps the store, is gone."""
+        with contextlib.suppress(RuntimeError):
+            return returned_ranks(self._store, self._place.world_size)
+        return []
+
+
+def returned_ranks(store: Store, world_size: int) -> list[int]:
+    """The ranks whose function has returned."""
+    return [rank for rank in range(world_size) if store.check([f"{_LEFT}/{rank}"])]
+
+
+def open_store(host: str, ports: PortRange) -> tuple[TCPStore, int]:
+    """A store that listens at one address of this machine alone, on a free port.
+
+    Returns:
+        The store, which serves as long as it is referred to, and its port.
+
+    Raises:
+        RuntimeError: No port of the range is free.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = first_free(ports, lambda port: socket.create_server((host, port), family=family, backlog=1024))
+    if listener is None:
+        raise RuntimeError(
+            f"rank_ports={shown(ports)}: none of these ports is free at {host} on {socket.gethostname()}; pass a wider "
+            "range, with a port for each trial of several workers that may run on one machine at a time"
+        )
+    port = int(listener.getsockname()[1])
+    store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    return store, port
+
+
+def environment(place: Place, host: str, port: int) -> dict[str, str]:
+    """What torchrun would set for this rank."""
+    return {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_world_size),
+        "GROUP_RANK": str(place.group_rank),
+        "GROUP_WORLD_SIZE": str(place.group_world_size),
+        "ROLE_RANK": str(place.rank),
+        "ROLE_WORLD_SIZE": str(place.world_size),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "maggy_like",  # by which Fabric knows torchrun
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there: rank 0 must not open another on its port
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
+
+
+def local_address(peer: str, *, ipv6: bool = False) -> str:
+    """The address of this machine from which a name or address is reached (no packet is sent)."""
+    family = socket.AF_INET6 if ipv6 or ":" in peer else socket.AF_INET
+    found = socket.getaddrinfo(peer, 9, family, socket.SOCK_DGRAM, flags=socket.AI_V4MAPPED)
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(found[0][4])
+        return str(probe.getsockname()[0]).removeprefix("::ffff:")  # of an address that is IPv4 after all
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has an address; empty if it cannot be told.
+
+    Gloo asks for the machine's own name otherwise, which on many resolves to an address that others cannot reach.
+    """
+    if ":" in address:
+        return ipv6_interface_of(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = array.array("B", struct.pack("256s", name.encode()[:15]))
+            try:
+                fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:  # it has no IPv4 address, or this system no such call
+                continue
+            if socket.inet_ntoa(request.tobytes()[20:24]) == address:
+                return name
+    return ""
+
+
+def ipv6_interface_of(address: str) -> str:
+    """The network interface that has an IPv6 address; empty where this system does not tell."""
+    wanted = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
+    with contextlib.suppress(OSError):
+        for line in _IPV6_ADDRESSES.read_text().splitlines():
+            if line.startswith(wanted):
+                return line.split()[-1]
+    return ""

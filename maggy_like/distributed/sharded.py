@@ -1,0 +1,335 @@
+"""States whose tensors are spread over the ranks, saved by all of them together and loaded by any number.
+
+They go through torch's distributed checkpoints: each rank writes what it holds into one folder, and the folder's
+metadata, which is written last, says that it is whole.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import io
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import cloudpickle
+import fsspec
+import torch
+import torch.distributed as dist
+from fsspec.implementations.local import LocalFileSystem
+
+from maggy_like.storage.checkpoints import naming
+from maggy_like.worker.child.store_retry import StoreFault, is_store_fault
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.planner import SavePlanner
+    from torch.distributed.checkpoint.storage import StorageReader, StorageWriter
+
+# torch.distributed.checkpoint takes about half a second to import, so only those pay for it who save a sharded state.
+
+
+class ShardedStateError(RuntimeError):
+    """A sharded state could not be saved or loaded."""
+
+
+class ShardedStoreError(ShardedStateError, StoreFault):
+    """A sharded state could not be saved or loaded because the store refused; every rank raises it."""
+
+
+class IncompleteStateError(ShardedStateError):
+    """A folder holds no whole state: nothing was saved there, or the ranks were interrupted."""
+
+
+def is_sharded(state: Any) -> bool:
+    """Whether a tensor in nested dicts, lists and tuples is spread over ranks (a DTensor, or a ShardedTensor).
+
+    Example:
+        >>> is_sharded({"step": 3, "model": {"weight": torch.zeros(2)}})
+        False
+    """
+    # What was never imported has no instances.
+    modules = (
+        (sys.modules.get("torch.distributed.tensor"), "DTensor"),
+        (sys.modules.get("torch.distributed._shard.sharded_tensor"), "ShardedTensor"),
+    )
+    kinds = tuple(getattr(module, name) for module, name in modules if hasattr(module, name))
+    return bool(kinds) and any(isinstance(leaf, kinds) for leaf in _leaves(state))
+
+
+class Saving:
+    """A save that may still go on. Made by :func:`save`."""
+
+    def __init__(self, url: str, future: concurrent.futures.Future[Any]) -> None:
+        self._url = url
+        self._future = future
+
+    def is_written(self) -> bool:
+        """Whether it has ended well on this rank; the folder is whole once it has on rank 0."""
+        return self._future.done() and self._future.exception() is None
+
+    def wait(self) -> None:
+        """Wait for its end.
+
+        Raises:
+            ShardedStoreError: The store refused it, to this rank or another.
+            ShardedStateError: It failed otherwise.
+        """
+        from torch.distributed.checkpoint.api import CheckpointException
+
+        try:
+            self._future.result()
+        except (Exception, CheckpointException) as error:  # the latter is no Exception
+            raise _failure(error)(f"the state could not be saved to {self._url}: {_reason(error)}") from error
+
+
+class _Pending:
+    """The newest save of this process, and the group that saves talk over.
+
+    Saves talk in a thread of their own, beside the training: over the same group their messages would be mixed up.
+    """
+
+    saving: concurrent.futures.Future[Any] | None = None
+    group: dist.ProcessGroup | None = None
+    default: dist.ProcessGroup | None = None
+
+
+def save(url: str, state: dict[str, Any]) -> Saving:
+    """Begin to save a state; every rank calls it with what it holds, and may train on when it returns.
+
+    Tensors are copied to the CPU and the rest is pickled first; then a thread writes them. An earlier save is waited
+    for. What the ranks have in common (plain tensors, step numbers) is written once, as one of them has it.
+
+    Args:
+        url: A folder of any fsspec file system, for this state alone.
+        state: Nested dicts, lists and tuples of tensors and of anything that pickles.
+
+    Returns:
+        The save. The folder is whole only when it has ended.
+
+    Raises:
+        FileExistsError: The folder holds a whole state already.
+        ReportError: A part that holds no tensor cannot be pickled.
+        ValueError: Two parts of the state have one name, as those of ``{"a": {"b": x}, "a.b": y}``.
+    """
+    from torch.distributed.checkpoint.state_dict_saver import async_save
+
+    parts = {
+        name: part if isinstance(part, torch.Tensor) else _pickle(name, part) for name, part in _flatten(state).items()
+    }
+    _finish_pending()
+    fs, path = fsspec.core.url_to_fs(url)
+    try:
+        is_whole = fs.exists(_metadata(path))
+        if isinstance(fs, LocalFileSystem):
+            os.makedirs(path, 0o700, exist_ok=True)  # on this machine's disks, for the user alone
+    except Exception as error:
+        raise _failure(error)(f"the state could not be saved to {url}: {_reason(error)}") from error
+    if is_whole:
+        raise FileExistsError(f"{url} holds a whole state already; save each state to a folder of its own")
+    future = async_save(
+        parts,
+        storage_writer=_writer(url),
+        planner=_save_planner(),
+        process_group=_group(),
+    )
+    _Pending.saving = cast("concurrent.futures.Future[Any]", future)
+    return Saving(url, _Pending.saving)
+
+
+def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
+    """Load a state that any number of ranks saved into one of the present sharding.
+
+    Every rank calls it; without a process group, one process loads it alone, into plain tensors. What an optimizer
+    remembers is there only after a step; ``get_state_dict`` of ``torch.distributed.checkpoint.state_dict`` gives a
+    state that has it, for :func:`save` and :func:`load`.
+
+    Args:
+        url: The folder.
+        into: A state with the structure of the saved one. Its tensors are overwritten, and so is the rest in its
+            dicts and lists.
+
+    Returns:
+        ``into``.
+
+    Raises:
+        IncompleteStateError: The folder holds no whole state.
+        ShardedStateError: ``into`` has another structure, or the state could not be read.
+    """
+    from torch.distributed.checkpoint import state_dict_loader
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+    _finish_pending()
+    reader = _reader(url)
+    try:
+        metadata = reader.read_metadata()
+    except FileNotFoundError:
+        raise IncompleteStateError(
+            f"{url} holds no whole state: there is no {_metadata('')[1:]}, which is written last"
+        ) from None
+    except Exception as error:
+        raise _failure(error)(f"the state of {url} could not be loaded: {_reason(error)}") from error
+    flat = _flatten(into)
+    _compare(url, set(metadata.state_dict_metadata), set(flat))
+    alone = not dist.is_initialized()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
+            state_dict_loader.load(
+                flat,
+                storage_reader=reader,
+                planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+                process_group=None if alone else _group(),
+                no_dist=alone,
+            )
+    except (Exception, CheckpointException) as error:  # the latter is no Exception
+        raise _failure(error)(f"the state of {url} could not be loaded: {_reason(error)}") from error
+    _put_back(into, flat, "")
+    return into
+
+
+def _compare(url: str, saved: set[str], wanted: set[str]) -> None:
+    """Refuse to load a part: momenta that stay behind, say, would go unnoticed.
+
+    Raises:
+        ShardedStateError: Names differ.
+    """
+    if saved != wanted:
+        lacks = ", ".join(sorted(saved - wanted)[:5]) or "nothing"
+        extra = ", ".join(sorted(wanted - saved)[:5]) or "nothing"
+        raise ShardedStateError(
+            f"the state to load into has not the structure of {url}: it lacks {lacks}, and has besides {extra} (five "
+            "at most are named); make it as it was made for saving; get_state_dict() of torch.distributed.checkpoint."
+            "state_dict fills in what an optimizer remembers"
+        )
+
+
+def _failure(error: BaseException) -> type[ShardedStateError]:
+    """What to raise: all ranks know of all failures, and so raise the same."""
+    causes = [failure[0] for failure in getattr(error, "failures", {None: (error,)}).values()]
+    return ShardedStoreError if all(map(is_store_fault, causes)) else ShardedStateError
+
+
+def _reason(error: BaseException) -> str:
+    """What failed on which rank, without the tracebacks that torch puts into its message."""
+    failures = getattr(error, "failures", {None: (error,)})
+    return "; ".join(
+        f"{'' if rank is None else f'on rank {rank}, '}{type(failure[0]).__name__}: {failure[0]}"
+        for rank, failure in failures.items()
+    )
+
+
+def _finish_pending() -> None:
+    """Wait for the newest save; its own :class:`Saving` tells how it went."""
+    if _Pending.saving is not None:
+        concurrent.futures.wait([_Pending.saving])
+        _Pending.saving = None
+
+
+def _group() -> dist.ProcessGroup:
+    """A gloo group for saves alone, made at the first one."""
+    if _Pending.group is None or _Pending.default is not dist.group.WORLD:
+        _Pending.default = dist.group.WORLD
+        _Pending.group = dist.new_group(backend="gloo")
+    return cast("dist.ProcessGroup", _Pending.group)
+
+
+def _pickle(name: str, part: Any) -> io.BytesIO:
+    """A part without tensors as torch writes it, but with the classes of a script or notebook in it."""
+    file = io.BytesIO()
+    with naming(f"{name!r} of the state given to checkpoint()"):
+        torch.save(part, file, pickle_module=cloudpickle, pickle_protocol=5)
+    return file
+
+
+def _save_planner() -> SavePlanner:
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+    class Planner(DefaultSavePlanner):
+        def transform_object(self, write_item: Any, object: Any) -> Any:
+            return object  # it is pickled already
+
+    return Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+
+def _writer(url: str) -> StorageWriter:
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+    fs, path = fsspec.core.url_to_fs(url)
+    if isinstance(fs, LocalFileSystem):
+        return FileSystemWriter(path)
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
+
+    return FsspecWriter(url.rstrip("/"))
+
+
+def _reader(url: str) -> StorageReader:
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    fs, path = fsspec.core.url_to_fs(url)
+    if isinstance(fs, LocalFileSystem):
+        return FileSystemReader(path)
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+
+    return FsspecReader(url.rstrip("/"))
+
+
+def _metadata(path: str) -> str:
+    return f"{path.rstrip('/')}/.metadata"
+
+
+def _children(node: Any) -> Iterator[tuple[Any, Any]] | None:
+    """What a container holds by key or index; None for what is no container."""
+    if isinstance(node, dict):
+        return iter(node.items())
+    return enumerate(node) if isinstance(node, list) or type(node) is tuple else None
+
+
+def _leaves(node: Any) -> Iterator[Any]:
+    children = _children(node)
+    if children is None:
+        yield node
+    else:
+        for _, child in children:
+            yield from _leaves(child)
+
+
+def _flatten(state: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of a state by name (``model.fc.weight``), and the parts without tensors, each as one.
+
+    torch's own flattening turns the integer keys of optimizer states into strings and pickles tuples of tensors.
+
+    Raises:
+        ValueError: A name is there twice.
+    """
+    flat: dict[str, Any] = {}
+    for name, part in _parts(state):
+        if name in flat:
+            raise ValueError(f"two parts of the state have the name {name!r} when joined by dots; rename one")
+        flat[name] = part
+    return flat
+
+
+def _parts(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    children = _children(node)
+    if children is None or (name and not any(isinstance(leaf, torch.Tensor) for leaf in _leaves(node))):
+        yield name, node
+    else:
+        for key, child in children:
+            yield from _parts(child, f"{name}.{key}" if name else str(key))
+
+
+def _put_back(node: Any, flat: dict[str, Any], name: str) -> Any:
+    """Put loaded parts where :func:`_flatten` found them."""
+    if name in flat:
+        return flat[name]
+    children = [
+        (key, _put_back(child, flat, f"{name}.{key}" if name else str(key))) for key, child in _children(node) or ()
+    ]
+    if isinstance(node, tuple):
+        return tuple(child for _, child in children)
+    for key, child in children:
+        node[key] = child
+    return node

@@ -1,0 +1,367 @@
+"""The driver's thread: feeds the experiment from the wire and carries its commands out."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from maggy_like.display.drawing import draw
+from maggy_like.display.lines import LineBuffer
+from maggy_like.driver.proposer.base import Proposer
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Replace, Send, Show
+from maggy_like.driver.state_machine.inputs import (
+    Input,
+    StopRequested,
+    StoreOpened,
+    SuggestionReady,
+    Tick,
+    TrialCheckpointed,
+    TrialFinished,
+    TrialHeld,
+    TrialReported,
+    TrialWaiting,
+    WorkerBroken,
+    WorkerGone,
+    WorkerId,
+    WorkerJoined,
+    WorkerReady,
+    WorkerSeen,
+)
+from maggy_like.driver.state_machine.training_phase import ENDS
+from maggy_like.driver.write_ahead import WriteAhead
+from maggy_like.errors import OptimizerError, WorkerError
+from maggy_like.protocol.fields import UNBOUNDED
+from maggy_like.protocol.messages import (
+    Beat,
+    Broken,
+    Checkpointed,
+    Finished,
+    Goodbye,
+    Held,
+    Hello,
+    Logged,
+    LogsRefused,
+    Opened,
+    Ready,
+    Reported,
+    Shutdown,
+    Waiting,
+)
+from maggy_like.rpc.refusals import Unfit
+from maggy_like.rpc.server import Received, Server
+from maggy_like.storage.journal import Journal
+from optimizers.core.events import Event
+
+TICK = 0.25
+STALL = 1.0
+"""Seconds between the ends of two polls from which on nobody could be heard: this process, the machine or the journal's
+file system stood still."""
+
+SNAPSHOT_INTERVAL = 0.1
+MAX_LINES = 10_000
+MAX_LINE_BYTES = 8 << 20
+"""Log lines kept for a display that is late, and their bytes; older ones stand in the trials' files."""
+
+
+class Driver:
+    """Runs one experiment.
+
+    Args:
+        experiment: The state machine; this thread alone touches it once it runs.
+        proposer: Asks the optimizer.
+        server: The wire.
+        journal: Where events go before anything that depends on them is sent.
+        base: What stays the same in every snapshot.
+        workers: That many must come, and leave, before the driver is done: all of a gang, unless it grows.
+        keep: Takes what a function that is no training returned; None where there is only training.
+        timeout: Seconds that the search may take.
+
+    Attributes:
+        done: Set when the search is over and every worker has left, or the driver failed.
+        error: Why the driver itself failed, if it did.
+        met: Workers that introduced themselves, lost ones included.
+        ready: Those of them that got ready for trials.
+        leaving: Workers that have said goodbye.
+        lines: Log lines for the display.
+        events: The journal's events, for callbacks.
+        replacements: Lost workers that the engine must replace.
+    """
+
+    def __init__(
+        self,
+        experiment: StateMachine,
+        proposer: Proposer,
+        server: Server,
+        journal: Journal,
+        base: Snapshot,
+        workers: int,
+        *,
+        keep: Callable[[Any], None] | None,
+        timeout: float | None,
+    ) -> None:
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        self.met: set[WorkerId] = set()
+        self.ready: set[WorkerId] = set()
+        self.leaving: set[WorkerId] = set()
+        self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
+        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
+        self.snapshot = base
+        self._base = base
+        self._experiment = experiment
+        self._proposer = proposer
+        self._server = server
+        self._write_ahead = WriteAhead(journal, keep, self._show)
+        self._posted: deque[Input] = deque()
+        self._asks: SimpleQueue[AskOptimizer | None] = SimpleQueue()
+        self._workers = workers
+        self._timeout = timeout
+        self._started = time.monotonic()
+        self._wall = time.time() - self._started
+        self._has_ended = self._is_stopped = self._released = self._told_of_logs = False
+        self._threads = [
+            threading.Thread(target=self._run, name="maggy-driver", daemon=True),
+            threading.Thread(target=self._propose, name="maggy-optimizer", daemon=True),
+        ]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the search itself is over, and the journal has it (workers may still be leaving)."""
+        return self._has_ended or self.done.is_set()
+
+    def start(self) -> None:
+        """Begin to serve."""
+        for thread in self._threads:
+            thread.start()
+
+    def post(self, event: Input) -> None:
+        """Tell the experiment something; from any thread."""
+        self._posted.append(event)
+        self._server.wake()
+
+    def expect_no_more(self) -> None:
+        """Wait for no worker that has not come yet: there is none."""
+        self._workers = 0
+        self._server.wake()
+
+    def release(self) -> None:
+        """Leave without waiting for workers that have not said goodbye."""
+        self._released = True
+        self._server.wake()
+
+    def join(self) -> None:
+        """Wait for the threads' ends; call after :attr:`done` is set or :meth:`release`.
+
+        A proposal that is being computed is cut off; where that cannot be done, it is waited for a second at most.
+        """
+        self._threads[0].join()
+        self._proposer.interrupt()
+        self._threads[1].join(self._proposer.patience)
+
+    def elapsed(self) -> float:
+        """Seconds since the driver was made."""
+        return time.monotonic() - self._started
+
+    # -- the driver's thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Run the driver until the search is over; any error reaches the caller."""
+        try:
+            self._serve()
+        except BaseException as error:
+            self._failed(error)
+        finally:
+            self._asks.put(None)
+            self.done.set()
+        try:
+            self.snapshot = self._draw()
+        except BaseException as error:
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Keep what the driver failed of first, and let the workers go."""
+        self.error = self.error or error
+        with contextlib.suppress(Exception):  # it may be the server that failed
+            for worker in self._experiment.workers.values():
+                self._server.send(worker.id, Shutdown())
+
+    def _serve(self) -> None:
+        """Take in what arrives, and carry out what follows from it, until the search is over."""
+        self._execute(self._experiment.start(self._now()))
+        tick = drawn = stalled = 0.0
+        heard = time.monotonic()
+        while not (self._released or (self._all_left() and not self._write_ahead.is_stuck)):
+            commands: list[Command] = []
+            for received in self._server.poll(min(TICK, SNAPSHOT_INTERVAL)):
+                commands += self._handle(self._take(received))
+            before, heard = heard, time.monotonic()
+            if heard - before > STALL:
+                stalled += heard - before
+            while self._posted:
+                event = self._posted.popleft()
+                self._is_stopped |= isinstance(event, StopRequested)
+                commands += self._handle(event)
+            now = time.monotonic()
+            if now - tick >= TICK:
+                commands += self._handle(Tick(stalled))  # at once after the poll: it judges by what has been heard
+                tick, stalled = now, 0.0
+            if self._timeout is not None and self.elapsed() > self._timeout:
+                self._timeout = None  # told once: a training may follow
+                commands += self._handle(StopRequested("timeout"))
+            self._execute(commands)
+            if now - drawn >= SNAPSHOT_INTERVAL:
+                drawn = now
+                self.snapshot = self._draw()
+        if self._write_ahead.is_stuck:
+            self._execute([])
+
+    def _all_left(self) -> bool:
+        """Whether the search is over and everybody knows: a worker that is late must still be told."""
+        return self._experiment.is_over and len(self._experiment.workers) >= self._workers
+
+    def _now(self) -> float:
+        """Unix time that never runs backwards."""
+        return self._wall + time.monotonic()
+
+    def _handle(self, event: Input) -> list[Command]:
+        return self._experiment.handle(event, self._now())
+
+    def _take(self, received: Received) -> Input:
+        """What a worker's message says to the experiment."""
+        worker = received.worker
+        match received.message:
+            case Reported() as message:
+                return TrialReported(worker, message)
+            case Finished() as message:
+                return TrialFinished(worker, message)
+            case Logged(trial=trial, rank=rank) if not self._experiment.runs(worker, trial, rank):
+                return WorkerSeen(worker)
+            case Logged(trial=trial, lines=lines, dropped=dropped, rank=rank, live=live):
+                self.lines.extend(LogLine(trial, line, rank) for line in lines)
+                if dropped:
+                    self.lines.append(LogLine(trial, f"... {dropped} more lines stand in the trial's log file", rank))
+                if live or not (lines or dropped):
+                    self.lines.append(LogLine(trial, live, rank, live=True))
+                return WorkerSeen(worker)
+            case LogsRefused(message=reason):
+                if not self._told_of_logs:  # of one store many workers say the same
+                    self._told_of_logs = True
+                    self.lines.append(LogLine(None, f"worker {worker.index}: {reason}"))
+                return WorkerSeen(worker)
+            case Checkpointed() as message:
+                return TrialCheckpointed(worker, message)
+            case Waiting() as message:
+                return TrialWaiting(worker, message)
+            case Opened() as message:
+                return StoreOpened(worker, message)
+            case Held() as message:
+                return TrialHeld(worker, message)
+            case Beat():
+                self._server.send(worker, Beat())
+                return WorkerSeen(worker)
+            case Hello(host=host, accelerators=accelerators, store_unseen=unseen):
+                self.met.add(worker)
+                return WorkerJoined(worker, host, tuple(accelerators), unseen)
+            case Ready():
+                self.ready.add(worker)
+                return WorkerReady(worker)
+            case Broken(message=reason):
+                return WorkerBroken(worker, reason)
+            case Goodbye():
+                self.leaving.add(worker)
+                return WorkerGone(worker)
+            case Unfit(host=host, why=why):
+                return self._turn_away(worker, f"worker {worker.index} on {host} cannot serve this search: {why}")
+
+    def _turn_away(self, worker: WorkerId, why: str) -> Input:
+        """A worker has another version: no search can start so; one that has begun goes on with the workers it has."""
+        if not self.ready:
+            return StopRequested("error", WorkerError(why))
+        self.lines.append(LogLine(None, f"{why}; the search goes on without it"))
+        return WorkerSeen(worker)
+
+    def _execute(self, commands: list[Command]) -> None:
+        """Carry a round's commands out; all events are safe, in one append, before the first message is sent."""
+        ending = self._experiment.ending
+        is_last = self._released or self._is_stopped or ending not in (None, *ENDS)
+        ready = self._write_ahead.carry(commands, is_last=is_last)
+        if not self._write_ahead.is_stuck:  # else workers fill their windows, and not this process
+            self._server.acknowledge()
+            self._has_ended = ending is not None
+        for command in ready:
+            match command:
+                case Append(event=event):
+                    self.events.put(event)
+                case Send(worker=worker, message=message):
+                    self._server.send(worker, message)
+                case AskOptimizer():
+                    self._asks.put(command)
+                case Show():
+                    self._show(command)
+                case Replace(worker=worker):
+                    self.replacements.put(worker)
+
+    def _show(self, command: Show) -> None:
+        self.lines.extend(LogLine(command.trial, line) for line in command.text.splitlines())
+
+    def _draw(self) -> Snapshot:
+        experiment, study = self._experiment, self._experiment.study
+        now = self._now()
+        lines = []
+        for worker in sorted(experiment.workers.values(), key=lambda worker: worker.id.index):
+            trial = None if worker.trial is None else study.trials[worker.trial]
+            lines.append(
+                WorkerLine(
+                    worker.id.index,
+                    worker.host,
+                    worker.state.value,
+                    trial=worker.trial,
+                    step=trial.step if trial is not None else 0,
+                    budget=trial.budget if trial is not None and trial.budget < UNBOUNDED else 0,
+                    value=trial.last_value if trial is not None else None,
+                    seconds=now - worker.team.since if worker.team is not None else 0.0,
+                )
+            )
+        running = "training" if experiment.is_training else "searching"
+        return draw(
+            self._base,
+            study,
+            phase=experiment.ending or (running if lines else "starting"),
+            elapsed=self.elapsed(),
+            now=now,
+            objective=experiment.objective,
+            workers=lines,
+        )
+
+    # -- the optimizer's thread ---------------------------------------------------------------
+
+    def _propose(self) -> None:
+        """Get proposals beside the server's loop; a proposer that cannot work at all ends the search."""
+        try:
+            self._proposer.start(lambda line: self.lines.append(LogLine(None, line)))
+            while (ask := self._asks.get()) is not None:
+                self.post(self._ask(ask))
+            self._proposer.close()
+        except BaseException as error:
+            self.post(StopRequested("error", _as_exception(error)))
+
+    def _ask(self, ask: AskOptimizer) -> SuggestionReady:
+        """The optimizer's answer; the history is this thread's alone."""
+        try:
+            proposal = self._experiment.study.checked(self._proposer.ask(ask.index, ask.updates))
+        except BaseException as error:
+            return SuggestionReady(ask.index, None, _as_exception(error))
+        return SuggestionReady(ask.index, proposal)
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """What the caller gets to see: a ``sys.exit()`` of an optimizer is an error like any other."""
+    return error if isinstance(error, Exception) else OptimizerError(f"the optimizer raised {error!r}")

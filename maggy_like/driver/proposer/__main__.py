@@ -1,0 +1,71 @@
+"""The process of an optimizer: ``python -m maggy_like.driver.proposer FD PARENT``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+
+from maggy_like.driver.proposer.frames import Launch, Question, Raised, pack, unpack
+from maggy_like.processes.lifeline import die_with_parent
+from optimizers.core.base import History, Optimizer
+
+
+def main(fd: int, parent: int) -> None:
+    """Answer the driver at the other end of ``fd`` until it is gone."""
+    # Not at a lower priority: where trials keep all cores busy it would starve, and then free workers wait for it.
+    die_with_parent(parent)
+    connection: Connection[bytes, bytes] = Connection(fd)
+    frames: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, frames), daemon=True).start()
+    desk = _Desk(unpack(frames.get()))
+    while True:
+        connection.send_bytes(desk.answer(unpack(frames.get())))
+
+
+def _receive(connection: Connection[bytes, bytes], frames: SimpleQueue[bytes]) -> None:
+    """Hear that the driver is gone also while the optimizer thinks."""
+    while True:
+        try:
+            frames.put(connection.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)
+
+
+class _Desk:
+    """An optimizer and its history."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._loaded: tuple[Optimizer, History] | None = None
+
+    def answer(self, question: Question) -> bytes:
+        """The answer, packed."""
+        try:
+            if self._loaded is None:
+                self._loaded = unpack(self._launch.optimizer), unpack(self._launch.history)
+            optimizer, history = self._loaded
+            for update in question.updates:
+                history.apply(update)
+            return pack(optimizer.ask(question.index, history))
+        except BaseException as error:  # sys.exit() of an optimizer is an error like any other
+            return pack(raised(error))
+
+
+def raised(error: BaseException) -> Raised:
+    """What to tell of an exception."""
+    summary = "".join(traceback.format_exception_only(error)).strip()
+    try:
+        pickled = pack(error) if isinstance(error, Exception) else b""
+    except Exception:
+        pickled = b""
+    # The first frame is the desk's own.
+    frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    return Raised(pickled, summary, "".join(traceback.format_exception(type(error), error, frames)))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

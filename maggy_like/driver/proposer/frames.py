@@ -1,0 +1,57 @@
+"""What a driver and the process of its optimizer tell each other, pickled: the process is the driver's own child."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from optimizers.core.base import Update
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Driver to process, first of all.
+
+    Attributes:
+        optimizer: The optimizer, pickled.
+        history: All that it may know so far, pickled.
+    """
+
+    optimizer: bytes
+    history: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Driver to process: the ``index``-th answer, please, now that ``updates`` are known."""
+
+    index: int
+    updates: tuple[Update, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """Process to driver, in place of an answer.
+
+    Attributes:
+        error: The exception, pickled; empty if it cannot be.
+        summary: Its type and message.
+        traceback: Where it was raised.
+    """
+
+    error: bytes
+    summary: str
+    traceback: str
+
+
+def pack(value: object) -> bytes:
+    """As bytes, classes and functions of notebooks and scripts by value."""
+    return bytes(cloudpickle.dumps(value))
+
+
+def unpack(data: bytes) -> Any:
+    """What :func:`pack` was given. Nothing comes from the network: both ends are one program on one machine."""
+    return pickle.loads(data)  # noqa: S301

@@ -1,0 +1,186 @@
+"""The proposer that asks in a process of its own, so that a slow optimizer does not hold the driver's lock."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import IO
+
+from maggy_like.driver.proposer.base import Proposer
+from maggy_like.driver.proposer.frames import Launch, Question, Raised, pack, unpack
+from maggy_like.errors import OptimizerError
+from maggy_like.processes.lifeline import kill_tree
+from optimizers.core.base import Answer, Optimizer, Update
+from optimizers.core.study import Study
+
+MAX_CRASHES = 3
+"""Processes that one question may cost."""
+
+# Trials have the cores; an optimizer's matrices are small.
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
+
+
+class ProcessProposer(Proposer):
+    """Asks in a child process, which is started again and told the whole history where it dies.
+
+    What the optimizer prints comes back line by line, its exceptions with their traceback.
+
+    Raises:
+        OptimizerError: The optimizer cannot be sent to a process.
+    """
+
+    patience = 10.0  # nothing is computed any more, but a machine that is busy may take its time to end a process
+    _show: Callable[[str], None]
+
+    def __init__(self, study: Study) -> None:
+        super().__init__(study)
+        self._pickled = pickle_optimizer(study.optimizer)
+        self._lock = threading.Lock()  # held where the process comes and goes
+        self._interrupted = False
+        self._process: subprocess.Popen[str] | None = None
+        self._connection: Connection[bytes, bytes] | None = None
+        self._reader: threading.Thread | None = None
+
+    def start(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        with contextlib.suppress(EOFError, OSError):  # the first ask tries again, and tells
+            self._launch()
+
+    def ask(self, index: int, updates: Sequence[Update]) -> Answer:
+        for update in updates:
+            self._history.apply(update)
+        question = Question(index, tuple(updates))
+        ends: list[str] = []
+        while len(ends) < MAX_CRASHES and not self._interrupted:
+            try:
+                answer = self._converse(question)
+            except (EOFError, ConnectionError) as error:
+                ends.append(self._end() or str(error))
+            else:
+                return self._take(answer)
+        name = type(self._optimizer).__name__
+        raise OptimizerError(
+            f"the process of {name} ended {len(ends)} times ({', '.join(ends)}) as it was asked for proposal {index}; "
+            "use engine='inline' to run it under a debugger"
+        )
+
+    def interrupt(self) -> None:
+        with self._lock:
+            self._interrupted = True
+            if self._process is not None:
+                kill_tree(self._process.pid)
+
+    def close(self) -> None:
+        self._end()
+
+    def _converse(self, question: Question) -> Answer | Raised:
+        if self._connection is None:
+            self._launch()
+            question = Question(question.index, ())  # the rest came with the history
+        assert self._connection is not None
+        self._connection.send_bytes(pack(question))
+        self._await_answer(self._connection)
+        answer: Answer | Raised = unpack(self._connection.recv_bytes())
+        return answer
+
+    def _await_answer(self, connection: Connection[bytes, bytes]) -> None:
+        """Wait for an answer or the process's end; what it has started may hold its side of the connection open.
+
+        Raises:
+            EOFError: The process is gone.
+        """
+        if not hasattr(os, "pidfd_open") or self._process is None:  # the connection's end has to do
+            return
+        end = os.pidfd_open(self._process.pid)
+        try:
+            if connection not in wait([connection, end]):
+                raise EOFError
+        finally:
+            os.close(end)
+
+    def _take(self, answer: Answer | Raised) -> Answer:
+        if not isinstance(answer, Raised):
+            return answer
+        try:
+            error = unpack(answer.error)
+        except Exception:  # of a class that only its process can make
+            error = OptimizerError(f"{type(self._optimizer).__name__} raised {answer.summary}")
+        error.add_note(f"raised in the optimizer's process:\n{answer.traceback}")
+        raise error
+
+    def _launch(self) -> None:
+        """Start a process, which is told all that is known."""
+        launch = Launch(self._pickled, pack(self._history))
+        ours, theirs = Pipe()
+        with self._lock, theirs:
+            if self._interrupted:
+                raise EOFError
+            self._process = subprocess.Popen(
+                # Safe path: modules come from where they come here, and not from the working folder.
+                [sys.executable, "-P", "-m", "maggy_like.driver.proposer", str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()],  # apart from its stdout, so that a print is no answer
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="backslashreplace",
+                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,  # Ctrl-C in a terminal is the driver's alone
+            )
+        assert self._process.stdout is not None
+        self._connection = ours
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
+        ours.send_bytes(pack(launch))
+
+    def _read(self, output: IO[str]) -> None:
+        with output:
+            for line in output:
+                self._show(line.rstrip("\n"))
+
+    def _end(self) -> str:
+        """Kill the process and what it started, if they are not gone; how it ended, if there was one."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None:
+            return ""
+        kill_tree(process.pid)  # before it is reaped: until then nobody else has its id
+        status = process.wait()
+        if self._connection is not None and self._reader is not None:
+            self._connection.close()
+            self._reader.join(1.0)  # what holds its stdout may live on, in a session of its own
+        self._connection = self._reader = None
+        return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def pickle_optimizer(optimizer: Optimizer) -> bytes:
+    """An optimizer as bytes for its process.
+
+    Raises:
+        OptimizerError: It holds something that cannot be sent, which the message names.
+    """
+    try:
+        return pack(optimizer)
+    except Exception as error:
+        culprits = [name for name, value in vars(optimizer).items() if not _can_be_sent(value)]
+        what = f" (its attribute {culprits[0]!r})" if culprits else ""
+        raise OptimizerError(
+            f"{type(optimizer).__name__} cannot be sent to its process{what}: {error}; "
+            "keep options alone in an optimizer, and make the rest inside ask"
+        ) from error
+
+
+def _can_be_sent(value: object) -> bool:
+    try:
+        pack(value)
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,217 @@
+"""The journal of a run: begun, or taken up where it ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from maggy_like.api.settings import Settings
+from maggy_like.cluster_driver.notes import Notes
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.errors import ConfigError, JournalError
+from maggy_like.storage.checkpoints import is_marked, mark_store, unmark_store
+from maggy_like.storage.folders import local_path, probe, url_of
+from maggy_like.storage.journal import (
+    FORMAT_VERSION,
+    RUNNING,
+    Journal,
+    Mender,
+    Place,
+    RunHeader,
+    RunStatus,
+    place_of,
+    reading,
+    to_records,
+)
+from optimizers.comparisons.tuned_repeats import TunedRepeats
+from optimizers.core.trial import Trial
+
+_log = logging.getLogger(__name__)
+
+_MOST_TOLD = 5
+"""Sentences about a damaged journal that the display shows; the log has all."""
+
+
+def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> tuple[Journal, list[str]]:
+    """A new run's journal, or an old one replayed into the experiment; the run's store has its mark then.
+
+    Args:
+        run_id: The mark.
+
+    Returns:
+        The journal, and what the user should know of its damage and mend.
+
+    Raises:
+        ConfigError: The name is taken, the run's places cannot be written, or the run was another search.
+        JournalError: There is nothing to resume, or its journal is in use or damaged beyond mending.
+    """
+    folder = local_path(settings.directory)
+    if folder is None:
+        probe(str(settings.directory))
+    place = place_of(settings.journal)
+    where = place.name.removesuffix(f"/{settings.name}")
+    exists = _check_name_is_free(settings, place, where)
+    if settings.resume and not exists:
+        raise JournalError(f"there is no run named {settings.name!r} in {where} to resume")
+    if folder is not None:
+        _make_directory(folder)
+    with ExitStack() as undo:
+        journal = Journal(place, run_id)  # first: of two drivers that begin a run, one alone touches anything of it
+        undo.callback(journal.close)
+        told: list[str] = []
+        if settings.resume:
+            told = _replay(journal, _header(settings), experiment)
+            Notes(settings.journal).clear(run_id)
+            _check_training(settings, experiment.study.trials)
+            _mark(settings, run_id, folder)
+        else:
+            _check_name_is_free(settings, place, where)  # another driver may have begun it, and be through with it
+            _mark(settings, run_id, folder)  # before the header: a run that cannot begin does not take its name
+            undo.callback(unmark_store, settings.store)
+            journal.begin(_header(settings))
+        store, directory = settings.places.record
+        journal.note(RunStatus(RUNNING, time.time(), store=store, directory=directory))
+        undo.pop_all()
+    return journal, told
+
+
+def _make_directory(directory: Path) -> None:
+    """Make the run's folder.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"directory={str(directory.parent)!r} cannot be written ({error}); pass another") from error
+
+
+def _check_name_is_free(settings: Settings, place: Place, where: str) -> bool:
+    """Whether there is a journal.
+
+    Raises:
+        ConfigError: There is one, and the run is to be a new one.
+    """
+    with reading(place):
+        exists = place.exists()
+    if exists and not settings.resume:
+        raise ConfigError(
+            f"there is a run named {settings.name!r} in {where} already; "
+            "pass resume=True to go on with it, or another name"
+        )
+    return exists
+
+
+def _mark(settings: Settings, run_id: str, folder: Path | None) -> None:
+    """Leave the mark in the store by which workers see that it is the same place, and in a folder of logs of its own.
+
+    Raises:
+        ConfigError: The store of a new run is another's already, or it cannot be written.
+    """
+    store = settings.store
+    try:
+        is_taken = not settings.resume and is_marked(store)
+        if not is_taken:
+            mark_store(store, run_id)
+            if folder is not None and settings.places.log_copies:
+                mark_store(url_of(settings.places.logs), run_id)
+    except Exception as error:  # of whatever file system it is
+        raise ConfigError(
+            f"the store {store!r} cannot be written ({type(error).__name__}: {error}); pass another store=URL"
+        ) from error
+    if is_taken:
+        raise ConfigError(
+            f"there are checkpoints of a run named {settings.name!r} in {store} already, which has its journal "
+            "elsewhere; pass another name, or remove them if that run is gone"
+        )
+
+
+def _replay(journal: Journal, header: RunHeader, experiment: StateMachine) -> list[str]:
+    """Take a journal up, and mend it if it is damaged; what was done."""
+    contents = journal.read()
+    _check_same(contents.header, header)
+    if not contents.damage:
+        experiment.replay(contents.events)
+        return []
+    mender = Mender(experiment.study, contents.events)
+    events = []
+    try:
+        for event in mender.events():
+            experiment.replay([event])
+            events.append(event)
+    except JournalError as error:
+        error.add_note("; ".join(contents.damage))
+        raise
+    kept = journal.replace(contents.header, events)
+    told = [f"journal: {text}" for text in (*contents.damage, *mender.told, f"the damaged one is kept as {kept}")]
+    for text in told:
+        _log.warning("%s", text)
+    return told if len(told) <= _MOST_TOLD else [*told[: _MOST_TOLD - 1], f"... and {len(told) - _MOST_TOLD + 1} more"]
+
+
+def _check_training(settings: Settings, trials: list[Trial]) -> None:
+    """Raise if a training is to be resumed as another one.
+
+    Raises:
+        ConfigError: It is.
+    """
+    for trial in trials:
+        config = settings.train_config or trial.config
+        if settings.train_steps and trial.training and (trial.training, trial.config) != (settings.train_steps, config):
+            raise ConfigError(
+                f"the training of the run {settings.name!r} was started with {trial.training} steps of {trial.config}, "
+                f"not {settings.train_steps} of {config}; resume it with the same, or choose another name"
+            )
+
+
+def _header(settings: Settings) -> RunHeader:
+    return RunHeader(
+        version=FORMAT_VERSION,
+        name=settings.name,
+        created=time.time(),
+        space=settings.space.to_json(),
+        optimizer=_described(settings),
+        directions=list(settings.directions),
+        metrics=list(settings.metrics),
+        value=settings.value,
+        seed=settings.seed,
+        max_budget=settings.max_budget,
+        constrained=settings.space.has_constraint,
+        earlier=to_records(settings.earlier),
+        variants=list(settings.variants),
+    )
+
+
+def _described(settings: Settings) -> str:
+    """The optimizer and its options; of an ablation its design, since ``variants`` has what is in it."""
+    if not settings.is_ablation:
+        return settings.optimizer.describe()
+    if isinstance(settings.optimizer, TunedRepeats):
+        return f"{settings.optimizer_name} of {settings.optimizer.optimizer.describe()}"
+    return settings.optimizer_name
+
+
+def _check_same(known: RunHeader, now: RunHeader) -> None:
+    """Raise if a run is to be resumed as another search.
+
+    Raises:
+        ConfigError: It is.
+    """
+    arguments = {"directions": "direction", "metrics": "metric"}
+    for field in ("optimizer", "space", "directions", "metrics", "value", "seed", "max_budget", "constrained"):
+        before, given = getattr(known, field), getattr(now, field)
+        if before != given:
+            was, now_is = (before, given) if field == "optimizer" else (repr(before), repr(given))
+            raise ConfigError(
+                f"the run {known.name!r} was started with {arguments.get(field, field)}={was}, not {now_is}; "
+                "resume it with the same, or choose another name"
+            )
+    for before, given in zip(known.variants, now.variants, strict=False):  # an old journal has none
+        if before != given:
+            raise ConfigError(
+                f"the run {known.name!r} was started with the variant {before!r}, not {given!r}; resume it with the "
+                "same study, or choose another name"
+            )

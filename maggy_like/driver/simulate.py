@@ -1,0 +1,159 @@
+"""Run the real state machine in virtual time: thousands of workers, no process, no waiting.
+
+The driver's own :class:`~maggy_like.driver.state_machine.StateMachine` is fed from a heap of virtual times, so
+what a simulation shows of an optimizer's decisions is what a real search would do.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Send
+from maggy_like.driver.state_machine.inputs import (
+    Input,
+    SuggestionReady,
+    TrialFinished,
+    TrialReported,
+    WorkerGone,
+    WorkerId,
+    WorkerJoined,
+    WorkerReady,
+)
+from maggy_like.driver.state_machine.machine import StateMachine
+from maggy_like.protocol.messages import Assign, Decided, Finished, Reported, Shutdown
+from optimizers.core.events import AttemptEnded, TrialCreated
+from optimizers.core.study import Study
+from optimizers.core.trial import Config, TrialState
+
+
+class Objective(Protocol):
+    """A training to be simulated."""
+
+    def __call__(self, config: Config, step: int) -> tuple[float, float]:
+        """The objective after ``step`` steps, and the seconds that this one step took."""
+        ...
+
+
+class StatefulObjective(Protocol):
+    """A training whose outcome rests on all steps before, under whatever configurations they were made."""
+
+    def __call__(self, config: Config, step: int, state: Any) -> tuple[float, float, Any]:
+        """The objective after ``step`` steps, the seconds that this one took, and the new state.
+
+        Must not change ``state``, which other trials may start from.
+        """
+        ...
+
+
+def simulate(
+    study: Study,
+    objective: Objective | StatefulObjective,
+    *,
+    workers: int,
+    state: Any = None,
+    horizon: float | None = None,
+    on_event: Callable[[float, int], None] | None = None,
+) -> float:
+    """Search in virtual time; the study holds the outcome.
+
+    Trials report after every step, pause and go on where they were, and cost nothing but the
+    seconds that ``objective`` names.
+
+    Args:
+        study: A new study.
+        objective: The training.
+        workers: Size of the gang.
+        state: What a training begins with, for an objective that has a state.
+        horizon: Virtual seconds after which to end.
+        on_event: Called with the virtual time and the number of events handled so far.
+
+    Returns:
+        The virtual time at the end.
+
+    Example:
+        >>> study = Study({"lr": Float(1e-4, 1, log=True)}, ASHA(), max_budget=27, n_trials=100)
+        >>> simulate(study, lambda config, step: (1 - 1 / step, 1.0), workers=8)
+    """
+    simulation = _Simulation(study, objective, workers, state)
+    return simulation.run(horizon, on_event)
+
+
+class _Simulation:
+    def __init__(self, study: Study, objective: Objective | StatefulObjective, workers: int, state: Any) -> None:
+        self.study = study
+        self.objective: Callable[..., tuple[Any, ...]] = objective
+        self.stateful = state is not None
+        self.experiment = StateMachine(study, workers=workers)
+        self.heap: list[tuple[float, int, Input]] = []
+        self.order = 0
+        self.now = 0.0
+        self.begin = (0, state)
+        self.reached: dict[int, tuple[int, Any]] = {}  # steps already trained, and the state: a trial's checkpoint
+        self.rests: dict[int, tuple[int, Any]] = {}  # the same when it last paused
+        self.running: dict[int, Assign] = {}
+        for index in range(workers):
+            worker = WorkerId(index, 0)
+            self.push(0.0, WorkerJoined(worker, "virtual"))
+            self.push(0.0, WorkerReady(worker))
+
+    def push(self, time: float, event: Input) -> None:
+        self.order += 1
+        heapq.heappush(self.heap, (time, self.order, event))
+
+    def run(self, horizon: float | None, on_event: Callable[[float, int], None] | None) -> float:
+        self.execute(self.experiment.start(0.0))
+        handled = 0
+        while self.heap and not self.experiment.is_over:
+            time, _, event = heapq.heappop(self.heap)
+            if horizon is not None and time > horizon:
+                return horizon
+            self.now = time
+            handled += 1
+            if on_event is not None:
+                on_event(time, handled)
+            self.execute(self.experiment.handle(event, time))
+        if self.experiment.error is not None:
+            raise self.experiment.error
+        return self.now
+
+    def execute(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case AskOptimizer(index=index, updates=updates):
+                    for update in updates:
+                        self.study.history.apply(update)
+                    answer = self.study.optimizer.ask(index, self.study.history)
+                    self.push(self.now, SuggestionReady(index, self.study.checked(answer)))
+                case Append(event=TrialCreated(trial=trial, parent=parent)) if parent is not None:
+                    self.reached[trial] = self.rests.get(parent, self.begin)
+                case Append(event=AttemptEnded(trial=trial, state=TrialState.PAUSED)):
+                    self.rests[trial] = self.reached[trial]
+                case Send(worker=worker, message=Assign() as assign):
+                    self.running[worker.index] = assign
+                    self.step(worker, assign)
+                case Send(worker=worker, message=Decided(stop=stop)):
+                    self.verdict(worker, stop)
+                case Send(worker=worker, message=Shutdown()):
+                    self.push(self.now, WorkerGone(worker))
+
+    def step(self, worker: WorkerId, assign: Assign) -> None:
+        """Train one step, and report it when its seconds have passed."""
+        reached, state = self.reached.get(assign.trial, self.begin)
+        step = reached + 1
+        if self.stateful:
+            value, seconds, state = self.objective(assign.config, step, state)
+        else:
+            value, seconds = self.objective(assign.config, step)
+        self.reached[assign.trial] = step, state
+        message = Reported(assign.trial, assign.attempt, "value", {"value": ([step], [value])}, awaiting=True)
+        self.push(self.now + seconds, TrialReported(worker, message))
+
+    def verdict(self, worker: WorkerId, stop: bool) -> None:
+        assign = self.running[worker.index]
+        if stop or self.reached[assign.trial][0] >= assign.budget:
+            outcome = Finished(assign.trial, assign.attempt, "stopped" if stop else "returned")
+            self.push(self.now, TrialFinished(worker, outcome))
+        else:
+            self.step(worker, assign)

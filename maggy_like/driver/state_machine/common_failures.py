@@ -1,0 +1,68 @@
+"""Whether all trials fail in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from maggy_like.errors import TrialsFailedError
+from optimizers.core.events import AttemptEnded
+from optimizers.core.trial import Failure, TrialState
+
+_SUCCEEDED = (TrialState.COMPLETED, TrialState.PAUSED)
+_LEAST_AT_THE_END = 2
+"""Fewest failed trials from which a search that ends may conclude that the function is wrong."""
+
+
+class AlikeFailures:
+    """Counts the trials that failed alike while none has succeeded.
+
+    A resumed search counts anew, since the function may have been mended; what has succeeded before stays so.
+
+    Args:
+        enough: How many end the search; 0 for never.
+        expected: Names of exceptions that do not count.
+        no_fault: Kinds of failure that say nothing of the trial.
+
+    Attributes:
+        enough: How many end the search; it follows a gang that grows.
+    """
+
+    def __init__(self, enough: int, expected: Collection[str], no_fault: Collection[str]) -> None:
+        self.enough = enough
+        self._expected = frozenset(expected)
+        self._no_fault = frozenset(no_fault)
+        self._failed: dict[tuple[str, str, str], set[int]] = {}
+        self._newest: Failure | None = None
+        self._has_success = False
+
+    def replay(self, event: AttemptEnded) -> None:
+        """Take in the end of an attempt, of an earlier run of this search or of this one."""
+        self._has_success |= event.state in _SUCCEEDED
+
+    def take(self, event: AttemptEnded) -> None:
+        """Take in a failure of this run."""
+        failure = event.failure
+        if failure is None or failure.kind in self._no_fault or self._expected.intersection(failure.types):
+            return
+        self._failed.setdefault(failure.cause, set()).add(event.trial)
+        self._newest = failure
+
+    def error(self, n_trials: int | None = None) -> TrialsFailedError | None:
+        """What the search must end with, if anything.
+
+        Args:
+            n_trials: Where no trial will follow, how many there were: if all of them failed alike, that is enough.
+        """
+        if self._has_success or not self.enough or (failure := self._newest) is None:
+            return None
+        count = len(self._failed[failure.cause])
+        if count < self.enough and (n_trials is None or count < max(n_trials, _LEAST_AT_THE_END)):
+            return None
+        trace = f"\n\n{failure.traceback.rstrip()}\n" if failure.traceback else ""
+        kind = failure.types[0].rpartition(".")[2] if failure.types else ""
+        expected = f", or expected=({kind},) for failures of this type" if kind else ""
+        return TrialsFailedError(
+            f"{count} trials failed alike and none has succeeded, so the search has ended: {failure.message}{trace}\n"
+            "Mend the function and go on with resume=True and the run's name. To try all configurations all the same, "
+            f"pass failures=FailurePolicy(alike=0){expected}."
+        )

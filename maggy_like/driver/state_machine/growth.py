@@ -1,0 +1,52 @@
+"""What follows the number of workers where a gang grows and shrinks while the search runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from maggy_like.driver.state_machine.commands import Show
+from maggy_like.driver.state_machine.common_failures import AlikeFailures
+from maggy_like.driver.state_machine.proposals import Proposals
+
+SETTLING = 3.0
+"""Seconds in which further workers that join are told of in the same line."""
+
+
+class Growth:
+    """Has proposals, and the failures that end a search, follow the workers that there are; tells who has joined.
+
+    Args:
+        proposals: Kept ready for as many trials as can run at a time.
+        alike: Ends a search once as many trials have failed alike as can run at a time.
+        enough: How many those are, by the number that can run at a time.
+        width: How many workers run a trial together.
+    """
+
+    def __init__(self, proposals: Proposals, alike: AlikeFailures, enough: Callable[[int], int], width: int) -> None:
+        self._proposals = proposals
+        self._alike = alike
+        self._enough = enough
+        self._width = width
+        self._joined: list[str] = []
+        self._since = 0.0
+        self.follow(0)
+
+    def follow(self, live: int) -> None:
+        """Take in how many workers there are."""
+        at_a_time = max(1, live // self._width)
+        self._proposals.resize(at_a_time)
+        self._alike.enough = self._enough(at_a_time)
+
+    def joined(self, who: str, now: float) -> None:
+        """Take in that a worker has joined a gang that ran already."""
+        self._since = self._since if self._joined else now
+        self._joined.append(who)
+
+    def tick(self, live: int, now: float) -> list[Show]:
+        """Tell of workers that have joined, some in one line."""
+        if not self._joined or now - self._since < SETTLING:
+            return []
+        count = len(self._joined)
+        who = self._joined[0] if count == 1 else f"{count} workers"
+        self._joined.clear()
+        return [Show(f"{who} joined: {live} worker{'s' * (live != 1)} now")]

@@ -1,0 +1,194 @@
+"""What the experiment is told.
+
+Every event of a worker carries its index and epoch, so that the late word of a lost incarnation
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, Waiting
+from optimizers.core.base import Proposal, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerId:
+    """One incarnation of a worker: its place in the gang, and how often that place was refilled."""
+
+    index: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoined:
+    """A worker introduced itself; it cannot take trials yet.
+
+    Attributes:
+        store_unseen: Why it does not see the run's store (see :class:`maggy_like.protocol.messages.Hello`); None if it
+            does.
+    """
+
+    worker: WorkerId
+    host: str
+    accelerators: tuple[str, ...] = ()
+    store_unseen: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """A worker can take its first trial."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSeen:
+    """A worker is alive."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBroken:
+    """A worker can run no trial, whichever it is."""
+
+    worker: WorkerId
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker is gone without a goodbye, as its engine says.
+
+    Attributes:
+        with_gang: Whether others fell with it, so that nobody knows whose fault it was.
+        with_node: Whether its machine was taken away, or nobody knows that it was not.
+    """
+
+    worker: WorkerId
+    reason: str
+    with_gang: bool = False
+    with_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeaving:
+    """A worker's machine is about to be taken away, as its engine says."""
+
+    worker: WorkerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone:
+    """A worker said goodbye."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReported:
+    """Measurements of a trial came in."""
+
+    worker: WorkerId
+    message: Reported
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCheckpointed:
+    """A trial saved its state."""
+
+    worker: WorkerId
+    message: Checkpointed
+
+
+@dataclass(frozen=True, slots=True)
+class TrialWaiting:
+    """A trial has begun to wait for the store, or has stopped waiting."""
+
+    worker: WorkerId
+    message: Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOpened:
+    """The first worker of a trial has opened the store at which they meet."""
+
+    worker: WorkerId
+    message: Opened
+
+
+@dataclass(frozen=True, slots=True)
+class TrialHeld:
+    """A worker of a trial waits in its next report."""
+
+    worker: WorkerId
+    message: Held
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFinished:
+    """An attempt is over, and its worker is free."""
+
+    worker: WorkerId
+    message: Finished
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestionReady:
+    """The optimizer answered an :class:`~maggy_like.driver.state_machine.commands.AskOptimizer`.
+
+    Attributes:
+        answer: The optimizer's, checked: a proposal, ``WAIT``, or None when it has none left.
+        error: What it raised instead.
+    """
+
+    index: int
+    answer: Proposal | Wait | None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed.
+
+    Attributes:
+        stalled: Seconds for which the driver stood still, and could hear nobody.
+    """
+
+    stalled: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """End the search now and keep what there is.
+
+    Attributes:
+        error: Raise this in the caller, if given.
+        by: Who stopped it, for the reader, where that was not the caller.
+    """
+
+    reason: str
+    error: Exception | None = None
+    by: str = ""
+
+
+TrialMessage = Reported | Checkpointed | Waiting | Opened | Held | Finished
+"""What a worker says of the attempt that it runs."""
+
+WorkerEvent = (
+    WorkerReady
+    | WorkerSeen
+    | WorkerBroken
+    | WorkerGone
+    | TrialReported
+    | TrialCheckpointed
+    | TrialWaiting
+    | StoreOpened
+    | TrialHeld
+    | TrialFinished
+)
+"""What a worker that has joined says."""
+
+Input = WorkerEvent | WorkerJoined | WorkerLost | WorkerLeaving | SuggestionReady | Tick | StopRequested

@@ -1,0 +1,118 @@
+"""The configurations that wait for a worker, kept ahead of need."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from maggy_like.driver.state_machine.commands import AskOptimizer
+from maggy_like.driver.state_machine.inputs import SuggestionReady
+from maggy_like.driver.state_machine.prefetch import Lookahead
+from optimizers.core.base import WAIT, Pending, Proposal
+from optimizers.core.events import TrialCreated
+from optimizers.core.study import Study
+
+
+class Proposals:
+    """The study's points first, then the optimizer's proposals, up to the study's number of trials.
+
+    What waits here becomes a trial in the order in which it came, so its number is known at once, and the
+    optimizer is told of it as pending with the next question: the ``index``-th ask knows the points and all
+    earlier proposals, as observed, running or waiting, and proposes none of them again.
+
+    Which results an ask knows depends on when it was asked; its answer depends on nothing but what it knows.
+    So where asks take no time (in virtual time), a search repeats exactly. The journal has no proposals that
+    wait: a resumed search asks again, from the first index that became no trial, with what is known by then.
+
+    Args:
+        study: Where the trials are counted, and what is tried before the optimizer's.
+        workers: Size of the gang: how many proposals to keep ready where results do not matter.
+            An adaptive optimizer is asked no further ahead than :class:`Lookahead` says.
+    """
+
+    def __init__(self, study: Study, workers: int) -> None:
+        self._study = study
+        self._points = deque(study.points)
+        self._ready: deque[tuple[int, Proposal]] = deque()
+        self._untold: list[Pending] = []  # what waits, and the optimizer does not know it yet
+        self._workers = workers
+        self._lookahead = Lookahead(workers)
+        self._asked = 0.0
+        self._next_ask = 0
+        self._asking = False
+        self._exhausted = False
+        self._waiting = False  # the optimizer wants to be asked again once anything has changed
+
+    def go_on(self) -> None:
+        """Take up where a replayed study ends."""
+        for _ in range(min(len(self._points), self._study.size - self._study.n_asks)):
+            self._points.popleft()
+        self._untold += (Pending(number, point) for number, point in enumerate(self._points, len(self._study.trials)))
+        self._next_ask = self._study.n_asks
+
+    def resize(self, workers: int) -> None:
+        """Keep proposals ready for so many workers from now on."""
+        self._workers = workers
+        self._lookahead.resize(workers)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a new trial may still come."""
+        return self._has_room and bool(self._points or self._ready or not (self._exhausted or self._stands_still))
+
+    def take(self, wanted: float) -> TrialCreated | None:
+        """The event that makes the next configuration a trial, if one is ready.
+
+        Args:
+            wanted: When the trial's worker became free, in seconds.
+        """
+        number = len(self._study.trials)
+        if self._has_room and self._points:
+            return TrialCreated(number, self._points.popleft())
+        if self._has_room and self._ready:
+            index, proposal = self._ready.popleft()
+            self._lookahead.taken(wanted)
+            return TrialCreated(number, proposal.config, index, proposal.parent)
+        return None
+
+    def ask(self, now: float) -> AskOptimizer | None:
+        """The question to put to the optimizer now, so that a free worker never waits for it."""
+        n_trials = self._study.problem.n_trials
+        depth = self._lookahead.depth if self._study.optimizer.adaptive else max(2, self._workers)
+        coming = self._study.size + len(self._points) + len(self._ready)
+        enough = len(self._ready) >= depth or (n_trials is not None and coming >= n_trials)
+        if self._asking or self._exhausted or enough or self._stands_still:
+            return None
+        self._asking, self._waiting, self._asked = True, False, now
+        # What waited comes first: it may be a trial by now that has ended.
+        updates = (*self._untold, *self._study.take_updates())
+        self._untold.clear()
+        return AskOptimizer(self._next_ask, updates)
+
+    def answer(self, event: SuggestionReady, now: float) -> None:
+        """Take in the optimizer's answer."""
+        self._asking = False
+        self._lookahead.asked(now - self._asked)
+        if event.answer is WAIT:
+            self._waiting = True
+            return
+        self._next_ask = event.index + 1
+        if event.answer is None:
+            self._exhausted = True
+        else:
+            self._untold.append(Pending(self._known, event.answer.config))
+            self._ready.append((event.index, event.answer))
+
+    @property
+    def _stands_still(self) -> bool:
+        """Whether the optimizer waits for a change, and there was none."""
+        return self._waiting and not self._untold and not self._study.has_updates
+
+    @property
+    def _known(self) -> int:
+        """How many trials there are and will be; the number of the next proposal's."""
+        return len(self._study.trials) + len(self._points) + len(self._ready)
+
+    @property
+    def _has_room(self) -> bool:
+        n_trials = self._study.problem.n_trials
+        return n_trials is None or self._study.size < n_trials

@@ -1,0 +1,65 @@
+"""Which saved states may be removed from the store."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, TrialCreated
+from optimizers.core.study import Study
+
+
+class SavedStates:
+    """Keeps account of the states in the store, and of the trials that would go on from each.
+
+    An attempt keeps the last few states that the journal knows, and that of its best value. With the next attempt
+    of a trial, its worker is told what became of no use: what earlier attempts left, and neither this trial nor one
+    that started from it (see :class:`~optimizers.core.base.Proposal`) would go on from any more.
+
+    Args:
+        study: The ledger, which has taken in each event before this does.
+        keep: How many of an attempt's states to keep at least.
+    """
+
+    def __init__(self, study: Study, keep: int) -> None:
+        self._study = study
+        self._keep = keep
+        self._left: dict[int, list[tuple[int, str]]] = {}  # attempt and name, by the trial that saved it
+        self._needed: dict[int, set[str]] = {}  # by trial
+        self._needs: Counter[str] = Counter()
+
+    def take(self, event: Event) -> None:
+        """Take in an event."""
+        match event:
+            case CheckpointSaved(trial=trial, attempt=attempt, name=name):
+                self._left.setdefault(trial, []).append((attempt, name))
+                self._count(trial)
+            case AttemptEnded(trial=trial) | TrialCreated(trial=trial, parent=int()):
+                self._count(trial)
+            case AttemptStarted(trial=trial) if trial in self._left:
+                self._left[trial] = [state for state in self._left[trial] if self._needs[state[1]]]
+
+    def superseded(self, trial: int) -> tuple[str, ...]:
+        """What the present attempt of ``trial`` may remove of its own states; told once."""
+        left = self._left[trial]
+        present = [name for attempt, name in left if attempt == left[-1][0]]
+        gone = {name for name in present[: -self._keep] if not self._needs[name]}
+        if gone:
+            self._left[trial] = [state for state in left if state[1] not in gone]
+        return tuple(name for name in present if name in gone)
+
+    def unneeded(self, trial: int) -> tuple[str, ...]:
+        """What a worker may remove as the next attempt of ``trial`` starts."""
+        return tuple(name for _, name in self._left.get(trial, ()) if not self._needs[name])
+
+    def _count(self, number: int) -> None:
+        """Enter what a trial, and those that may yet start from it, would go on from."""
+        trial = self._study.trials[number]
+        needed = {state.name for state in (trial.checkpoint, trial.rest, trial.best_checkpoint) if state is not None}
+        before = self._needed.get(number, set())
+        if needed != before:
+            self._needs.update(needed - before)
+            for name in before - needed:
+                self._needs[name] -= 1
+                if not self._needs[name]:
+                    del self._needs[name]
+            self._needed[number] = needed

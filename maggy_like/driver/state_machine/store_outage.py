@@ -1,0 +1,114 @@
+"""Trials that wait for a store that refuses: since when, and when the run gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from maggy_like.driver.state_machine.commands import Show
+from maggy_like.driver.state_machine.workers import Team, Worker
+from maggy_like.errors import StoreError
+from maggy_like.protocol.messages import Waiting
+
+STORE_PATIENCE = 600.0
+"""Seconds that a run waits for a store that refuses."""
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+"""Seconds before the next attempt, where the store made one end; twice as many after each."""
+
+MAX_REASON = 1000
+"""Characters of a worker's reason that are shown."""
+
+
+@dataclass(slots=True)
+class _Failing:
+    """A trial whose attempts end because the store refuses: since when, how often, and when the next is due."""
+
+    since: float
+    last: float
+    count: int = 0
+    due: float = 0.0
+
+
+class Outage:
+    """Trials that wait for the store, from the first that does to the last that did.
+
+    A trial waits inside its attempt. Where that cannot be (several ranks write one state, and may not part), the
+    attempt ends, and the trial waits for the next one.
+
+    Args:
+        patience: Seconds that one trial may wait.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._began: float | None = None
+        self._reason = ""
+        self._waiting: set[int] = set()
+        self._waited: set[int] = set()
+        self._failing: dict[int, _Failing] = {}
+
+    def heard(self, team: Team, worker: Worker, message: Waiting, now: float) -> list[Show]:
+        """Take in that one of a team's workers has begun to wait for the store, or has stopped waiting."""
+        if message.reason:
+            team.waits.setdefault(worker.id, now)
+            return self._begin(team.trial, message.reason, now)
+        team.serve(worker.id, now)
+        return self.served(team.trial, now) if not team.waits else []
+
+    def failed(self, trial: int, reason: str, now: float) -> list[Show]:
+        """Take in that an attempt ended because the store refused; its trial is due again after a pause."""
+        it = self._failing.get(trial)
+        if it is None or now > it.due + LONGEST_PAUSE:  # it ran well for a while
+            it = self._failing[trial] = _Failing(now, now)
+        it.last, it.due = now, now + min(FIRST_PAUSE * 2**it.count, LONGEST_PAUSE)
+        it.count += 1
+        return self._begin(trial, reason, now)
+
+    def served(self, trial: int, now: float) -> list[Show]:
+        """Take in that the store served a trial again."""
+        self._failing.pop(trial, None)
+        self._waiting.discard(trial)
+        if self._began is None or self._waiting:
+            return []
+        seconds, count = now - self._began, len(self._waited)
+        self._forget()
+        return [
+            Show(f"the store serves again after {seconds:.0f} s; {count} trial{'s' * (count > 1)} had waited for it")
+        ]
+
+    def left(self, trial: int) -> None:
+        """Take in that an attempt ended for another reason: its trial does not wait any more."""
+        self._waiting.discard(trial)
+        if not self._waiting:
+            self._forget()
+
+    def is_due(self, trial: int, now: float) -> bool:
+        """Whether a trial may run again."""
+        return trial not in self._failing or now >= self._failing[trial].due
+
+    def error(self, teams: Iterable[Team], now: float) -> StoreError | None:
+        """What ends the run once a trial has waited for too long."""
+        waits = [now - since for team in teams for since in team.waits.values()]
+        seconds = max([*waits, *(it.last - it.since for it in self._failing.values())], default=0.0)
+        if seconds < self._patience:
+            return None
+        waiting = "1 trial that waits goes" if len(self._waiting) == 1 else f"{len(self._waiting)} trials that wait go"
+        return StoreError(
+            f"{self._reason}, for {seconds:.0f} s now; make room or mend the access, then go on with resume=True: the "
+            f"{waiting} on from the last saved state"
+        )
+
+    def _begin(self, trial: int, reason: str, now: float) -> list[Show]:
+        self._waiting.add(trial)
+        self._waited.add(trial)
+        self._reason = reason[:MAX_REASON]
+        if self._began is not None:
+            return []
+        self._began = now
+        return [Show(f"{self._reason}; trials wait and try again")]
+
+    def _forget(self) -> None:
+        self._began = None
+        self._waited.clear()

@@ -1,0 +1,107 @@
+"""What follows the search: the whole gang trains one configuration, together, if that is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from maggy_like.driver.state_machine.workers import Worker, WorkerState
+from optimizers.core.events import TrialCreated
+from optimizers.core.study import Study
+from optimizers.core.trial import Config
+
+PATIENCE = 30.0
+"""Seconds that a training waits for the lost part of its gang before it goes on with the rest."""
+
+ENDS = ("completed", "timeout", "target")
+"""Ends of a search after which a training follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """What to train in the end.
+
+    Attributes:
+        steps: How long.
+        config: With which configuration; None for the best of the search.
+        workers: How many workers shall train together.
+        least: How many will do, if the others are lost and do not come back.
+    """
+
+    steps: int
+    workers: int
+    least: int
+    config: Config | None = None
+
+
+class Finale:
+    """Decides when the training begins, and who takes part.
+
+    Args:
+        study: The ledger.
+        plan: What to train; None ends the run with the search.
+
+    Attributes:
+        search_ended: Why the search is over while the training is to come, or runs; None before.
+    """
+
+    def __init__(self, study: Study, plan: TrainingPlan | None) -> None:
+        self.search_ended: str | None = None
+        self._study = study
+        self._plan = plan
+        self._has_begun = False
+        self._short_since: float | None = None
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether there is anything to train."""
+        return self._plan is not None
+
+    def take_up(self) -> None:
+        """Go on with the training that a replayed journal had begun."""
+        if self._plan is not None and any(trial.training and not trial.is_over for trial in self._study.trials):
+            self.search_ended, self._has_begun = ENDS[0], True
+
+    def follows(self, reason: str) -> bool:
+        """Whether a training is to come after a search that ends for ``reason``; then the search is over."""
+        trained = [trial for trial in self._study.trials if trial.training]
+        if self._plan is None or reason not in ENDS or self._config is None:
+            return False
+        if trained and trained[-1].is_over and trained[-1].id == len(self._study.trials) - 1:
+            return False  # a resumed run that has nothing to add
+        self.search_ended = reason
+        return True
+
+    def begin(self) -> TrialCreated | None:
+        """The event that makes the training a trial, once; ``None`` then, and where no trial has a value after all.
+
+        To be called when no trial of the search runs any more: the last to end may turn out to be the best.
+        """
+        plan, config = self._plan, self._config
+        if self._has_begun or plan is None or config is None:
+            return None
+        self._has_begun = True
+        return TrialCreated(len(self._study.trials), dict(config), training=plan.steps)
+
+    def crew(self, workers: Collection[Worker], now: float) -> int:
+        """How many of the workers shall train together now; 0 while others are waited for."""
+        assert self._plan is not None
+        idle = sum(worker.state is WorkerState.IDLE for worker in workers)
+        if idle >= self._plan.workers:
+            self._short_since = None
+            return self._plan.workers
+        if self._short_since is None:
+            self._short_since = now
+        coming = len(workers) < self._plan.workers or any(worker.state is WorkerState.JOINING for worker in workers)
+        patient = now - self._short_since < PATIENCE or (coming and now - self._short_since < 2 * PATIENCE)
+        return 0 if patient or idle < self._plan.least else idle
+
+    def started(self) -> None:
+        """The training runs: who is lost from now on is waited for anew."""
+        self._short_since = None
+
+    @property
+    def _config(self) -> Config | None:
+        if self._plan is not None and self._plan.config is not None:
+            return self._plan.config
+        return self._study.best.config if self._study.best is not None else None

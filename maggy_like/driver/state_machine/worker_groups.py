@@ -1,0 +1,159 @@
+"""The workers that run one attempt together: one as a rule, several where the trial is data-parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from maggy_like.driver.state_machine.commands import Command, Send
+from maggy_like.driver.state_machine.inputs import WorkerId
+from maggy_like.driver.state_machine.workers import Team, Worker, is_fault
+from maggy_like.protocol.messages import (
+    Abort,
+    Assign,
+    Decided,
+    Finished,
+    Halt,
+    Held,
+    Meet,
+    Opened,
+    Place,
+    Stop,
+    ToWorker,
+)
+from optimizers.core.trial import Failure
+
+
+def choose(idle: Iterable[Worker], width: int) -> list[Worker]:
+    """The ``width`` of the idle workers that lie on as few hosts as can be, those of a host side by side.
+
+    Args:
+        idle: In order of preference; ``width`` of them at least.
+    """
+    hosts: dict[str, list[Worker]] = {}
+    for worker in idle:
+        hosts.setdefault(worker.host, []).append(worker)
+    fullest = sorted(hosts.values(), key=len, reverse=True)
+    chosen = [worker for workers in fullest for worker in sorted(workers, key=lambda worker: worker.id.index)]
+    return chosen[:width]
+
+
+def places(members: Sequence[Worker]) -> list[Place]:
+    """The members' places, by rank."""
+    hosts: dict[str, list[Worker]] = {}
+    for member in members:
+        hosts.setdefault(member.host, []).append(member)
+    groups = list(hosts)
+    return [
+        Place(
+            rank=rank,
+            world_size=len(members),
+            local_rank=hosts[member.host].index(member),
+            local_world_size=len(hosts[member.host]),
+            group_rank=groups.index(member.host),
+            group_world_size=len(groups),
+            devices=_devices(hosts[member.host]),
+        )
+        for rank, member in enumerate(members)
+    ]
+
+
+def _devices(ranks: Sequence[Worker]) -> tuple[str, ...]:
+    """The GPUs of a host's ranks: the first of each, in their order, then the others."""
+    first = [rank.accelerators[0] for rank in ranks if rank.accelerators]
+    others = [address for rank in ranks for address in rank.accelerators[1:]]
+    return tuple(dict.fromkeys([*first, *others]))
+
+
+class Teams:
+    """The attempts that run, and what their workers are told of each other.
+
+    One attempt's ranks stop in the same report: they are halted, say how many reports they have made, and go on to
+    the first that none of them has passed. One that fails ends the attempt for all.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[int, Team] = {}  # by trial
+        self._out: list[Command] = []
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __iter__(self) -> Iterator[Team]:
+        return iter(self._running.values())
+
+    def begin(self, out: list[Command]) -> None:
+        """Put the commands that follow into ``out``."""
+        self._out = out
+
+    def start(self, order: Assign, crew: Sequence[Worker], now: float, *, placed: bool) -> None:
+        """Have the workers run an attempt together.
+
+        Args:
+            order: For rank 0; the others get it too, each with its place.
+            placed: Whether to tell a worker its place even where it is alone.
+        """
+        team = self._running[order.trial] = Team(order.trial, order.attempt, tuple(crew), now)
+        for worker, place in zip(crew, places(crew) if placed or len(crew) > 1 else [None], strict=True):
+            worker.take(team)
+            mine = order if place is None else msgspec.structs.replace(order, place=place)
+            self._out.append(Send(worker.id, mine))
+
+    def release(self, team: Team) -> None:
+        """Let go of an attempt that is over."""
+        del self._running[team.trial]
+
+    def tell(self, workers: Iterable[WorkerId], message: ToWorker) -> None:
+        """Send a message to some workers."""
+        self._out.extend(Send(worker, message) for worker in workers)
+
+    def decide(self, team: Team, *, stop: bool) -> None:
+        """Answer a report that is awaited; every rank waits at that step."""
+        team.stopping = team.stopping or stop
+        self.tell(team.running, Decided(team.trial, team.attempt, team.stopping))
+
+    def stop(self, team: Team, failure: Failure | None = None) -> None:
+        """Have an attempt end at its next report, unless it was told to already.
+
+        Args:
+            failure: What its end is to be called then.
+        """
+        if not team.stopping:
+            team.stopping, team.failure = True, failure
+            self.interrupt(team)
+
+    def interrupt(self, team: Team) -> None:
+        """Have an attempt end at its next report, all ranks at the same."""
+        if len(team.members) == 1:
+            self.tell(team.running, Stop(team.trial, team.attempt))
+        elif team.held is None:
+            team.held = {}
+            self.tell(team.running, Halt(team.trial, team.attempt))
+
+    def opened(self, team: Team, worker: Worker, message: Opened) -> None:
+        """Tell the other ranks where to meet."""
+        others = [member.id for member in team.members if member is not worker]
+        self.tell(others, Meet(message.trial, message.attempt, message.host, message.port))
+
+    def held(self, team: Team, worker: Worker, message: Held) -> None:
+        """Take in how far a halted rank is."""
+        if team.held is not None:
+            team.held[team.rank(worker.id)] = message.reports
+            self._go_on(team)
+
+    def ended(self, team: Team, worker: Worker, end: Finished | Failure) -> bool:
+        """Take in a rank's end; whether the attempt is over with it."""
+        team.ends[team.rank(worker.id)] = end
+        if team.has_ended:
+            return True
+        if is_fault(end):
+            self.tell(team.running, Abort(team.trial, team.attempt))
+        else:
+            self._go_on(team)
+        return False
+
+    def _go_on(self, team: Team) -> None:
+        """Say where to stop, once every rank has said how far it is; until then none goes further."""
+        if (at := team.stop_at) is not None:
+            self.tell(team.running, Stop(team.trial, team.attempt, at))

@@ -1,0 +1,95 @@
+"""The workers of a gang, and which of them are idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from maggy_like.driver.state_machine.inputs import WorkerId, WorkerJoined
+from maggy_like.driver.state_machine.worker_groups import choose
+from maggy_like.driver.state_machine.workers import Team, Worker, WorkerState
+
+
+class Roster:
+    """The newest incarnation of each place.
+
+    Attributes:
+        workers: By index.
+    """
+
+    def __init__(self) -> None:
+        self.workers: dict[int, Worker] = {}
+        self._idle: dict[int, float] = {}  # since when workers are idle by index, in order of idling
+
+    def __iter__(self) -> Iterator[Worker]:
+        """The live workers."""
+        return (worker for worker in self.workers.values() if worker.is_live)
+
+    def find(self, known: WorkerId) -> Worker | None:
+        """The live worker of that incarnation, or None for a stale one."""
+        worker = self.workers.get(known.index)
+        return worker if worker is not None and worker.id == known and worker.is_live else None
+
+    def is_stale(self, newcomer: WorkerId) -> bool:
+        """Whether that incarnation, or a later one, is known already."""
+        before = self.workers.get(newcomer.index)
+        return before is not None and before.id.epoch >= newcomer.epoch
+
+    def join(self, event: WorkerJoined, now: float) -> Worker:
+        """Take in a new incarnation."""
+        worker = self.workers[event.worker.index] = Worker(event.worker, event.host, event.accelerators, seen=now)
+        return worker
+
+    def set_idle(self, worker: Worker, now: float) -> None:
+        """Take in that a worker has nothing to do."""
+        worker.release(WorkerState.IDLE)
+        self._idle[worker.id.index] = now
+
+    def retire(self, worker: Worker, state: WorkerState) -> None:
+        """Give a worker no more work."""
+        self._idle.pop(worker.id.index, None)
+        worker.state = state
+
+    def release(self, team: Team, now: float, *, is_over: bool) -> None:
+        """Take an ended attempt off its workers.
+
+        Args:
+            is_over: Whether there is no more work.
+        """
+        for worker in team.members:
+            if worker.state is not WorkerState.BUSY:
+                worker.release(worker.state)  # it was lost
+            elif is_over:
+                worker.release(WorkerState.DRAINING)
+            else:
+                self.set_idle(worker, now)
+
+    @property
+    def idle_since(self) -> float:
+        """Since when the next worker to get work has been idle."""
+        return next(iter(self._idle.values()))
+
+    def crew(self, width: int) -> list[Worker]:
+        """The idle workers that would run the next attempt together; none while they are too few."""
+        if not width or len(self._idle) < width:
+            return []
+        if width == 1:
+            return [self.workers[next(iter(self._idle))]]
+        return choose((self.workers[index] for index in self._idle), width)
+
+    def engage(self, crew: list[Worker]) -> None:
+        """Take in that some workers get work."""
+        for worker in crew:
+            del self._idle[worker.id.index]
+
+    def excuse(self, seconds: float, now: float) -> None:
+        """Hold a time in which nobody could be heard against nobody."""
+        for worker in self:
+            worker.seen = min(now, worker.seen + seconds)
+
+    def silent(self, now: float, patience: float) -> list[Worker]:
+        """Those that were not heard of for longer than ``patience`` seconds.
+
+        Idle ones first: what one silent worker loses must not go to another that is silent too.
+        """
+        silent = [worker for worker in self if now - worker.seen > patience]
+        return sorted(silent, key=lambda worker: worker.state is not WorkerState.IDLE)

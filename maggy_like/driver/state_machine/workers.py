@@ -1,0 +1,145 @@
+"""What the experiment knows of each worker, and of those that run an attempt together."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import msgspec
+
+from maggy_like.driver.state_machine.inputs import WorkerId
+from maggy_like.protocol.messages import Finished
+from optimizers.core.trial import Failure
+
+
+class WorkerState(enum.StrEnum):
+    """``JOINING -> IDLE <-> BUSY -> DRAINING -> GONE``; any of them ``-> LOST``."""
+
+    JOINING = "joining"
+    IDLE = "idle"
+    BUSY = "busy"
+    DRAINING = "draining"
+    GONE = "gone"
+    LOST = "lost"
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One incarnation of a place in the gang.
+
+    Attributes:
+        seen: When it last said anything.
+        team: With whom it runs an attempt while ``BUSY``, itself included.
+        leaving: Why it is to leave once its attempt is over, since its machine is about to be taken away; else empty.
+    """
+
+    id: WorkerId
+    host: str
+    accelerators: tuple[str, ...]
+    seen: float
+    state: WorkerState = WorkerState.JOINING
+    team: Team | None = None
+    leaving: str = ""
+
+    @property
+    def trial(self) -> int | None:
+        """The trial it runs, if any."""
+        return None if self.team is None else self.team.trial
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it may still speak."""
+        return self.state not in (WorkerState.GONE, WorkerState.LOST)
+
+    def take(self, team: Team) -> None:
+        """Begin an attempt."""
+        self.state, self.team = WorkerState.BUSY, team
+
+    def release(self, state: WorkerState) -> None:
+        """Let go of the trial, if any."""
+        self.state, self.team = state, None
+
+
+@dataclass(slots=True, eq=False)
+class Team:
+    """One attempt's workers, in order of rank.
+
+    Attributes:
+        since: When the attempt was assigned.
+        stopping: Whether the attempt was told to stop.
+        failure: What the attempt's end is to be called if it was stopped for a fault (a timeout).
+        saved: URLs of the states that the attempt told of.
+        ends: How ranks ended, in the order in which that was heard.
+        waits: The members that wait for the store, and since when.
+        excused: Seconds for which any of them did, and that count against no limit.
+        held: How many reports ranks had made when they were halted; None while nobody wants them to stop.
+        leave_by: When the attempt is ended at the latest, since a member's machine is about to be taken away.
+    """
+
+    trial: int
+    attempt: int
+    members: tuple[Worker, ...]
+    since: float
+    stopping: bool = False
+    failure: Failure | None = None
+    saved: set[str] = field(default_factory=set)
+    ends: dict[int, Finished | Failure] = field(default_factory=dict)
+    waits: dict[WorkerId, float] = field(default_factory=dict)
+    excused: float = 0.0
+    held: dict[int, int] | None = None
+    leave_by: float | None = None
+
+    def rank(self, worker: WorkerId) -> int:
+        """The rank of a member."""
+        return next(rank for rank, member in enumerate(self.members) if member.id == worker)
+
+    @property
+    def running(self) -> list[WorkerId]:
+        """The members that have not ended."""
+        return [member.id for rank, member in enumerate(self.members) if rank not in self.ends]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every member has."""
+        return len(self.ends) == len(self.members)
+
+    def serve(self, worker: WorkerId, now: float) -> None:
+        """A member waits for the store no longer."""
+        since = min(self.waits.values(), default=now)
+        if self.waits.pop(worker, None) is not None and not self.waits:
+            self.excused += now - since
+
+    @property
+    def stop_at(self) -> int | None:
+        """The report in which all must stop: the first that none of them has passed; None until all have said."""
+        if self.held is None or not all(rank in self.held or rank in self.ends for rank in range(len(self.members))):
+            return None
+        return max(self.held.values(), default=0) + 1
+
+    def end(self) -> Finished | Failure:
+        """How the attempt ended: as rank 0 did, or with the earliest failure.
+
+        A failed collective operation is no cause of its own while there is another: it is how the others hear
+        that a rank is gone. Nor is the loss of a worker, if a rank had failed before.
+        """
+        faults = {rank: end for rank, end in self.ends.items() if is_fault(end)}
+        if not faults:
+            return self.ends[0]
+        rank = min(faults, key=lambda rank: _order(faults[rank]))
+        return faults[rank] if len(self.members) == 1 else _of_rank(rank, faults[rank])
+
+
+def is_fault(end: Finished | Failure) -> bool:
+    """Whether a rank that ended so ends the attempt for all."""
+    return isinstance(end, Failure) or end.outcome in ("raised", "died")
+
+
+def _order(end: Finished | Failure) -> tuple[int, float]:
+    if isinstance(end, Failure):
+        return 1, 0.0
+    return (2, end.at) if end.kind == "collective" else (0, end.at)
+
+
+def _of_rank(rank: int, end: Finished | Failure) -> Finished | Failure:
+    message = f"rank {rank}: {end.message}"
+    return msgspec.structs.replace(end, message=message)

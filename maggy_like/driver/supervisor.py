@@ -1,0 +1,249 @@
+"""The gang of one search: launched by an engine, launched again where it falls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from maggy_like.display.base import LogLine
+from maggy_like.display.text import tried
+from maggy_like.driver.loop import Driver
+from maggy_like.driver.state_machine.inputs import StopRequested, WorkerId, WorkerLeaving, WorkerLost
+from maggy_like.engines.base import Engine, EngineRun, EngineStopped
+from maggy_like.errors import EngineError
+from maggy_like.protocol.task import KeyPair, WorkerTask
+
+MAX_FUTILE_LAUNCHES = 3
+"""Launches in a row of which no worker gets ready, after which a place counts as unusable."""
+
+SLOT_PATIENCE = 120.0
+"""Seconds without any worker that the gang waits for slots before the search ends."""
+
+MAX_PAUSE = 10.0
+"""Seconds between two attempts to launch, at most."""
+
+SLOT_POLL = 0.2
+"""Seconds between two looks at the slots, at first."""
+
+SHRINK_PATIENCE = 20.0
+"""Seconds that places wait for slots before those that have one are launched without the others, if that will do."""
+
+GOODBYE_PATIENCE = 15.0
+"""Seconds that workers which have said goodbye get to end."""
+
+TELL_AFTER = 2.0
+"""Seconds of waiting after which the reader is told."""
+
+
+@dataclass(slots=True)
+class Vacancy:
+    """Places whose workers fell together, and will be launched together, as far as there are slots.
+
+    Attributes:
+        indexes: The places.
+        epoch: That of the next launch.
+        since: When they fell.
+        due: When to try next.
+        told: Whether the reader knows that they wait.
+    """
+
+    indexes: tuple[int, ...]
+    epoch: int
+    since: float
+    due: float
+    told: bool = False
+
+    def __str__(self) -> str:
+        return f"worker{'s' * (len(self.indexes) > 1)} {', '.join(map(str, self.indexes))}"
+
+
+class Gang:
+    """Keeps ``size`` workers running; used from the thread that called ``lagom``, which never waits for it.
+
+    What falls is launched again as soon as there are slots for it, however often it falls. Only two things
+    end the search: no place gets a worker ready any more (each failed :data:`MAX_FUTILE_LAUNCHES` times in a
+    row), or there has been no worker at all for :data:`SLOT_PATIENCE`. While some workers run, the places of
+    the others wait for as long as it takes.
+
+    Args:
+        engine: Provides the slots.
+        task: What the run is.
+        admit: Lets an incarnation of a worker in; gives its key pair.
+        size: How many workers.
+        least: How many will do, where there are no slots for all of them any more.
+        logs: Folder for the agents' own output.
+    """
+
+    def __init__(
+        self, engine: Engine, task: WorkerTask, admit: Callable[[WorkerId], KeyPair], size: int, least: int, logs: str
+    ) -> None:
+        self._least = least
+        self._engine = engine
+        self._task = task
+        self._admit = admit
+        self._logs = logs
+        self._runs: list[EngineRun] = self._launch(range(size), 0)
+        self._vacancies: list[Vacancy] = []
+        self._told_to_leave: set[WorkerId] = set()
+        self._futile = dict.fromkeys(range(size), 0)
+        self._manned = time.monotonic()  # when some worker ran last
+
+    def attend(self, driver: Driver) -> None:
+        """Replace what has fallen, as far as there are slots; tell the driver of it. Returns at once."""
+        while not driver.replacements.empty():
+            lost = driver.replacements.get()
+            for run in self._runs:
+                if lost.index in run.indexes and lost.epoch == run.epoch:
+                    run.cancel()
+        self._engine.attend(self._runs)
+        for run in list(self._runs):
+            self._look_at(run, driver)
+        self._await(driver)
+        if driver.has_ended and not self._runs:
+            driver.expect_no_more()
+        for vacancy in list(self._vacancies):
+            if time.monotonic() >= vacancy.due and not driver.has_ended:
+                self._fill(vacancy, driver)
+
+    def _was_stopped(self, run: EngineRun, driver: Driver) -> None:
+        """Somebody ended a run from outside: that ends the search, and its dead workers are not waited for."""
+        self._runs.remove(run)
+        driver.post(StopRequested("cancelled", by=run.stopped_by))  # first: nothing is held against what they ran
+        for index in run.indexes:
+            driver.post(WorkerLost(WorkerId(index, run.epoch), run.stopped_by))
+
+    def _look_at(self, run: EngineRun, driver: Driver) -> None:
+        """See whether a run's workers have come, are to leave, or are gone."""
+        workers = [WorkerId(index, run.epoch) for index in run.indexes]
+        run.has_come = run.has_come or any(worker in driver.met for worker in workers)
+        if run.leaving and not driver.has_ended:
+            for worker in workers:
+                if worker not in self._told_to_leave:
+                    self._told_to_leave.add(worker)
+                    driver.post(WorkerLeaving(worker, run.leaving))
+        reason = run.poll()
+        if reason is not None and run.stopped_by:
+            self._was_stopped(run, driver)
+        elif reason is not None and not driver.has_ended:
+            run.with_node = run.with_node or bool(run.leaving and not reason)
+            self._take_down(run, reason or run.leaving or "it left before the search was over", driver)
+
+    def _await(self, driver: Driver) -> None:
+        """Take in how long no worker has run."""
+        if self._runs:
+            self._manned = time.monotonic()
+
+    def _unusable(self, run: EngineRun, *, was_ready: bool, driver: Driver) -> str:
+        """How launch after launch came to nothing everywhere, in words; empty where it did not."""
+        for index in run.indexes:
+            self._futile[index] = 0 if was_ready else self._futile[index] + 1
+        if min(self._futile.values()) < MAX_FUTILE_LAUNCHES:
+            return ""
+        before = "" if run.is_cut_off else " before any was ready"
+        return f" {self._futile[run.indexes[0]]} times in a row{before}"
+
+    def _free(self, wanted: int) -> int:
+        """How many of the wanted places there are slots for."""
+        slots = self._engine.slots()
+        return wanted if slots is None else slots - sum(len(run.indexes) for run in self._runs)
+
+    def _take_down(self, run: EngineRun, reason: str, driver: Driver) -> None:
+        """A run ended too early: its places are vacant."""
+        self._runs.remove(run)
+        workers = [WorkerId(index, run.epoch) for index in run.indexes]
+        in_vain = run.is_cut_off or not any(worker in driver.ready for worker in workers)
+        for worker in workers:
+            driver.post(WorkerLost(worker, reason, with_gang=len(workers) > 1, with_node=run.with_node))
+        unusable = self._unusable(run, was_ready=not in_vain, driver=driver)
+        where = f" (details: {run.details})" if run.details else ""
+        now = time.monotonic()
+        futile = self._futile[run.indexes[0]]
+        vacancy = Vacancy(run.indexes, run.epoch + 1, now, now + min(MAX_PAUSE, futile / 2))
+        if run.is_hopeless or unusable:
+            times = "" if run.is_hopeless else unusable
+            driver.post(StopRequested("error", EngineError(f"{vacancy} failed{times}: {reason}{where}")))
+        else:
+            if len(workers) > 1:
+                driver.lines.append(LogLine(None, f"{vacancy} fell together, and start again: {reason}{where}"))
+            elif where:
+                driver.lines.append(LogLine(None, f"{vacancy} starts again{where}"))
+            self._vacancies.append(vacancy)
+
+    def _fill(self, vacancy: Vacancy, driver: Driver) -> None:
+        """Launch again if there are slots, else see to it that it is tried later."""
+        wanted, waited = len(vacancy.indexes), time.monotonic() - vacancy.since
+        try:
+            free = self._free(wanted)
+            running = sum(len(run.indexes) for run in self._runs)
+            if 0 < free < wanted and running + free >= self._least and waited > SHRINK_PATIENCE:
+                vacancy = self._split(vacancy, free, driver)
+                wanted = free
+            if free >= wanted:
+                self._runs += self._launch(vacancy.indexes, vacancy.epoch, tried(driver.snapshot))
+                self._vacancies.remove(vacancy)
+                if vacancy.told:
+                    driver.lines.append(LogLine(None, f"{vacancy}: launched again"))
+                return
+            lack = f"{wanted} slot{'s' * (wanted != 1)} of engine={self._engine.name!r}, which has {max(0, free)} free"
+        except EngineStopped as error:
+            driver.post(StopRequested("cancelled", by=str(error)))
+            return
+        except EngineError as error:
+            driver.post(StopRequested("error", EngineError(f"{vacancy} cannot be launched again: {error}")))
+            return
+        except Exception as error:  # no memory for a process, say: it may pass
+            lack = f"engine={self._engine.name!r}, which fails with {error!r}"
+        self._put_off(vacancy, lack, driver)
+
+    def _launch(self, indexes: Sequence[int], epoch: int, done: int = 0) -> list[EngineRun]:
+        """Launch workers, each with a key of its own; ``done`` trials have ended before."""
+        keys = [self._admit(WorkerId(index, epoch)) for index in indexes]
+        about = f"{self._task.about}, {done} done" if done else self._task.about
+        task = msgspec.structs.replace(self._task, about=about)
+        return self._engine.launch(task, indexes, epoch, keys, self._logs)
+
+    def _split(self, vacancy: Vacancy, free: int, driver: Driver) -> Vacancy:
+        """The places for which there are slots; the others go on waiting."""
+        some = replace(vacancy, indexes=vacancy.indexes[:free], told=False)
+        vacancy.indexes, vacancy.due = vacancy.indexes[free:], time.monotonic() + SLOT_POLL
+        self._vacancies.append(some)
+        driver.lines.append(LogLine(None, f"{some}: launched again without {vacancy}; min_workers={self._least}"))
+        return some
+
+    def _put_off(self, vacancy: Vacancy, lack: str, driver: Driver) -> None:
+        now = time.monotonic()
+        waited = now - vacancy.since
+        vacancy.due = now + min(MAX_PAUSE, max(SLOT_POLL, waited / 10))
+        if not vacancy.told and waited > TELL_AFTER:
+            vacancy.told = True
+            rest = sum(len(run.indexes) for run in self._runs)
+            meanwhile = f"the search goes on with {rest} workers" if rest else f"giving up after {SLOT_PATIENCE:g} s"
+            driver.lines.append(LogLine(None, f"{vacancy}: waiting for {lack}; {meanwhile}"))
+        if now - self._manned > SLOT_PATIENCE:
+            message = f"{vacancy} cannot be launched again: waited {SLOT_PATIENCE:g} s for {lack}"
+            driver.post(StopRequested("error", EngineError(message)))
+
+    def leave(self, leaving: Collection[WorkerId], timeout: float) -> None:
+        """End all workers: by themselves within ``timeout`` seconds, else by force, as those that never came.
+
+        Args:
+            leaving: Those that have said goodbye. They are about to end, and get :data:`GOODBYE_PATIENCE` for it: a
+                Spark job that is cancelled just then is shown as failed for ever.
+            timeout: What the others get.
+        """
+        for run in self._runs:
+            if not run.has_come:
+                run.cancel()
+        begun = time.monotonic()
+        by_themselves = [all(WorkerId(i, run.epoch) in leaving for i in run.indexes) for run in self._runs]
+        for run, will_end in sorted(zip(self._runs, by_themselves, strict=True), key=lambda pair: pair[1]):
+            patience = GOODBYE_PATIENCE if will_end else timeout
+            if not run.wait(max(0.0, begun + patience - time.monotonic())):
+                run.cancel()
+        deadline = time.monotonic() + 10.0
+        for run in self._runs:
+            while not run.wait(0.5) and time.monotonic() < deadline:
+                run.cancel()  # again: a Spark job that was only being submitted could not hear it

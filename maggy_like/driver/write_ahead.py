@@ -1,0 +1,108 @@
+"""Commands of the driver, held back until the journal has what they depend on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from maggy_like.driver.state_machine.commands import Append, Command, Keep, Show
+from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
+from maggy_like.errors import StoreError
+from maggy_like.storage.journal import Journal
+from maggy_like.worker.child.store_retry import is_store_fault
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+"""Seconds between two tries: each pause is twice the one before, and no shorter than the last try took."""
+
+RENEWAL = 0.25
+"""Seconds between two checks that the journal is still there, and still this driver's."""
+
+MEND = "make room or mend the access, then go on with resume=True"
+
+
+class WriteAhead:
+    """Commands in order. While a disk or a store refuses the journal, they pile up here, and are tried again.
+
+    The driver goes on hearing and answering its workers meanwhile; what depends on the journal is not sent.
+
+    Args:
+        journal: Where events go before anything that depends on them is sent.
+        keep: Takes what a function that is no training returned; None where there is only training.
+        show: Takes lines for the reader.
+        patience: Seconds after which a store that refuses ends the run.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        keep: Callable[[Any], None] | None,
+        show: Callable[[Show], None],
+        patience: float | None = None,
+    ) -> None:
+        self._journal = journal
+        self._keep = keep
+        self._show = show
+        self._patience = STORE_PATIENCE if patience is None else patience
+        self._commands: list[Command] = []
+        self._began: float | None = None
+        self._pause = self._due = self._renewed = 0.0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the store refuses."""
+        return self._began is not None
+
+    def carry(self, commands: list[Command], *, is_last: bool = False) -> list[Command]:
+        """Take a round's commands; those that may be carried out now, since what they depend on is safe.
+
+        Args:
+            is_last: Whether nothing comes of a later try, since the run was stopped.
+
+        Raises:
+            StoreError: The store has refused for too long, or for the last time.
+            JournalError: Another driver has taken over.
+        """
+        self._commands += commands
+        if self._began is not None and not is_last and time.monotonic() < self._due:
+            return []
+        started = time.monotonic()
+        try:
+            self._write()
+        except StoreError as error:
+            self._refused(error, started, is_last)
+            return []
+        if self._began is not None:
+            self._show(Show(f"the journal can be written again after {time.monotonic() - self._began:.0f} s"))
+            self._began = None
+        done, self._commands = self._commands, []
+        return done
+
+    def _write(self) -> None:
+        """Make safe all that was recorded, in one append; where the store refused before, whatever there is."""
+        for command in self._commands:
+            if isinstance(command, Keep) and self._keep is not None:
+                try:
+                    self._keep(command.returned)
+                except Exception as error:
+                    if not is_store_fault(error):
+                        raise
+                    raise StoreError(f"what the function returned cannot be saved: {error}") from error
+        if (now := time.monotonic()) - self._renewed >= RENEWAL:
+            self._journal.renew()
+            self._renewed = now
+        # Last: what failed behind it would have the same events appended again.
+        self._journal.append([command.event for command in self._commands if isinstance(command, Append)])
+
+    def _refused(self, error: StoreError, started: float, is_last: bool) -> None:
+        now = time.monotonic()
+        if self._began is None:
+            self._began, self._pause = started, FIRST_PAUSE
+            if not is_last:
+                self._show(Show(f"{error}; the search waits and tries again"))
+        seconds = now - self._began
+        if is_last or seconds >= self._patience:
+            raise StoreError(f"{error}, for {seconds:.0f} s now; {MEND}") from error
+        self._due = now + max(self._pause, now - started)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)

@@ -1,7 +1,0 @@
-"""The driver's brain: a state machine, events in, commands out; no I/O, no clock."""
-
-from __future__ import annotations
-
-from maggy_like.experiment.machine import StateMachine
-
-__all__ = ["StateMachine"]

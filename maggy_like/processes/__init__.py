@@ -1,0 +1,3 @@
+"""Ties and channels between processes of one machine."""
+
+from __future__ import annotations

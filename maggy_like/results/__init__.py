@@ -1,0 +1,3 @@
+"""What a search found: tables, pictures, exports, and the reading of runs."""
+
+from __future__ import annotations

@@ -1,0 +1,349 @@
+"""What a search found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from maggy_like.errors import UserError
+from maggy_like.protocol.state_names import state_url
+from maggy_like.results.export import to_optuna
+from maggy_like.results.importance import importance
+from maggy_like.results.pareto import plot_pareto
+from maggy_like.results.saved import read_log, read_saved
+from maggy_like.results.summary import summary
+from maggy_like.results.tables import curves_table, trials_table
+from maggy_like.results.training import Training
+from maggy_like.storage.folders import name_of_folder
+from maggy_like.storage.run_paths import RunPlaces
+from optimizers.core.ranking import Worth
+from optimizers.core.trial import Config, Trial, TrialState
+from optimizers.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    import optuna
+    import pandas
+    from optuna.storages import BaseStorage
+
+    from maggy_like.ablation.outcome import Ablation
+    from maggy_like.driver.monitor import Callback
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """The outcome of one :func:`~maggy_like.lagom` call.
+
+    Attributes:
+        trials: All trials, by number; failed ones with their traceback in ``failure``.
+        best_trial: The trial that is worth most (see :attr:`~optimizers.core.trial.Trial.value`), or None when none
+            has a value, or where there are several objectives (see ``pareto``) or an ablation.
+        objective: Name of the optimised metric; of the first, where there are several.
+        direction: ``max`` or ``min``.
+        ending: ``completed``, ``timeout``, ``target`` (a trial has it), ``interrupted``, ``stopped`` or ``cancelled``
+            (from outside: somebody cancelled its Spark jobs, or stopped the Spark session); ``error`` in an error's
+            result; of :func:`~maggy_like.load_run` also ``running`` and ``killed``.
+        seconds: Wall time.
+        directory: Where the run's logs are, and unless others were named its journal and checkpoints: a path, or a URL
+            where one was given.
+        space: The search space.
+        others: The other objectives where there are several: direction and name of each.
+        pareto: Of several objectives, the trials that no other dominates: none is better in one objective and
+            not worse in any. Their ``values`` are in the order of the objectives.
+        journal: The folder of the run's journal, a path or a URL.
+        store: URL of the folder that holds the saved states; trials know them by their names in it.
+        training: What came of ``train_best``, if that was asked for.
+        ablation: The answer of an ablation study, if this was one.
+
+    Example:
+        >>> result = lagom(train_fn, space)
+        >>> result.best_config, result.best_value, result.best_step
+        >>> model.load_state_dict(result.load_best()["model"])
+    """
+
+    trials: list[Trial]
+    best_trial: Trial | None
+    objective: str
+    direction: str
+    ending: str
+    seconds: float
+    directory: Path | str
+    space: SearchSpace
+    others: tuple[tuple[str, str], ...] = ()
+    pareto: list[Trial] = field(default_factory=list)
+    journal: str = ""
+    store: str = ""
+    training: Training | None = None
+    ablation: Ablation | None = None
+    _worth: Worth = "best"
+    _again: Callable[..., Training] | None = field(default=None, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_again": None}  # it holds the engine, which cannot travel
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return name_of_folder(self.directory)
+
+    @property
+    def best_config(self) -> Config | None:
+        """The best trial's configuration."""
+        return None if self.best_trial is None else self.best_trial.config
+
+    @property
+    def best_value(self) -> float | None:
+        """What the best trial is worth: its best value of the objective (with ``value="last"`` its last one)."""
+        return None if self.best_trial is None else self.best_trial.value
+
+    @property
+    def best_step(self) -> int | None:
+        """The step at which the best value was measured; None where ``train_fn`` reported nothing and returned it."""
+        return None if self.best_trial is None else self.best_trial.value_step
+
+    @property
+    def best_checkpoint(self) -> str | None:
+        """URL of the best trial's saved state (see :meth:`checkpoint_of`); None where there is none."""
+        return None if self.best_trial is None else self.checkpoint_of(self.best_trial)
+
+    def load_best(self) -> Any:
+        """Read the state that ``reporter.checkpoint`` saved at the best value of the search (see :meth:`load`).
+
+        Raises:
+            UserError: There is no best trial, it has saved no state, or that is sharded or gone.
+
+        Example:
+            >>> model.load_state_dict(result.load_best()["model"])
+        """
+        if self.best_trial is None:
+            raise UserError("there is no best trial; result.load(trial) reads the state of any one")
+        return self.load(self.best_trial)
+
+    def checkpoint_of(self, trial: int | Trial) -> str | None:
+        """URL of the state that a trial saved at its best value; None where it saved none.
+
+        A state belongs to the report that follows it, or to that of ``reporter.checkpoint(state, step=...)``. Where no
+        state was saved at the step of the best value, it is the one with the best value of those that were saved;
+        where none of them belongs to a report, the newest. In a search with ``value="last"`` it is always the newest.
+
+        Args:
+            trial: The trial or its number.
+        """
+        found = self._trial(trial)
+        best = found.best_checkpoint if self._worth == "best" else None
+        state = best or found.checkpoint
+        return None if state is None else state_url(self.store, state.name)
+
+    def load(self, trial: int | Trial) -> Any:
+        """Read the state that a trial saved at its best value (see :meth:`checkpoint_of`).
+
+        Args:
+            trial: The trial or its number.
+
+        Raises:
+            UserError: There is no such trial, it has saved no state, or that is sharded (read it with
+                ``torch.distributed.checkpoint`` from its URL) or gone.
+        """
+        found = self._trial(trial)
+        return read_saved(self.checkpoint_of(found), f"trial {found.id}")
+
+    def _trial(self, trial: int | Trial) -> Trial:
+        if isinstance(trial, Trial):
+            return trial
+        found = next((known for known in self.trials if known.id == trial), None)
+        if found is None:
+            raise UserError(f"there is no trial {trial!r} among the {len(self.trials)} of this result")
+        return found
+
+    @property
+    def counts(self) -> dict[TrialState, int]:
+        """How many trials ended in which state."""
+        return dict(Counter(trial.state for trial in self.trials))
+
+    @property
+    def failures(self) -> list[Trial]:
+        """The failed trials."""
+        return [trial for trial in self.trials if trial.state is TrialState.FAILED]
+
+    def train(
+        self,
+        *,
+        workers: int | None = None,
+        budget: int | None = None,
+        min_workers: int | None = None,
+        name: str | None = None,
+        resume: bool = False,
+        progress: bool | str = True,
+    ) -> Training:
+        """Train the best configuration on a gang of workers, all together, as a run of its own.
+
+        ``lagom(..., train_best=True)`` does so on the gang of the search, without giving its workers back.
+
+        Args:
+            workers: Size of the gang; by default that of the search.
+            budget: Steps to train for; by default the search's ``max_budget``.
+            min_workers: How many workers will do, where lost ones do not come back within 30 s.
+            name: The run's name; by default made from that of the search.
+            resume: Go on with the training called ``name`` (``training.name``), with the same arguments.
+            progress: Show a live display.
+
+        Raises:
+            UserError: No trial has a value, this result was read from a file, or there is nothing to resume.
+            EngineError: The engine cannot provide the gang.
+
+        Example:
+            >>> training = result.train(workers=8, budget=100)
+            >>> training.checkpoint, training.value
+        """
+        if self.best_config is None:
+            raise UserError("there is no best configuration to train; pass one to maggy_like.run(train_fn, config)")
+        if self._again is None:
+            raise UserError(
+                "this result was read from a file, so its function is not known; use "
+                "maggy_like.run(train_fn, result.best_config, workers=N)"
+            )
+        return self._again(self.best_config, workers, budget, min_workers, name, resume, progress)
+
+    def watch(self, *, progress: bool | str = True, callbacks: Sequence[Callback] = ()) -> Result:
+        """Show a run that goes on elsewhere until it ends; Ctrl-C ends the watching alone.
+
+        Args:
+            progress: Show a live display.
+            callbacks: Functions that take each event of the run, from its first on.
+
+        Returns:
+            Its result, which :func:`~maggy_like.load_run` gives too; ``ending`` is ``running`` after Ctrl-C.
+
+        Raises:
+            MaggyError: What ended the search, if its driver was a task of the cluster.
+
+        Example:
+            >>> result = load_run("s3://bucket/runs/first").watch()
+        """
+        from maggy_like.cluster_driver.remote_run import watch_run
+
+        return watch_run(self, progress, callbacks)
+
+    def stop(self) -> None:
+        """Ask a run of ``lagom(..., driver="cluster")`` that goes on elsewhere to end with what it has.
+
+        Raises:
+            UserError: The run has ended, or its driver takes no requests.
+
+        Example:
+            >>> load_run("s3://bucket/runs/first").stop()
+        """
+        from maggy_like.cluster_driver.remote_run import stop_run
+
+        stop_run(self.journal)
+
+    def log(self, trial: int, rank: int = 0) -> str:
+        """All that a trial printed on one of its workers, attempt by attempt, as far as its log files are seen here.
+
+        Of a trial that runs on a worker which does not see the run's folder, the last minute may be missing.
+
+        Args:
+            trial: Its number.
+            rank: Which of the workers that run it together.
+
+        Raises:
+            UserError: A store does not answer.
+        """
+        known = [*self.trials, *([self.training.trial] if self.training is not None else [])]
+        attempts = max((it.attempt for it in known if it.id == trial), default=1)
+        return read_log(RunPlaces(self.directory, self.journal, self.store), trial, rank, attempts)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row a trial: number, state, value, steps, attempts, seconds, failure, parent, parameters, and attributes.
+
+        ``value`` is what the trial is worth and ``value_step`` the step at which that was measured; ``step`` is the
+        newest one. Trials of a function that reports nothing have no steps. ``attempts`` counts the runs that were
+        begun because a fault had ended the one before, and the first. Where there are several objectives, each has a
+        column of its own instead of ``value``: ``value_accuracy``, ...
+
+        A parameter with the name of another column has the column ``param_NAME``, such an attribute ``attribute_NAME``.
+        """
+        return trials_table(self)
+
+    def curves(self) -> pandas.DataFrame:
+        """A row a measurement: trial, step, metric, value."""
+        return curves_table(self)
+
+    def plot_pareto(self, path: str | Path) -> None:
+        """Draw the first two of several objectives: all trials, and the Pareto set among them.
+
+        Args:
+            path: The picture's file; its suffix says of which kind (``.png``, ``.svg``, ``.pdf``).
+
+        Raises:
+            UserError: There is one objective only, or matplotlib is missing.
+
+        Example:
+            >>> result.plot_pareto("pareto.png")
+        """
+        plot_pareto(self, path)
+
+    def to_optuna(self, storage: str | BaseStorage | None = None, study_name: str | None = None) -> optuna.Study:
+        """The run as a study of Optuna, for its plots and its dashboard, or to go on with it there.
+
+        Trials keep their numbers, configurations, values, reports (as intermediate values) and metrics (as user
+        attributes, beside ``attempts``, ``step``, ``value_step`` and ``failure``). Stopped and paused trials are
+        pruned ones; a completed one without a finite value has failed; those that did not end wait, and Optuna
+        runs them first if it goes on. The best trial is complete there, whatever its ``state`` here: Optuna looks for
+        the best among complete ones alone. Durations are right, dates are those of the export.
+
+        Args:
+            storage: Where the study is kept, as Optuna spells it; in memory by default.
+            study_name: Its name; by default that of the run.
+
+        Raises:
+            UserError: Optuna is missing, or the storage has a study of that name.
+
+        Example:
+            >>> optuna.visualization.plot_slice(result.to_optuna())
+            >>> result.to_optuna(storage="sqlite:///studies.db")
+        """
+        return to_optuna(self, storage, study_name)
+
+    def importance(self) -> dict[str, float]:
+        """How much each parameter had to do with being among the best quarter of the trials.
+
+        Shares of PED-ANOVA (Watanabe, Bansal and Hutter, "PED-ANOVA: Efficiently Quantifying
+        Hyperparameter Importance in Arbitrary Subspaces", 2023), which compares the values that the best
+        trials have with those that were tried at all. So a search that tried good values more often
+        does not deceive it, and a conditional parameter counts where it is active.
+
+        Trials are compared at one step, the highest that a quarter of them reached. Those that were
+        stopped or paused before, or failed, rank behind; those that did not end, or were lost with
+        their worker, are left out.
+
+        Returns:
+            A share for each parameter, the largest first; they sum to 1. Constants have 0.
+
+        Raises:
+            UserError: Optuna is missing, fewer than 20 trials ended, or they do not differ.
+
+        Example:
+            >>> result.importance()
+            {'lr': 0.81, 'units': 0.16, 'act': 0.03}
+        """
+        return importance(self)
+
+    def __repr__(self) -> str:
+        return summary(self)
+
+    def _repr_html_(self) -> str:
+        """The summary and the five best trials, or the Pareto set, for notebooks."""
+        if self.ablation is not None:
+            return self.ablation._repr_html_()
+        import html
+
+        table = self.to_pandas()
+        if self.others:
+            table = table[table["trial"].isin([trial.id for trial in self.pareto])]
+        if len(table):
+            by = f"value_{self.objective}" if self.others else "value"
+            table = table.sort_values(by, ascending=self.direction == "min")
+        return f"<pre>{html.escape(str(self))}</pre>{(table if self.others else table.head(5)).to_html(index=False)}"

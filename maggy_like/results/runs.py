@@ -1,0 +1,214 @@
+"""Opening a run from its files, without its function: after its end, or while it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import logging
+import time
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, cast
+
+from fsspec.core import url_to_fs
+
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.errors import ConfigError
+from maggy_like.protocol.state_names import state_url
+from maggy_like.results.result import Result
+from maggy_like.results.training import Training
+from maggy_like.storage.folders import Folder, check_folder
+from maggy_like.storage.journal import RUNNING, Contents, Mender, Place, RunStatus, place_of, read_journal, reading
+from maggy_like.storage.run_paths import RunPlaces
+from optimizers.core.base import Optimizer
+from optimizers.core.ranking import Worth
+from optimizers.core.study import Study
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.space.search_space import SearchSpace
+
+_log = logging.getLogger(__name__)
+
+KILLED = "killed"
+"""The ending of a run whose driver died before it recorded one."""
+
+_MOST_LISTED = 200
+"""Entries of a folder that are looked at for runs."""
+
+_MOST_NAMED = 8
+"""Runs that a message names."""
+
+
+def load_run(run: str | PathLike[str]) -> Result:
+    """Open a run that was made before, or goes on in another process, from its files alone.
+
+    Its function is not needed, and nothing is locked or written. Of a damaged journal, what is whole is read, and a
+    warning is logged. All that a result offers works, but for :meth:`Result.train`, which needs the function. Of an
+    ablation there are the trials; ``lagom(..., ablation=study, resume=True)`` makes its answer.
+
+    Args:
+        run: The run's folder, a path or a URL: ``result.directory``, or where ``journal=`` was given
+            ``result.journal``.
+
+    Returns:
+        Its result. ``ending`` is ``running`` while its driver lives, and ``killed`` if that ended without a word;
+        ``lagom(..., name=NAME, resume=True)`` goes on with such a run.
+
+    Raises:
+        UserError: There is no run; the message names those that are near.
+        JournalError: Its journal cannot be read.
+
+    Example:
+        >>> result = load_run("maggy_runs/train-20260102-101500-1a2b")
+        >>> result.best_config, result.to_pandas()
+    """
+    if not isinstance(run, str | PathLike):
+        raise ConfigError(f"load_run takes the folder of a run, a path or a URL, got {run!r}")
+    where = fspath(run) if "://" in fspath(run) else str(Path(run).expanduser())
+    place = find_run(where)
+    is_held = place.is_held()  # first: what it writes until it ends is read
+    contents = read_journal(place)
+    machine = replay(contents, RandomSearch())
+    if contents.damage and not (is_held and contents.damage[0].endswith("is torn")):  # a line that is being written
+        _log.warning("%s: the journal is damaged, and what is whole was read: %s", where, "; ".join(contents.damage))
+    header, status = contents.header, _status(contents, RUNNING if is_held else KILLED)
+    return make_result(
+        machine,
+        _places(where, status),
+        objective=header.metrics[0] if header.metrics else None,
+        others=tuple(zip(machine.study.objectives.directions[1:], header.metrics[1:], strict=True)),
+        ending=status.status,
+        seconds=status.seconds,
+        is_ablation=bool(header.variants),
+    )
+
+
+def find_run(where: str) -> Place:
+    """The journal of a run.
+
+    Args:
+        where: Its folder, a path or a URL.
+
+    Raises:
+        ConfigError: There is none; the message says which runs are near.
+        JournalError: It cannot be read.
+    """
+    place = place_of(check_folder("", where))
+    with reading(place):
+        exists = place.exists()
+    if not exists:
+        raise ConfigError(_no_run(where.rstrip("/")))
+    return place
+
+
+def replay(contents: Contents, optimizer: Optimizer) -> StateMachine:
+    """The state machine as it was when the journal ends; damage is repaired in memory.
+
+    Args:
+        optimizer: Its scheduler sees the trials; it is not asked.
+
+    Raises:
+        JournalError: It is damaged beyond repair.
+    """
+    header = contents.header
+    study = Study(
+        SearchSpace.from_json(header.space),
+        optimizer,
+        direction=header.directions,
+        objectives=header.metrics,
+        value=cast(Worth, header.value),
+        max_budget=header.max_budget,
+    )
+    machine = StateMachine(study)
+    for event in Mender(study, contents.events).events() if contents.damage else contents.events:
+        machine.replay([event])
+    return machine
+
+
+def make_result(
+    machine: StateMachine,
+    places: RunPlaces,
+    *,
+    objective: str | None,
+    others: tuple[tuple[str, str], ...],
+    ending: str,
+    seconds: float,
+    is_ablation: bool = False,
+    again: Any = None,
+) -> Result:
+    """The result of a search or training, from its state machine.
+
+    Args:
+        objective: Name of the metric that is optimised; by default that of the trials.
+        again: See :meth:`Result.train`.
+    """
+    study = machine.study
+    trainings = [trial for trial in study.trials if trial.training]
+    name = objective or next((trial.objective for trial in study.trials if trial.objective), "value")
+    return Result(
+        trials=[trial for trial in study.trials if not trial.training],
+        best_trial=None if is_ablation else study.best,
+        objective=name,
+        direction=study.direction or "max",
+        ending=ending,
+        seconds=seconds,
+        directory=places.directory,
+        space=study.problem.space,
+        others=others,
+        pareto=study.pareto,
+        journal=places.journal,
+        store=places.store,
+        training=training_of(machine, places, name) if trainings else None,
+        _worth=study.worth,
+        _again=again,
+    )
+
+
+def training_of(machine: StateMachine, places: RunPlaces, objective: str) -> Training:
+    """The result of the last training."""
+    trial = [trial for trial in machine.study.trials if trial.training][-1]
+    best = trial.best_checkpoint
+    return Training(
+        trial=trial,
+        objective=objective,
+        checkpoint=state_url(places.store, trial.checkpoint.name) if trial.checkpoint is not None else None,
+        best_checkpoint=state_url(places.store, best.name) if best is not None else None,
+        directory=places.directory,
+    )
+
+
+def _status(contents: Contents, otherwise: str) -> RunStatus:
+    """The status of the run; ``otherwise`` where no driver has recorded its end."""
+    begun = contents.begun or RunStatus(RUNNING, contents.header.created)
+    if contents.ended is not None:
+        ended = contents.ended
+        return RunStatus(ended.status, ended.time, ended.seconds, begun.store, begun.directory)
+    times = [time.time()] if otherwise == RUNNING else [getattr(event, "time", 0.0) for event in contents.events]
+    return RunStatus(otherwise, 0.0, max(0.0, max(times, default=0.0) - begun.time), begun.store, begun.directory)
+
+
+def _places(where: str, status: RunStatus) -> RunPlaces:
+    folder: Folder = where.rstrip("/") if "://" in where else Path(url_to_fs(where)[1])
+    return RunPlaces.recorded(str(folder), folder, status.store, status.directory)
+
+
+def _no_run(where: str) -> str:
+    """The message where there is no run: names the runs near by."""
+    if runs := _runs_in(where):
+        named = ", ".join(repr(f"{where}/{name}") for name in runs[:_MOST_NAMED])
+        more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
+        return f"{where!r} is a folder of runs, not a run; use the folder of one: {named}{more}"
+    folder, _, name = where.rpartition("/")
+    around = folder or "maggy_runs"
+    near = [repr(f"{around}/{run}") for run in difflib.get_close_matches(name, _runs_in(around))]
+    meant = f" (did you mean {' or '.join(near)}?)" if near else ""
+    return f"there is no run in {where!r}; use the folder of one, as result.directory{meant}"
+
+
+def _runs_in(folder: str) -> list[str]:
+    """The names of the runs in a folder, in order."""
+    with contextlib.suppress(Exception):  # of whatever file system it is; it may be no folder
+        fs, path = url_to_fs(folder)
+        scheme = folder.partition("://")[0] + "://" if "://" in folder else ""
+        entries = sorted(entry.rstrip("/") for entry in fs.ls(path, detail=False))[:_MOST_LISTED]
+        return [entry.rpartition("/")[2] for entry in entries if place_of(scheme + entry).exists()]
+    return []

@@ -1,0 +1,60 @@
+"""Reading what trials have saved and printed, from wherever that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsspec.core import url_to_fs
+
+from maggy_like.errors import UserError
+from maggy_like.protocol.state_names import SHARDED
+from maggy_like.storage.checkpoints import load_state
+from maggy_like.storage.folders import url_of
+from maggy_like.storage.log_file import log_name
+from maggy_like.storage.run_paths import RunPlaces
+
+
+def read_saved(url: str | None, whose: str) -> Any:
+    """A saved state.
+
+    Args:
+        url: Where it is; None where there is none.
+        whose: Who saved it, for people.
+
+    Raises:
+        UserError: There is none, it is sharded, or it is gone.
+    """
+    if url is None:
+        raise UserError(f"{whose} has no saved state; call reporter.checkpoint(state) in train_fn")
+    if url.endswith(SHARDED):
+        raise UserError(f"{url} is sharded; read it with torch.distributed.checkpoint.load")
+    try:
+        return load_state(url)
+    except FileNotFoundError as error:
+        raise UserError(f"the saved state {url} is gone: removed, or in a store that is not seen here") from error
+
+
+def read_log(places: RunPlaces, trial: int, rank: int, attempts: int) -> str:
+    """What a trial printed on one of its workers.
+
+    Args:
+        places: Where the run is. Workers that do not see its folder copy their logs to its store.
+        trial: The trial's number.
+        rank: The worker's.
+        attempts: How many files there may be in a store: each attempt copies one of its own.
+
+    Raises:
+        UserError: A file system does not answer.
+    """
+    text = b""
+    for folder in filter(None, (url_of(places.logs), places.log_copies)):
+        for attempt in range(1, attempts + 1):
+            fs, path = url_to_fs(f"{folder}/{log_name(trial, rank, attempt)}")
+            try:
+                text += fs.cat_file(path)
+            except FileNotFoundError:  # it was silent
+                continue
+            except Exception as error:  # of whatever file system it is
+                said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                raise UserError(f"the log {path} cannot be read ({said}); mend the access, or try again") from error
+    return text.decode(errors="replace")

@@ -1,0 +1,39 @@
+"""What a result says of itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maggy_like.display.text import config_text, duration, number, place, words
+from maggy_like.results.pareto import pareto_lines
+from maggy_like.results.training import told
+from optimizers.core.trial import TrialState
+
+if TYPE_CHECKING:
+    from maggy_like.results.result import Result
+
+
+def summary(result: Result) -> str:
+    """A few lines: how the search ended, what was best, what failed, and where its files are."""
+    counted = ", ".join(f"{count} {state.value}" for state, count in result.counts.items())
+    trials = f"{len(result.trials)} trials" + (f" ({counted})" if counted else "")
+    lines = [f"{words(result.ending)} after {duration(result.seconds)}: {trials}"]
+    if result.ablation is not None:
+        lines.append(repr(result.ablation))
+    elif result.others:
+        lines += pareto_lines(result)
+    elif result.best_trial is not None:
+        trial = result.best_trial
+        where = place(trial.id, trial.value_step, failed=trial.state is TrialState.FAILED)
+        best = f"best {result.objective} {number(result.best_value)} {where}"
+        lines.append(f"{best}: {config_text(trial.config)}")
+    else:
+        lines.append("no trial has a value")
+    if failures := result.failures:
+        first = failures[0]
+        cause = first.failure.message if first.failure is not None else ""
+        lines.append(f"{len(failures)} failed, the first (trial {first.id}) with: {cause}")
+    if result.training is not None:
+        lines.append(told(result.training))
+    lines.append(f"files: {result.directory}")
+    return "\n".join(lines)

@@ -1,0 +1,74 @@
+"""A result as tables of pandas: a row a trial, a row a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from maggy_like.protocol.attributes import attribute_names
+from optimizers.core.trial import Trial
+from optimizers.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    import pandas
+
+    from maggy_like.results.result import Result
+
+
+def trials_table(result: Result) -> pandas.DataFrame:
+    """A row a trial (see :meth:`Result.to_pandas`)."""
+    import pandas
+
+    rows: list[dict[str, Any]] = [
+        {
+            "trial": trial.id,
+            "state": trial.state.value,
+            **_values(result, trial),
+            "step": trial.reported if trial.reported is not None else trial.start or None,
+            "attempts": trial.attempts,
+            "seconds": trial.seconds,
+            "failure": trial.failure.message if trial.failure is not None else None,
+            "parent": trial.parent,
+        }
+        for trial in result.trials
+    ]
+    fixed = {name for row in rows for name in row}
+    params = {name: _param_column(name, fixed, result.space) for name in result.space.domains}
+    names = attribute_names(result.trials, taken={*fixed, *params, *params.values()})
+    for trial, row in zip(result.trials, rows, strict=True):
+        row |= {params.get(name, name): value for name, value in trial.config.items()}
+        row |= {names[name]: value for name, value in trial.attributes.items()}
+    table = pandas.DataFrame(rows)
+    for name in {"value_step", "step", "parent"} & fixed:  # floats would round large steps
+        table[name] = pandas.array([row[name] for row in rows], dtype="Int64")
+    return table
+
+
+def curves_table(result: Result) -> pandas.DataFrame:
+    """A row a measurement (see :meth:`Result.curves`)."""
+    import pandas
+
+    rows = [
+        (trial.id, step, name, value)
+        for trial in result.trials
+        for name, curve in trial.curves.items()
+        for step, value in zip(curve.steps, curve.values, strict=True)
+    ]
+    return pandas.DataFrame(rows, columns=["trial", "step", "metric", "value"])
+
+
+def _values(result: Result, trial: Trial) -> dict[str, Any]:
+    """The objectives of a trial, by their columns."""
+    if not result.others:
+        return {"value": trial.value, "value_step": trial.value_step}
+    names = (result.objective, *(name for _, name in result.others))
+    values = trial.values or (None,) * len(names)
+    return {f"value_{name}": value for name, value in zip(names, values, strict=True)}
+
+
+def _param_column(name: str, fixed: Collection[str], space: SearchSpace) -> str:
+    """The column of a parameter: its name, or ``param_NAME`` where that is taken."""
+    column = name
+    while column in fixed or (column != name and column in space.domains):
+        column = f"param_{column}"
+    return column

@@ -1,0 +1,46 @@
+"""Where the driver of a Spark session listens, and the address at which the session's workers reach it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maggy_like.rpc.endpoint import Endpoint, listens_here
+from maggy_like.rpc.ports import PortRange
+from maggy_like.spark.connection.connect import address_towards, server_endpoint
+from maggy_like.spark.kinds import is_classic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def driver_endpoint(session: SparkSession, host: str, bind: str, ports: PortRange) -> Endpoint:
+    """Where the driver of a search listens, and what its workers are told.
+
+    Args:
+        session: Says what is not given: ``spark.driver.host`` and ``spark.driver.bindAddress``.
+        host: What workers are told; empty for the session's word.
+        bind: What the server binds to. If empty, ``host`` where that is this machine's own, else the session's word.
+        ports: The ports that it may take.
+    """
+    if not bind and host and listens_here(host):
+        bind = host
+    return Endpoint(host or driver_address(session), bind or bind_address(session), ports)
+
+
+def driver_address(session: SparkSession) -> str:
+    """The name or address by which the session's executors reach this machine."""
+    if is_classic(session):
+        return unbracketed(session.conf.get("spark.driver.host", "127.0.0.1"))
+    return address_towards(*server_endpoint(session))
+
+
+def bind_address(session: SparkSession) -> str:
+    """The name or address of this machine that Spark's own driver is bound to."""
+    if is_classic(session):
+        return unbracketed(session.conf.get("spark.driver.bindAddress", driver_address(session)))
+    return driver_address(session)
+
+
+def unbracketed(host: str | None) -> str:
+    """A host without the brackets in which Spark wants IPv6 addresses."""
+    return str(host).removeprefix("[").removesuffix("]")

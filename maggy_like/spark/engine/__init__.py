@@ -1,0 +1,3 @@
+"""The engine whose workers are tasks of a Spark session."""
+
+from __future__ import annotations

@@ -1,0 +1,117 @@
+"""A Spark job whose first task is the driver, and whose others are its workers.
+
+It is no barrier job: Spark runs a task that failed again by itself, with the same row and the next attempt number.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from maggy_like.cluster_driver.keys import Keys
+from maggy_like.errors import EngineError
+from maggy_like.protocol.task import WorkerContext, WorkerTask
+from maggy_like.spark.connection.connect import address_towards
+from maggy_like.spark.engine.entry import entry
+from maggy_like.spark.engine.job import SparkRun
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark import TaskContext
+    from pyspark.resource import ResourceProfile
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class HostedRun(SparkRun):
+    """The driver and its workers.
+
+    Args:
+        plan: What the driver's task is given, pickled.
+        task: What the workers are told, without the driver's address.
+        keys: Those of each worker.
+        journal: The folder of the run's journal.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        plan: bytes,
+        task: WorkerTask,
+        keys: Sequence[Keys],
+        journal: str,
+        profile: ResourceProfile | None,
+    ) -> None:
+        self._rows = [plan, *(msgspec.msgpack.encode(pairs.pairs) for pairs in keys)]
+        self._journal = journal
+        super().__init__(session, task, range(len(keys)), 0, (), profile, barrier=False)
+
+    def _tasks(self) -> DataFrame:
+        """A row a task, which no other task sees; ``range`` makes as many partitions as there are rows, always."""
+        import pyarrow
+        from pyspark.sql.functions import broadcast
+
+        table = pyarrow.table({"id": list(range(len(self._rows))), "data": self._rows})
+        size = len(self._rows)
+        each = self._session.range(0, size, 1, size)
+        rows = each.join(broadcast(self._session.createDataFrame(table)), "id")
+        towards = str(self._session.conf.get("spark.driver.host", "") or "")
+        member = entry(hosted_member(self._task, size - 1, self._journal, towards))
+        return rows.mapInArrow(member, "worker bigint", profile=self._profile)
+
+
+def hosted_member(
+    task: WorkerTask, size: int, journal: str, towards: str
+) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    """The function that each task runs.
+
+    Args:
+        task: What the workers are told.
+        size: How many workers there are.
+        journal: The folder of the run's journal.
+        towards: The host of Spark's own driver, which all executors reach.
+    """
+
+    def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        for batch in batches:
+            for row in batch.to_pylist():
+                run_place(row["id"], row["data"], task, size, journal, towards, context)
+                yield pyarrow.RecordBatch.from_pydict({"worker": [row["id"]]})
+
+    return run
+
+
+def run_place(
+    place: int, data: bytes, task: WorkerTask, size: int, journal: str, towards: str, context: TaskContext
+) -> None:
+    """Run the driver, or one of the workers."""
+    attempt = context.attemptNumber()
+    if place == 0:
+        import cloudpickle
+
+        from maggy_like.cluster_driver.driver import drive
+
+        drive(cloudpickle.loads(data), task, attempt, host_towards(towards))
+        return
+    from maggy_like.cluster_driver.member import serve
+
+    gpu = context.resources().get("gpu")
+    accelerators = tuple(gpu.addresses) if gpu is not None else ()
+    keys = Keys(msgspec.msgpack.decode(data, type=tuple[tuple[bytes, bytes], ...]))
+    where = WorkerContext(place - 1, 0, socket.gethostname(), (b"", b""), accelerators)
+    serve(task, place - 1, size, attempt, keys, journal, where)
+
+
+def host_towards(host: str) -> str:
+    """This machine's address in the network of the executors: the one from which it reaches Spark's own driver."""
+    try:
+        return address_towards(host, 1)
+    except EngineError:
+        return socket.gethostbyname(socket.gethostname())

@@ -1,0 +1,40 @@
+"""Where the driver of a Spark search runs, for workers on other machines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from itertools import islice
+
+from maggy_like.protocol.task import DriverPlace
+from maggy_like.protocol.versions import PYTHON
+from maggy_like.worker.agent.search_path import is_installation
+
+MAX_ENTRIES = 1000
+"""Entries of a folder that are looked at: a home folder on a slow disk must not keep a search waiting."""
+
+
+def driver_place() -> DriverPlace:
+    """Where this process runs, and which modules lie beside its script."""
+    return DriverPlace(socket.gethostname(), sys.executable, PYTHON, os.getcwd(), own_modules())
+
+
+def own_modules() -> dict[str, str]:
+    """The modules and packages in the folders that the user's script imports from, by name, and their files."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        if not is_installation(folder):
+            for name, path in _modules_in(os.path.abspath(folder)):
+                found.setdefault(name, path)  # the first folder that has it counts
+    return found
+
+
+def _modules_in(folder: str) -> Iterator[tuple[str, str]]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # archives, and what is gone, are passed over
+        for entry in islice(entries, MAX_ENTRIES):
+            name, extension = os.path.splitext(entry.name)
+            if extension == ".py" or os.path.exists(os.path.join(entry.path, "__init__.py")):
+                yield name, entry.path

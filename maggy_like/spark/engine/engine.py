@@ -1,0 +1,273 @@
+"""The engine whose workers are tasks of a Spark session: one job for the gang, or one for each worker.
+
+A job runs in a background thread that inherits the session, so Ctrl-C stays with the caller. It
+goes through ``mapInArrow``, which classic sessions and Spark Connect both serve. Spark neither retries a
+barrier stage nor starts a second copy of a slow task in it, and it falls as a whole. A job without a barrier
+has one task, which ends at once where Spark runs it again. Either way the driver launches what fell again, with
+the next epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from maggy_like.cluster_driver.engine import HostEngine
+from maggy_like.cluster_driver.keys import Keys
+from maggy_like.engines.base import EngineRun
+from maggy_like.errors import ConfigError, EngineError
+from maggy_like.protocol.task import KeyPair, WorkerTask
+from maggy_like.rpc.endpoint import Endpoint, read_host, read_ports, read_reachable
+from maggy_like.rpc.ports import ANY_PORT, PortRange
+from maggy_like.spark.capacity import dynamic_allocation as elastic
+from maggy_like.spark.capacity.connect_slots import slots_of
+from maggy_like.spark.capacity.executors import Executors
+from maggy_like.spark.connection.address import driver_endpoint
+from maggy_like.spark.connection.connect import check_server, orphan_hint
+from maggy_like.spark.connection.server_watch import ServerWatch
+from maggy_like.spark.engine.cluster_driver import HostedRun
+from maggy_like.spark.engine.deployment import place_hints
+from maggy_like.spark.engine.driver_site import driver_place
+from maggy_like.spark.engine.failures import check_python
+from maggy_like.spark.engine.job import SparkRun
+from maggy_like.spark.engine.neighbours import neighbours_hints
+from maggy_like.spark.engine.waiting import Diagnosis
+from maggy_like.spark.kinds import is_classic
+from maggy_like.spark.session import active_session
+from maggy_like.storage.run_paths import RunPlaces
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Ports = int | str | Sequence[int]
+
+
+class SparkEngine(HostEngine):
+    """Runs the gang in tasks of a Spark session.
+
+    With ``barrier=True`` all workers are one barrier stage: they start together. Whatever ends one of them ends them
+    all, so one fault cuts off every running trial. Without enough slots for the whole gang nothing runs.
+
+    With ``barrier=False`` each worker is a job of its own. They start one by one, and can train together all the
+    same, since they meet through the driver. A fault costs that worker alone, and those that train with it their
+    attempt; where its executor is lost for good the others go on without it.
+
+    By default there is a barrier, except where ``spark.dynamicAllocation.enabled`` is true: Spark starts no barrier
+    stage there. A search does without it then; trials of several workers and trainings are refused, unless
+    ``barrier=False`` says that their workers may come one by one.
+
+    Slots that another job of the session holds are waited for. After ten seconds the search says which job that is, and
+    after an hour without any worker it ends with an error; where executors come and go, after ten minutes with fewer
+    than a trial needs. Ctrl-C ends it at any time. A worker that cannot reach this machine says so.
+
+    On two busy cores a trial ran again 0.2 s after its own process was killed and 0.6 s after the fork server
+    was, either way; after the Python worker 2.8 s with a barrier and 1.9 s without, and after its executor 12 to
+    19 s, which is what a new JVM takes.
+
+    Args:
+        session: The session; the active one if not given.
+        barrier: Whether the gang starts, and falls, as a whole; ``"auto"`` for wherever Spark can do it.
+        host: The name or address at which workers reach this machine; by default ``spark.driver.host``. Workers
+            resolve a name, so it need not resolve here.
+        bind: The name or address of this machine at which the search listens. By default ``host``, if that is this
+            machine's own, and else ``spark.driver.bindAddress``, or ``spark.driver.host``. Behind NAT, in a container
+            or a Kubernetes pod it differs from ``host``. ``"0.0.0.0"`` (``"::"``) listens at all addresses.
+        port: The port at which it listens, or a range of which the first free one is taken: ``20000``,
+            ``"20000-20100"`` or ``(20000, 20100)``. By default a free one.
+        rank_ports: The ports, one or a range, at which rank 0 of workers that train together opens torch's store. Those
+            of gloo and NCCL are the operating system's choice alone (``net.ipv4.ip_local_port_range``).
+        reserve: How many slots of the session the search leaves to other jobs.
+
+    With ``driver="cluster"`` the driver listens at its executor's address: ``port`` holds there too; ``host`` and
+    ``bind``, which are addresses of this machine, are refused.
+
+    Raises:
+        ConfigError: A value is of the wrong form; the message says which.
+        EngineError: There is no session.
+
+    Example:
+        >>> lagom(train_fn, space, engine=SparkEngine(spark, barrier=False), workers=8)
+    """
+
+    name = "spark"
+
+    def __init__(
+        self,
+        session: SparkSession | None = None,
+        *,
+        barrier: bool | Literal["auto"] = "auto",
+        host: str | None = None,
+        bind: str | None = None,
+        port: Ports | None = None,
+        rank_ports: Ports | None = None,
+        reserve: int = 0,
+    ) -> None:
+        if barrier != "auto" and not isinstance(barrier, bool):
+            raise ConfigError(f"barrier must be 'auto', True or False, got {barrier!r}")
+        if isinstance(reserve, bool) or not isinstance(reserve, int) or reserve < 0:
+            raise ConfigError(f"reserve must be a number of slots, 0 or more, got {reserve!r}")
+        self._reserve = reserve
+        self._host = "" if host is None else read_reachable("host", host)
+        self._bind = "" if bind is None else read_host("bind", bind)
+        self._ports = ANY_PORT if port is None else read_ports("port", port)
+        self.rank_ports = None if rank_ports is None else read_ports("rank_ports", rank_ports)
+        self._session = session if session is not None else require_session()
+        self._slots = slots_of(self._session)
+        self._server = None
+        if not is_classic(self._session):
+            check_server(self._session)  # first: pyspark would ask for the settings below for ten minutes
+            self._server = ServerWatch(self._session)
+        self._diagnosis = Diagnosis(self._session)
+        self._tags: set[str] = set()  # of the jobs that were launched
+        self._address = ""
+        self._barrier = barrier
+        self._executors = Executors(self._session)
+
+    @cached_property
+    def is_elastic(self) -> bool:
+        return elastic.is_elastic(self._slots)
+
+    def check_gang(self, together: str) -> None:
+        if self.is_elastic and self._barrier is True:
+            raise EngineError(elastic.BARRIER_REFUSED)
+        if self.is_elastic and self._barrier == "auto" and together:
+            raise EngineError(elastic.TOGETHER_REFUSED.format(together))
+        if not self._has_barrier:
+            elastic.check_speculation(self._slots)
+
+    def most_workers(self) -> int | None:
+        most = elastic.most_workers(self._slots)
+        return None if most is None else max(1, most - self._reserve)
+
+    def attend(self, runs: Sequence[EngineRun]) -> None:
+        if self._tells_of_executors:
+            self._executors.attend(run for run in runs if isinstance(run, SparkRun) and run.has_come)
+
+    def slots(self) -> int | None:
+        return self._left(self._slots.count())
+
+    def default_workers(self) -> int:
+        self._check_session()
+        slots = self._slots.wait(None)
+        if slots is None:
+            raise EngineError(
+                "this Spark Connect session does not tell how many slots it has (spark.default.parallelism or "
+                "spark.sql.leafNodeDefaultParallelism is set, or GPUs without spark.executor.cores); pass workers=N"
+            )
+        if slots <= self._reserve and self._reserve:
+            raise EngineError(
+                f"reserve={self._reserve} leaves no slot: the Spark session has {slots} now; pass reserve="
+                f"{max(0, slots - 1)} or fewer, or give the session more executors or cores"
+            )
+        return max(1, slots - self._reserve)
+
+    def require(self, workers: int) -> None:
+        self._check_session()
+        if self.is_elastic:
+            elastic.check_room(self._slots, workers, self._reserve)
+            return
+        slots = self._slots.wait(workers + self._reserve)
+        if slots is not None and slots < workers + self._reserve:
+            reserved = f", of which reserve={self._reserve} are for others" if self._reserve else ""
+            fit = slots - self._reserve
+            mend = "pass a smaller reserve" if fit < 1 and self._reserve else f"pass workers={max(1, fit)} or fewer"
+            raise EngineError(
+                f"workers={workers} but the Spark session has {slots} slot{'s' * (slots != 1)} now{reserved}; {mend}, "
+                "or give the session more executors or cores"
+            )
+
+    def hints(self, workers: int) -> list[str]:
+        if not self.is_elastic:
+            return neighbours_hints(self._session, self._slots, workers)
+        if self._slots.count() != 0:
+            return []
+        tasks = "one task" if workers == 1 else f"{workers} tasks"
+        return [f"Spark has no executor yet; it is asked for {tasks}, and trials begin as executors come"]
+
+    def place_hints(self, places: RunPlaces) -> list[str]:
+        return place_hints(self._session, places)
+
+    def endpoint(self) -> Endpoint:
+        return driver_endpoint(self._session, self._host, self._bind, self._ports)
+
+    def launch(
+        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+    ) -> list[EngineRun]:
+        profile = self._slots.profile
+        task = msgspec.structs.replace(task, driver=driver_place())
+        if self._has_barrier:
+            runs = [SparkRun(self._session, task, indexes, epoch, keys, profile, logs, server=self._server)]
+        else:
+            runs = [
+                SparkRun(self._session, task, [index], epoch, [pair], profile, logs, barrier=False, server=self._server)
+                for index, pair in zip(indexes, keys, strict=True)
+            ]
+        self._address = task.address
+        self._tags |= {run.tag for run in runs}
+        return list(runs)
+
+    def waits_for(self, workers: int, came: int) -> str:
+        slots = self.slots() if is_classic(self._session) else None  # a Connect server would be asked for nothing
+        return self._diagnosis.why(self._tags, self._address, slots, workers, came)
+
+    @cached_property
+    def _tells_of_executors(self) -> bool:
+        """Whether each worker has an executor that can be asked about; known before the JVM may be gone."""
+        return not self._has_barrier and is_classic(self._session) and not self._slots.is_local
+
+    @cached_property
+    def _has_barrier(self) -> bool:
+        return not self.is_elastic if self._barrier == "auto" else self._barrier
+
+    def check_hosting(self) -> None:
+        if self._barrier is True:
+            raise EngineError(elastic.HOSTING_REFUSED)
+        for name, value in (("host", self._host), ("bind", self._bind)):
+            if value:
+                raise EngineError(elastic.ADDRESS_REFUSED.format(name, value))
+        elastic.check_hosted_speculation(self._slots)
+
+    def driver_ports(self) -> PortRange:
+        return self._ports
+
+    def hosting_hints(self) -> list[str]:
+        if is_classic(self._session):
+            return ["this process is the Spark application itself, and the search ends with it"]
+        return [orphan_hint(self._session)]
+
+    def max_failures(self) -> int:
+        return int(self._slots.conf("spark.task.maxFailures", "4"))
+
+    def launch_with_driver(self, plan: bytes, task: WorkerTask, keys: Sequence[Keys], journal: str) -> EngineRun:
+        task = msgspec.structs.replace(task, driver=driver_place())
+        return HostedRun(self._session, plan, task, keys, journal, self._slots.profile)
+
+    def _left(self, slots: int | None) -> int | None:
+        """What of the slots is the search's to take."""
+        return None if slots is None else max(0, slots - self._reserve)
+
+    def _check_session(self) -> None:
+        """See that a Connect server answers, and that a local master's workers, which run here, run this Python."""
+        if not is_classic(self._session):
+            check_server(self._session)
+        elif self._slots.is_local:
+            program = self._session.sparkContext.pythonExec
+            check_python(self._slots.conf("spark.sql.execution.pyspark.python", "") or program)
+
+
+def require_session() -> SparkSession:
+    """The active session.
+
+    Raises:
+        EngineError: There is none.
+    """
+    session = active_session()
+    if session is None:
+        raise EngineError(
+            "engine='spark' needs a Spark session; make one with maggy_like.spark_session(), which finds Java or "
+            "brings its own (pip install \"maggy_like[java]\"), and sets what long tasks need; or pass engine='local'"
+        )
+    return session

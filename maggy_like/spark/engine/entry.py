@@ -1,0 +1,58 @@
+"""The function that Spark carries to a task: it sees whether the machine can serve before it loads what we send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import cloudpickle
+
+from maggy_like.protocol.versions import own_versions
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    Member = Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
+
+UNFIT = "cannot serve this search"
+"""In the error of a task whose machine lacks something: another launch would end in the same way."""
+
+_REMEDY = (
+    "install the driver's maggy_like and what it needs there, send it (--py-files, or an environment with "
+    "spark.archives: docs/shipping.md), or set PYSPARK_PYTHON to a Python that has it"
+)
+
+
+def entry(member: Member) -> Member:
+    """A function that needs nothing of maggy_like to be unpickled, and runs ``member`` where that can be loaded.
+
+    Spark would load ``member`` itself, and its error names neither the machine nor the interpreter; an older
+    maggy_like there may even load it, and misread the task.
+    """
+    payload, versions = cloudpickle.dumps(member), own_versions()
+    package, home, remedy, unfit = versions.package, versions.home, _REMEDY, UNFIT
+
+    def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pickle
+        import socket
+        import sys
+
+        lacks = ""
+        try:
+            import maggy_like
+
+            if maggy_like.__version__ == package:
+                serve = pickle.loads(payload)  # noqa: S301 (it comes from the driver, as this function does)
+            else:
+                lacks = (
+                    f"the driver has maggy_like {package} ({home}) and the worker {maggy_like.__version__} "
+                    f"({maggy_like.__file__})"
+                )
+        except (ImportError, MemoryError, OSError, AttributeError) as error:
+            folders = [folder for folder in sys.path if "lib/python3" not in folder or folder.endswith("-packages")]
+            lacks = f"{type(error).__name__}: {error}; it looks for modules in {', '.join(folders[:8])}"
+        if lacks:
+            raise ImportError(f"{sys.executable} on {socket.gethostname()} {unfit}: {lacks}; {remedy}")
+        yield from serve(batches)
+
+    return run

@@ -1,0 +1,54 @@
+"""What each task of a gang's job runs: an agent, until the search is over."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from maggy_like.errors import EngineError
+from maggy_like.protocol.task import WorkerContext, WorkerTask
+
+if TYPE_CHECKING:
+    import pyarrow
+
+TOO_FEW_PARTITIONS = (
+    "Spark made fewer partitions than there are workers: spark.sql.leafNodeDefaultParallelism, or else "
+    "spark.default.parallelism, is smaller than workers; leave them out, or set one to the number of workers at least"
+)
+
+
+STARTED_AGAIN = -1
+"""What a task says instead of its worker's index if Spark started it again: the key in its row is used up."""
+
+
+def gang_member(
+    task: WorkerTask, epoch: int
+) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    """The function that each task runs: an agent, until the search is over.
+
+    Spark runs a task outside of a barrier stage again by itself. Such a task ends at once and without an error, so
+    that its job ends too, and the driver puts the next incarnation, with a key of its own, in the worker's place.
+    """
+
+    def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow
+        from pyspark import TaskContext
+
+        from maggy_like.worker.agent.agent import Agent
+
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        if len(rows) != 1:
+            raise EngineError(TOO_FEW_PARTITIONS)
+        index, keys = rows[0]["worker"], (rows[0]["public"], rows[0]["secret"])
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() > 0:
+            yield pyarrow.RecordBatch.from_pydict({"worker": [STARTED_AGAIN]})
+            return
+        gpu = context.resources().get("gpu")
+        accelerators = tuple(gpu.addresses) if gpu is not None else ()
+        Agent(task, WorkerContext(index, epoch, socket.gethostname(), keys, accelerators)).run()
+        yield pyarrow.RecordBatch.from_pydict({"worker": [index]})
+
+    return run

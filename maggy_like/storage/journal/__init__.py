@@ -1,0 +1,41 @@
+"""The journal: a run's truth, one JSON line an event, on any file system."""
+
+from __future__ import annotations
+
+from maggy_like.storage.journal.backend import Mark, Place, place_of
+from maggy_like.storage.journal.earlier import Earlier, from_records, to_records
+from maggy_like.storage.journal.journal import Journal, read_journal, reading
+from maggy_like.storage.journal.records import (
+    FORMAT_VERSION,
+    RUNNING,
+    Contents,
+    Part,
+    RunHeader,
+    RunStatus,
+    decode,
+    encode,
+    open_line,
+)
+from maggy_like.storage.journal.repair import Mender
+
+__all__ = [
+    "FORMAT_VERSION",
+    "RUNNING",
+    "Contents",
+    "Earlier",
+    "Journal",
+    "Mark",
+    "Mender",
+    "Part",
+    "Place",
+    "RunHeader",
+    "RunStatus",
+    "decode",
+    "encode",
+    "from_records",
+    "open_line",
+    "place_of",
+    "read_journal",
+    "reading",
+    "to_records",
+]

@@ -1,0 +1,96 @@
+"""Where a journal is kept."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from maggy_like.storage.journal.records import Part
+
+
+class Mark(NamedTuple):
+    """How far a journal was read: which of its files, and how many bytes of that."""
+
+    file: int = 0
+    size: int = 0
+
+
+class Place(Protocol):
+    """A folder that holds one run's journal. :meth:`hold` comes before whatever writes.
+
+    Two kinds serve: :class:`~maggy_like.storage.journal.local.LocalPlace` and
+    :class:`~maggy_like.storage.journal.object_store.RemotePlace`. Errors of the file system come through as they are.
+    """
+
+    name: str
+    """The folder, for people."""
+
+    def exists(self) -> bool:
+        """Whether there is a journal."""
+        ...
+
+    def read(self) -> list[Part]:
+        """All of the journal's files, in order; none if there is no journal."""
+        ...
+
+    def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
+        """The whole lines behind ``mark``, and where they end; None if the journal was replaced since."""
+        ...
+
+    def is_held(self) -> bool:
+        """Whether a driver holds it, as far as its own word tells; nothing is locked or written for that."""
+        ...
+
+    def hold(self, run: str = "") -> None:
+        """Make the folder, and keep other drivers away until :meth:`release`.
+
+        Args:
+            run: The call of ``lagom`` for which it is held. Where there are no locks, a driver that was started in the
+                place of a dead one of the same call takes it over at once.
+
+        Raises:
+            JournalError: Another driver holds it; tells who.
+        """
+        ...
+
+    def renew(self) -> None:
+        """Keep holding it; call every few seconds.
+
+        Raises:
+            JournalError: Another driver has taken it over.
+        """
+        ...
+
+    def append(self, data: bytes) -> None:
+        """Add whole lines; when this returns, they outlive the driver."""
+        ...
+
+    def replace(self, data: bytes) -> str:
+        """Make ``data`` the whole journal, and keep the former one.
+
+        Whenever the driver dies, the one or the other is there whole.
+
+        Returns:
+            Where the former one is.
+        """
+        ...
+
+    def release(self) -> None:
+        """Let other drivers in."""
+        ...
+
+
+def place_of(url: str) -> Place:
+    """The folder at a path or at any URL that fsspec knows.
+
+    Raises:
+        ValueError: The URL's file system is not known.
+        ImportError: Its package is not installed.
+    """
+    from fsspec.core import url_to_fs
+    from fsspec.implementations.local import LocalFileSystem
+
+    from maggy_like.storage.journal.local import LocalPlace
+    from maggy_like.storage.journal.object_store import RemotePlace
+
+    fs, path = url_to_fs(url)
+    return LocalPlace(path) if isinstance(fs, LocalFileSystem) else RemotePlace(fs, path, url)

@@ -1,0 +1,145 @@
+"""Append and replay of a run's events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from maggy_like.errors import JournalError, StoreError
+from maggy_like.storage.journal.backend import Place
+from maggy_like.storage.journal.records import Contents, Record, RunHeader, RunStatus, decode, encode
+from optimizers.core.events import Event
+
+
+class Journal:
+    """A journal that is open for appending; only one driver at a time may hold it.
+
+    Args:
+        place: Where it is kept.
+        run: The call of ``lagom`` for which it is opened (see :meth:`Place.hold`).
+
+    Raises:
+        JournalError: Another driver holds it, or it cannot be written.
+
+    Example:
+        >>> journal = Journal(place_of("s3://bucket/runs/first"))
+        >>> journal.begin(header)
+        >>> journal.append([TrialCreated(0, {"lr": 0.1})])
+        >>> journal.close()
+    """
+
+    def __init__(self, place: Place, run: str = "") -> None:
+        self._place = place
+        self._last = 0
+        with self._writing():
+            place.hold(run)
+
+    def begin(self, header: RunHeader) -> None:
+        """Write the header of a new journal."""
+        with self._writing():
+            self._append([header])
+
+    def read(self) -> Contents:
+        """What it holds; go on behind that.
+
+        Raises:
+            JournalError: As :func:`read_journal`.
+        """
+        contents = read_journal(self._place)
+        self._last = contents.last
+        return contents
+
+    def note(self, status: RunStatus) -> None:
+        """Write that the run was begun, taken up or ended.
+
+        Raises:
+            JournalError: It cannot be written, is gone, or another driver has taken over.
+        """
+        with self._writing():
+            self._place.renew()
+            self._append([status])
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Write events, in one piece; they are safe when this returns.
+
+        Raises:
+            StoreError: They cannot be written just now; nothing of them is there, and they may be appended again.
+            JournalError: Another driver has taken over.
+        """
+        if events:
+            with self._serving():
+                self._append(events)
+
+    def replace(self, header: RunHeader, events: Sequence[Event]) -> str:
+        """Put a mended journal in the place of a damaged one; where that is kept."""
+        records = [header, *events]
+        with self._writing():
+            kept = self._place.replace(encode(records, self._last + 1))
+        self._last += len(records)
+        return kept
+
+    def renew(self) -> None:
+        """Keep holding it; call every few seconds, also when there is nothing to append.
+
+        Raises:
+            StoreError: It cannot be written just now.
+            JournalError: Another driver has taken over.
+        """
+        with self._serving():
+            self._place.renew()
+
+    def close(self) -> None:
+        """Let other drivers in."""
+        self._place.release()
+
+    def _append(self, records: Sequence[Record]) -> None:
+        self._place.append(encode(records, self._last + 1))
+        self._last += len(records)
+
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
+        """Turn what a file system raises into an error after which the same may be tried again."""
+        try:
+            yield
+        except JournalError:
+            raise
+        except Exception as error:  # each file system has its own
+            raise StoreError(f"the journal in {self._place.name} cannot be written: {_said(error)}") from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except JournalError:
+            raise
+        except Exception as error:  # each file system has its own
+            raise JournalError(
+                f"the journal in {self._place.name} cannot be written: {_said(error)}; make room or "
+                "mend the access, then go on with resume=True"
+            ) from error
+
+
+def read_journal(place: Place) -> Contents:
+    """Read a journal, as far as it is whole; ``damage`` says what is not.
+
+    Raises:
+        JournalError: There is none, it is of another version, its header is damaged, or it cannot be read.
+    """
+    with reading(place):
+        parts = place.read()
+    if not parts:
+        raise JournalError(f"there is no journal in {place.name}; use the folder of a run")
+    return decode(parts)
+
+
+@contextmanager
+def reading(place: Place) -> Iterator[None]:
+    """Turn whatever a file system raises into a :class:`JournalError`."""
+    try:
+        yield
+    except Exception as error:
+        raise JournalError(f"the journal in {place.name} cannot be read: {_said(error)}; mend the access") from error
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__

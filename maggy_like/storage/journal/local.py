@@ -1,0 +1,171 @@
+"""A journal in one local file, to which records are appended."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+from maggy_like.errors import JournalError, JournalLostError
+from maggy_like.storage.journal.backend import Mark
+from maggy_like.storage.journal.records import Part
+
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+class LocalPlace:
+    """A folder of this machine (or one that it mounts).
+
+    A record is handed to the operating system before :meth:`append` returns, so it survives the driver's
+    death; not the machine's, since nothing is synced to the disk for each record. An append that is cut off
+    leaves a torn last line, which the next driver leaves out. The lock is one of the kernel's, on a file of
+    its own so that the journal can be replaced; it ends with the process.
+
+    Args:
+        folder: Made, for the user alone, if it is not there.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        self._path = self._folder / "journal.jsonl"
+        self._lock = self._file = -1
+        self._size = 0
+        self._is_torn = False  # behind that size lies a part of an append that failed
+        self.name = str(folder)
+
+    def exists(self) -> bool:
+        return self._path.exists() and self._path.stat().st_size > 0  # an empty one was never begun
+
+    def read(self) -> list[Part]:
+        try:
+            return [Part(str(self._path), self._path.read_bytes())]
+        except FileNotFoundError:
+            return []
+
+    def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
+        try:
+            with open(self._path, "rb") as file:
+                status = os.fstat(file.fileno())
+                if mark.size and (status.st_ino != mark.file or status.st_size < mark.size):
+                    return None
+                file.seek(mark.size)
+                data = file.read()
+        except FileNotFoundError:
+            return b"", mark
+        whole = data[: data.rfind(b"\n") + 1]
+        return whole, Mark(status.st_ino, mark.size + len(whole))
+
+    def is_held(self) -> bool:
+        try:
+            holder = (self._folder / "journal.lock").read_text(errors="replace")
+        except OSError:
+            return False
+        return bool(holder) and not _is_gone(holder)
+
+    def hold(self, run: str = "") -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = os.open(self._folder / "journal.lock", _FLAGS, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = self._holder()
+            self.release()
+            raise JournalError(
+                f"the run in {self._folder} is in use by another driver ({holder}); wait until it ends, or end it"
+            ) from None
+        try:
+            os.ftruncate(self._lock, 0)
+            os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            self._file = os.open(self._path, _FLAGS, 0o600)
+            self._size = os.fstat(self._file).st_size
+        except OSError:
+            self.release()
+            raise
+
+    def renew(self) -> None:
+        """See that the journal is still there: the kernel's lock does not lapse, but a file can be removed.
+
+        Raises:
+            JournalLostError: It is not.
+        """
+        file = os.fstat(self._file)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(self._path.stat(), file):
+                return
+        where, how = self._folder, "moved" if file.st_nlink else "deleted"
+        raise JournalLostError(
+            f"{where} was {how} while the run went on, and its journal with it, so the search was ended; "
+            + ("resume it in its new place" if file.st_nlink else "the result so far is this error's attribute result")
+        )
+
+    def append(self, data: bytes) -> None:
+        if self._is_torn:
+            self._cut()
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError:
+            self._is_torn = True
+            with contextlib.suppress(OSError):  # the next append does it, or the next driver leaves the torn line out
+                self._cut()
+            raise
+        self._size += len(data)
+
+    def replace(self, data: bytes) -> str:
+        count = 1
+        while (kept := self._folder / f"journal.damaged-{count}.jsonl").exists():
+            count += 1
+        draft = self._folder / "journal.draft"
+        draft.unlink(missing_ok=True)
+        file = os.open(draft, _FLAGS, 0o600)
+        os.close(self._file)
+        self._file, self._size = file, 0
+        self.append(data)
+        os.fsync(file)
+        os.link(self._path, kept)
+        draft.replace(self._path)
+        return str(kept)
+
+    def release(self) -> None:
+        if self._lock >= 0:
+            if self._file >= 0:  # it was held
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._lock, 0)
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor too
+        for fd in (self._file, self._lock):
+            if fd >= 0:
+                os.close(fd)
+        self._file = self._lock = -1
+
+    def _cut(self) -> None:
+        os.ftruncate(self._file, self._size)
+        self._is_torn = False
+
+    def _holder(self) -> str:
+        """Who holds the lock; waits a moment for one that has just taken it to say so."""
+        holder = ""
+        for _ in range(20):
+            holder = os.pread(self._lock, 300, 0).decode(errors="replace")
+            if holder and not _is_gone(holder):
+                break
+            time.sleep(0.05)
+        return holder or "not known which"
+
+
+def _is_gone(holder: str) -> bool:
+    """Whether a holder was a process of this host that is dead: its successor has yet to write its own name."""
+    match = re.fullmatch(r"process (\d+) on (.*)", holder)
+    if match is None or match[2] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(match[1]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,223 @@
+"""Records: one JSON line each, with a number and a checksum, so that any damage is seen and told where it is."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from maggy_like.errors import JournalError
+from maggy_like.protocol.state_names import check_owner
+from maggy_like.storage.journal.earlier import EarlierResult
+from optimizers.core.events import CheckpointSaved, Event, from_json, to_json
+
+FORMAT_VERSION = 5
+
+
+class RunHeader(msgspec.Struct, frozen=True, tag="run"):
+    """What must be the same when a run is resumed, and what readers want to know; a journal's first record.
+
+    Attributes:
+        version: Of this format.
+        name: Of the run.
+        created: Unix time.
+        space: The search space as JSON.
+        optimizer: The optimizer and its options, as :meth:`Optimizer.describe` has them.
+        directions: ``max`` or ``min``, for each objective; null where the first report was to say it.
+        metrics: The objectives' names; empty if the only one's was not given.
+        seed: Source of all randomness.
+        max_budget: Steps of a full training.
+        value: What a trial is worth: ``best`` or ``last``.
+        constrained: Whether the space has constraints, which are functions and not in its JSON.
+        earlier: What the run knew of earlier ones when it began, so that a resume needs none of them.
+        variants: What each variant of an ablation is, in words that change when it does.
+    """
+
+    version: int
+    name: str
+    created: float
+    space: dict[str, Any]
+    optimizer: str
+    directions: list[str | None]
+    metrics: list[str]
+    seed: int
+    max_budget: int
+    value: str = "best"
+    constrained: bool = False
+    earlier: list[list[EarlierResult]] = []
+    variants: list[str] = []
+
+
+RUNNING = "running"
+"""The status of a run that a driver has begun, or taken up."""
+
+
+class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
+    """That a driver has begun a run or taken it up, or how it ended the run.
+
+    Attributes:
+        status: ``running``, or the run's ending (see :attr:`maggy_like.Result.ending`).
+        time: Unix time.
+        seconds: How long the driver had it, at the end.
+        store: Where the saved states are: a URL, or relative to ``directory``.
+        directory: The folder of the run's logs; relative to that of the journal.
+    """
+
+    status: str
+    time: float
+    seconds: float = 0.0
+    store: str = "checkpoints"
+    directory: str = "."
+
+
+Record = RunHeader | RunStatus | Event
+"""What a line of a journal holds."""
+
+
+class Part(NamedTuple):
+    """One file of a journal: its name for people, and what is in it."""
+
+    name: str
+    data: bytes
+
+
+@dataclass
+class Contents:
+    """What a journal holds.
+
+    Attributes:
+        header: Its first record.
+        events: All events that are whole.
+        begun: The last word that a driver began the run, or took it up.
+        ended: How that one ended it; None if it has not, or was killed.
+        last: The number of the last record.
+        damage: What is wrong with it, a sentence each; empty if nothing is.
+    """
+
+    header: RunHeader
+    events: list[Event] = field(default_factory=list)
+    begun: RunStatus | None = None
+    ended: RunStatus | None = None
+    last: int = 0
+    damage: list[str] = field(default_factory=list)
+
+    def take(self, record: RunStatus | Event) -> None:
+        """Take in the next record."""
+        if not isinstance(record, RunStatus):
+            self.events.append(record)
+        elif record.status == RUNNING:
+            self.begun, self.ended = record, None
+        else:
+            self.ended = record
+
+
+def encode(records: Iterable[Record], first: int) -> bytes:
+    """The lines of ``records``, numbered from ``first``.
+
+    Number and checksum (a CRC-32 of what stands before it) are the last fields of each JSON object, so that
+    every reader of JSON lines reads a journal.
+    """
+    return b"".join(_seal(record, number) for number, record in enumerate(records, first))
+
+
+def decode(parts: Iterable[Part]) -> Contents:
+    """Read a journal as far as it is whole.
+
+    Numbers rise by one from the header's on. A gap is a loss; what does not lie past the last one was left
+    over as a mended journal took the place of a damaged one.
+
+    Raises:
+        JournalError: The header is damaged, or of another version.
+    """
+    contents: Contents | None = None
+    damaged = 0  # lines since the last whole record
+    left_over: Counter[str] = Counter()
+    for part in parts:
+        *lines, tail = part.data.split(b"\n")
+        for line_number, line in enumerate((*lines, tail) if tail else lines, start=1):
+            where = f"{part.name}, line {line_number}"
+            whole = open_line(line) if line_number <= len(lines) else None
+            found = [whole] if whole is not None else _salvage(line)
+            if contents is None:
+                contents = Contents(_header(line, found, where), last=found[0][0])
+                del found[0]
+            if whole is None:
+                damaged += not found
+                kept = f"; {len(found)} whole records in it are kept" if found else ""
+                contents.damage.append(f"{where} is {'damaged' if line_number <= len(lines) else 'torn'}{kept}")
+            for number, record in found:
+                if number <= contents.last or isinstance(record, RunHeader):
+                    left_over[part.name] += 1
+                    continue
+                if (missing := number - contents.last - 1) > damaged:
+                    contents.damage.append(f"{missing} records are missing before {where}")
+                contents.last, damaged = number, 0
+                contents.take(record)
+    if contents is None:
+        raise JournalError("the journal is empty; start another run")
+    contents.damage += (f"{name} has {count} records from before a mend" for name, count in left_over.items())
+    return contents
+
+
+_END = re.compile(rb',"n":(\d{1,18}),"crc":"([0-9a-f]{8})"\}')
+_START = re.compile(rb'\{"type":"')
+
+
+def _seal(record: Record, number: int) -> bytes:
+    plain = msgspec.json.encode(record) if isinstance(record, RunHeader | RunStatus) else to_json(record)
+    body = plain[:-1] + b',"n":%d' % number
+    return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+
+
+def open_line(line: bytes) -> tuple[int, Record] | None:
+    """A line's number and record, if it is whole."""
+    end = _END.search(line, max(0, line.rfind(b',"n":')))
+    if end is None or end.end() != len(line) or zlib.crc32(line[: end.end(1)]) != int(end[2], 16):
+        return None
+    try:
+        record = _OF_RUN.decode(line) if line.startswith((b'{"type":"run"', b'{"type":"status"')) else from_json(line)
+        if isinstance(record, CheckpointSaved):
+            check_owner(record.name, record.trial, record.attempt)  # what it names is unpickled
+    except ValueError:
+        return None
+    return int(end[1]), record
+
+
+def _salvage(line: bytes) -> list[tuple[int, Record]]:
+    """The whole records in a line that is none: where a newline was damaged, two stand in one."""
+    found, done = [], 0
+    starts = [match.start() for match in _START.finditer(line)]
+    for end in _END.finditer(line):
+        for start in starts:
+            if done <= start < end.start() and (record := open_line(line[start : end.end()])) is not None:
+                found.append(record)
+                done = end.end()
+                break
+    return found
+
+
+def _header(line: bytes, found: list[tuple[int, Record]], where: str) -> RunHeader:
+    if found and isinstance(header := found[0][1], RunHeader) and header.version == FORMAT_VERSION:
+        return header
+    try:
+        version = msgspec.json.decode(line, type=_Version).version
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        version = FORMAT_VERSION
+    if version != FORMAT_VERSION and (found or not _END.search(line)):
+        raise JournalError(f"{where} has format {version}; this version of maggy_like reads {FORMAT_VERSION}")
+    raise JournalError(
+        f"{where} is no header of a run, or a damaged one; without it the run cannot go on: put a copy of that "
+        "line back, or start another run"
+    )
+
+
+class _Version(msgspec.Struct, tag="run"):
+    version: int
+
+
+_OF_RUN: msgspec.json.Decoder[RunHeader | RunStatus] = msgspec.json.Decoder(RunHeader | RunStatus)

@@ -1,0 +1,54 @@
+"""How logging is configured in this process, for the processes of the trials."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+import cloudpickle
+
+from maggy_like.train_function.inspection import is_installed
+from maggy_like.train_function.logging_config import HandlerSettings, LoggerSettings, LogSettings
+
+
+def read_logging() -> LogSettings:
+    """The levels of all loggers, and the handlers of the root logger and of the user's own.
+
+    Handlers of an installed library's loggers are left out: the library makes them in the trial's process too.
+    """
+    manager = logging.root.manager
+    found = {name: _read(it) for name, it in list(manager.loggerDict.items()) if isinstance(it, logging.Logger)}
+    named = {name: settings for name, settings in found.items() if settings != LoggerSettings()}
+    return LogSettings(_read(logging.root), named, manager.disable)
+
+
+def _read(logger: logging.Logger) -> LoggerSettings:
+    handlers: Sequence[logging.Handler] = [handler for handler in logger.handlers if _writes_to_stream(handler)]
+    if not handlers:  # what stands in a file of the caller's stands in the trial's log file
+        handlers = [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)][:1]
+    if not handlers or (logger is not logging.root and is_installed(logger.name)):
+        return LoggerSettings(logger.level)
+    shown = tuple(HandlerSettings(handler.level, _pickled(handler.formatter)) for handler in handlers)
+    return LoggerSettings(logger.level, shown, logger.propagate)
+
+
+def _writes_to_stream(handler: logging.Handler) -> bool:
+    """Whether a handler writes to the terminal or the notebook."""
+    if type(handler).__module__.startswith("rich."):
+        return True
+    if not isinstance(handler, logging.StreamHandler) or isinstance(handler, logging.FileHandler):
+        return False
+    standard = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    return type(handler) is logging.StreamHandler or any(handler.stream is stream for stream in standard)
+
+
+def _pickled(formatter: logging.Formatter | None) -> bytes:
+    if formatter is None:
+        return b""
+    try:
+        return bytes(cloudpickle.dumps(formatter))
+    except Exception:  # it holds a connection, say: its format is worth having still
+        plain = logging.Formatter(datefmt=formatter.datefmt)
+        plain._fmt, plain._style = formatter._fmt, formatter._style
+        return bytes(cloudpickle.dumps(plain))

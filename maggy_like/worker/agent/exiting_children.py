@@ -1,0 +1,52 @@
+"""Children that have told their end, until their processes are gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from maggy_like.protocol.messages import Shutdown, encode
+from maggy_like.worker.agent.children import Child, Nursery
+
+
+class Departures:
+    """Lets them exit when that disturbs nobody; who does not exit is killed.
+
+    Args:
+        grace: Seconds to exit in.
+
+    Attributes:
+        due: When :meth:`attend` has something to do, if ever.
+    """
+
+    def __init__(self, grace: float) -> None:
+        self.due: float | None = None
+        self._grace = grace
+        self._children: list[Child] = []
+        self._dismissed: set[Child] = set()
+
+    def __iter__(self) -> Iterator[Child]:
+        return iter(self._children)
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def add(self, child: Child, delay: float = 0.0) -> None:
+        """Let a child exit, in ``delay`` seconds."""
+        self._children.append(child)
+        self.due = time.monotonic() + delay
+
+    def discard(self, child: Child) -> None:
+        """A child is gone, one of these or not."""
+        self._dismissed.discard(child)
+        if child in self._children:
+            self._children.remove(child)
+
+    def attend(self, nursery: Nursery) -> None:
+        """Tell those that were not told yet; kill those that were, and had their time."""
+        for child in self._children:
+            if child in self._dismissed:
+                nursery.kill(child)
+            child.channel.post(encode(Shutdown()))
+        self._dismissed.update(self._children)
+        self.due = time.monotonic() + self._grace if self._children else None

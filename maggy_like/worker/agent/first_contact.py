@@ -1,0 +1,53 @@
+"""How long a worker waits for its driver's first answer, and what it says when none comes."""
+
+from __future__ import annotations
+
+import time
+
+from maggy_like.protocol.task import WorkerContext, WorkerTask
+from maggy_like.rpc.reach import why_unreachable
+
+CONTACT_PATIENCE = 15.0
+"""Seconds between two looks at why the driver does not answer."""
+
+CANNOT_REACH = "cannot reach the driver at"
+
+
+class FirstContact:
+    """Watches over a worker that the driver has not answered yet.
+
+    A driver that can be reached and does not answer may be busy: it gets the whole of :attr:`WorkerTask.silence`.
+
+    Args:
+        task: What the run is.
+        context: The worker's place.
+    """
+
+    def __init__(self, task: WorkerTask, context: WorkerContext) -> None:
+        self._task = task
+        self._context = context
+        self._started = time.monotonic()
+        self._due = self._started + min(CONTACT_PATIENCE, task.silence)
+
+    def check(self, now: float) -> None:
+        """Look again at why the driver does not answer, if it is time to.
+
+        Raises:
+            WorkerError: The driver cannot be reached.
+        """
+        if now < self._due:
+            return
+        task = self._task
+        self._due = now + CONTACT_PATIENCE
+        why = why_unreachable(task.address, ipv6=task.ipv6)
+        if not why and now - self._started >= task.silence:
+            why = "what answers there is no driver of this run"
+        if why:
+            # Not before: it brings the optimizers along, which a worker has no use for.
+            from maggy_like.errors import WorkerError
+
+            raise WorkerError(
+                f"worker {self._context.index} on host {self._context.host!r} {CANNOT_REACH} {task.address}: {why}; "
+                "open this port to the workers, or pass an address and a port that they reach: "
+                "SparkEngine(host=..., port=...); where they reach none, driver='cluster'"
+            )

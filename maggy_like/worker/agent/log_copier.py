@@ -1,0 +1,155 @@
+"""Copies of trials' log files in a store, written in a thread of their own: the agent never waits for a store."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from maggy_like.storage.checkpoints import put
+from maggy_like.worker.child.store_retry import refusal
+
+INTERVAL = 60.0
+"""Seconds between two copies of the log of a trial that runs."""
+
+SHARE = 10
+"""A copy that took a second is followed by the next one that many seconds later, at least."""
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+"""Seconds before what a store refused is tried again: each pause is twice the one before."""
+
+CLOSE_PATIENCE = 1.0
+"""Seconds that a thread which does not wait for the store gets to end."""
+
+State = tuple[int, int]
+"""A file's size, and when it was changed."""
+
+
+class LogShipper:
+    """Copies each file whole, as object stores have no other way: at its attempt's end, and now and then before.
+
+    Each attempt has a file of its own: one that ends late, on a worker that was given up, overwrites nothing.
+
+    Args:
+        url: The folder in the store.
+
+    Attributes:
+        folder: Of this machine; the files are written there, and removed as they are in the store.
+        trouble: What to say of logs that do not arrive, from the first that does not on; empty until then.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.folder = tempfile.mkdtemp(prefix="maggy-logs-")
+        self.trouble = ""
+        self._url = url
+        self._news: SimpleQueue[tuple[str, bool] | None] = SimpleQueue()
+        self._running: dict[str, float] = {}  # files of attempts that run, and when the next copy is due
+        self._ended: list[str] = []
+        self._copied: dict[str, State] = {}
+        self._pause, self._again_at = FIRST_PAUSE, 0.0
+        self._thread = threading.Thread(target=self._serve, name="maggy-logs", daemon=True)
+        self._thread.start()
+
+    def begin(self, name: str) -> None:
+        """An attempt begins that writes that file."""
+        self._news.put((name, True))
+
+    def end(self, name: str) -> None:
+        """It has ended, and the file is whole."""
+        self._news.put((name, False))
+
+    def finish(self) -> None:
+        """No other file will come: what there is is tried once more."""
+        self._news.put(None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is anything to do; false some time after :meth:`finish`."""
+        return self._thread.is_alive()
+
+    def give_up(self) -> None:
+        """The last files have not arrived in the time that there was."""
+        self._complain(f"the store {self._url} does not answer in time")
+
+    def close(self) -> None:
+        """Remove the folder, unless it holds what the store has not taken."""
+        self.finish()  # where the worker never got so far
+        self._thread.join(CLOSE_PATIENCE)
+        if not self._thread.is_alive() and not self._ended:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _complain(self, why: str) -> None:
+        where = f"{self.folder} on {socket.gethostname()}"
+        self.trouble = self.trouble or f"the trials' logs do not arrive: {why}; what it never takes stays in {where}"
+
+    def _serve(self) -> None:
+        while self._take_news():
+            now = time.monotonic()
+            if now >= self._again_at:
+                self._copy_due(now)
+        self._again_at = 0.0
+        self._ended = [name for name in self._ended if not self._copy(name, is_last=True)]
+
+    def _take_news(self) -> bool:
+        """Wait for the next news, or until something is due; false once no more will come."""
+        try:
+            news = self._news.get(timeout=self._patience())
+        except Empty:
+            return True
+        if news is None:
+            return False
+        name, begins = news
+        if begins:
+            self._running[name] = time.monotonic() + INTERVAL
+        else:
+            self._running.pop(name, None)
+            self._ended.append(name)
+        return True
+
+    def _patience(self) -> float | None:
+        """Seconds until something is due; None for never."""
+        due = [*self._running.values(), *([0.0] if self._ended else [])]
+        return max(0.0, max(min(due), self._again_at) - time.monotonic()) if due else None
+
+    def _copy_due(self, now: float) -> None:
+        while self._ended and self._copy(self._ended[0], is_last=True):
+            del self._ended[0]
+        for name, due in self._running.items():
+            if now >= due and not self._ended:  # else the store refuses
+                self._copy(name, is_last=False)
+                ended = time.monotonic()
+                self._running[name] = ended + max(INTERVAL, SHARE * (ended - now))
+
+    def _copy(self, name: str, *, is_last: bool) -> bool:
+        """Copy a file if it has changed, and remove it after the last time; whether the store has it."""
+        path = Path(self.folder, name)
+        if path.exists():  # else the trial has been silent so far
+            try:
+                file = path.stat()
+                state = file.st_size, file.st_mtime_ns
+                if file.st_size and self._copied.get(name) != state:
+                    put(f"{self._url}/{name}", path.read_bytes())
+                    self._copied[name] = state
+            except Exception as error:  # of whatever file system it is
+                self._refused(error)
+                return False
+            self._pause = FIRST_PAUSE
+        if is_last:
+            self._copied.pop(name, None)
+            with contextlib.suppress(OSError):
+                path.unlink()
+        return True
+
+    def _refused(self, error: Exception) -> None:
+        said = refusal(self._url, "written", error)
+        self._complain(f"{said}; they are tried again")
+        self._again_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)

@@ -1,0 +1,98 @@
+"""Metrics as floats, and which of them is the objective."""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from collections.abc import Mapping
+from typing import SupportsFloat
+
+from maggy_like.protocol.fields import MAX_NAME, MAX_STEP
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
+
+
+class ReportError(ValueError):
+    """A report or a returned value is no measurement, or a state cannot be saved; raised inside ``train_fn``."""
+
+
+def pick_objective(metrics: Mapping[str, object], wanted: str | None) -> str:
+    """The name of the objective among ``metrics``.
+
+    Raises:
+        ReportError: It is missing, or there are several and nobody said which.
+    """
+    if wanted is not None:
+        if wanted in metrics:
+            return wanted
+        given = ", ".join(sorted(metrics)) or "nothing"
+        raise ReportError(f"the metric {wanted!r} is missing; given: {given}. Report it, or pass metric=NAME")
+    if len(metrics) == 1:
+        return next(iter(metrics))
+    given = ", ".join(sorted(metrics)) or "nothing"
+    raise ReportError(f"which metric is optimised? Given: {given}. Pass metric=NAME to lagom")
+
+
+def as_number(what: str, value: object) -> float:
+    """A metric as a float; numpy scalars and tensors of one element serve too.
+
+    Raises:
+        ReportError: It is no number.
+    """
+    if isinstance(value, SupportsFloat) and not isinstance(value, str | bytes):
+        detach = getattr(value, "detach", None)  # torch warns of a loss that is turned into a float as it is
+        try:
+            return float(value if detach is None else detach())
+        except (TypeError, ValueError, RuntimeError):
+            pass
+    raise ReportError(f"{what} must be a number, got {shortened(value)} of type {type(value).__name__}")
+
+
+def as_step(step: object) -> int:
+    """A step as an int.
+
+    Raises:
+        ReportError: It is no whole number, or too large to be sent.
+    """
+    try:
+        number = operator.index(step)  # type: ignore[arg-type]
+    except TypeError:
+        raise ReportError(f"step must be a whole number, got {shortened(step)}") from None
+    if not -MAX_STEP <= number <= MAX_STEP:
+        raise ReportError(f"step must be below 2**63, got {shortened(number)}; count epochs, batches or samples")
+    return number
+
+
+def check_name(name: str) -> None:
+    """See that a metric's name can be sent.
+
+    Raises:
+        ReportError: It cannot.
+    """
+    if len(name) > MAX_NAME:
+        raise ReportError(f"the metric's name {shortened(name)} has {len(name)} characters; use at most {MAX_NAME}")
+    if not is_encodable(name):
+        raise ReportError(f"the metric's name {shortened(name)} is no valid Unicode text; rename it")
+
+
+def is_encodable(text: str) -> bool:
+    r"""Whether a text can be sent. A lone surrogate, such as file names have that are no UTF-8, cannot.
+
+    Example:
+        >>> [is_encodable(text) for text in ("café", "caf\udce9")]
+        [True, False]
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shortened(value: object) -> str:
+    """A value's repr, with its middle left out where it is long."""
+    try:
+        return _REPR.repr(value)
+    except ValueError:  # Python writes no int of more than 4300 digits
+        return f"one of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"

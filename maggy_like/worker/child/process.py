@@ -1,0 +1,288 @@
+"""The process that runs the training function, one trial after another or just one.
+
+The main thread waits for an assignment and runs it; a service thread, alive for as long as the
+child, sends buffered reports and hears the driver's answers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from maggy_like.processes.channel import Channel, Disconnected
+from maggy_like.protocol.messages import (
+    Assign,
+    Broken,
+    Decided,
+    Finished,
+    Halt,
+    Held,
+    Kept,
+    Meet,
+    Opened,
+    Ready,
+    Shutdown,
+    Stop,
+    decode_to_worker,
+    encode,
+)
+from maggy_like.protocol.task import WorkerTask
+from maggy_like.storage.checkpoints import CheckpointStore
+from maggy_like.train_function.invoke import arguments_for
+from maggy_like.train_function.load import load_train_fn
+from maggy_like.worker.child.exits import POOL_HINT, uses_joblib
+from maggy_like.worker.child.failures import as_told, format_message, format_traceback, kind_of, place_of, types_of
+from maggy_like.worker.child.reporter import BudgetUsed, Reporter
+from maggy_like.worker.child.returned import read_returned
+from maggy_like.worker.child.sender import Sender, TrialStopped
+from maggy_like.worker.child.store_retry import StoreRetry
+from maggy_like.worker.missing import advice_on
+
+if TYPE_CHECKING:
+    from maggy_like.distributed.rendezvous import Membership
+
+
+def serve(
+    channel: Channel,
+    task: WorkerTask,
+    *,
+    trials: int | None,
+    before_end: Callable[[Callable[[], None]], None],
+    on_orphaned: Callable[[], None],
+) -> None:
+    """Run assigned trials until told to leave.
+
+    Args:
+        channel: To the agent.
+        task: What the run is.
+        trials: How many trials to run before leaving; None for no bound.
+        before_end: Called after each trial, before its end is told (to run exit hooks and flush output), with
+            a function that tells the end, for hooks that hang.
+        on_orphaned: Called by the service thread when the agent is gone.
+
+    Raises:
+        Disconnected: The agent cannot be reached.
+    """
+    try:
+        train_fn = load_train_fn(task)
+    except BaseException as error:
+        reason = as_told(format_message(error) + advice_on(error, task.driver))
+        channel.send(encode(Broken(f"train_fn cannot be loaded on the worker: {reason}")))
+        return
+    parameters = inspect.signature(train_fn).parameters.values()
+    service = _Service(channel, task.interval, on_orphaned)
+    channel.send(encode(Ready()))
+    done, process = 0, os.getpid()
+    while (trials is None or done < trials) and (assigned := service.assignments.get()) is not None:
+        assign, sender = assigned
+        retry = StoreRetry(task.store, sender, assign.trial, assign.attempt)
+        store = CheckpointStore(task.store, assign.trial, assign.discard, retry)
+        reporter = Reporter.for_trial(assign, store, sender)
+        enter = partial(join, assign, task, sender, service)
+        finished = run_attempt(train_fn, parameters, reporter, assign, task, enter)
+        if os.getpid() != process:  # a fork that train_fn made and let return; the trial has one end
+            os._exit(0)
+        if assign.trial == 0 and assign.attempt == 1 and task.isolation == "process" and uses_joblib():
+            print(POOL_HINT, file=sys.stderr)
+        finished = wind_up(sender, reporter, finished)  # first, since exit hooks end the threads of remote stores
+        tell = partial(tell_end, channel, sender, reporter, finished)
+        before_end(tell)
+        tell()
+        if service.sender is sender:  # an inline attempt may have been ended without it, and the next have begun
+            service.sender = None
+        done += 1
+    if done == trials:  # the agent says when to exit: tearing a process down keeps a core busy for milliseconds
+        service.assignments.get()
+
+
+def tell_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Finished) -> None:
+    """Send what an attempt still holds, then its end."""
+    channel.send(encode(wind_up(sender, reporter, finished)))
+
+
+def wind_up(sender: Sender, reporter: Reporter, finished: Finished) -> Finished:
+    """Send what an attempt still holds, and remove what is of no use; how it has ended then.
+
+    An attempt whose reports cannot be sent has failed.
+    """
+    try:
+        sender.flush()
+        if finished.outcome == "returned":
+            reporter.finish()
+        if finished.outcome != "raised":
+            reporter.tidy()
+    except Disconnected:
+        raise
+    except Exception as error:
+        if finished.outcome != "raised":
+            return raised(finished.trial, finished.attempt, error)
+    return finished
+
+
+def join(assign: Assign, task: WorkerTask, sender: Sender, service: _Service) -> Membership | None:
+    """Meet the other ranks of an attempt, if it has a place among them; a caller's own process is left as it is."""
+    if assign.place is None or task.isolation == "none":
+        return None
+    from maggy_like.distributed.rendezvous import Membership
+
+    def opened(host: str, port: int) -> None:
+        sender.send(Opened(assign.trial, assign.attempt, host, port))
+
+    membership = Membership(assign.place, task, opened, partial(service.meeting, assign))
+    service.membership = membership
+    return membership
+
+
+def run_attempt(
+    train_fn: Callable[..., Any],
+    parameters: Iterable[inspect.Parameter],
+    reporter: Reporter,
+    assign: Assign,
+    task: WorkerTask,
+    enter: Callable[[], Membership | None],
+) -> Finished:
+    """Run the training function once and say how it ended.
+
+    Args:
+        enter: Meets the other ranks.
+    """
+    trial, attempt = assign.trial, assign.attempt
+    membership: Membership | None = None
+    try:
+        membership = enter()
+        try:
+            returned = train_fn(**arguments_for(parameters, assign.config, reporter))
+        except BudgetUsed:
+            returned = None
+        reporter.settle()
+        finished = read_returned(returned, reporter, assign, task)
+        if membership is not None:
+            membership.leave()
+        return finished
+    except TrialStopped:
+        return Finished(trial, attempt, "stopped")
+    except SystemExit as error:
+        message = as_told(f"train_fn called sys.exit({error.code!r})")
+        place = place_of(error)
+        return Finished(trial, attempt, "raised", kind="exit", message=message, place=place, at=time.time())
+    except BaseException as error:
+        at = time.time()
+        if task.isolation == "none" and isinstance(error, KeyboardInterrupt):
+            raise  # the caller's own
+        return raised(trial, attempt, error, membership, at, advice_on(error, task.driver))
+
+
+def raised(
+    trial: int,
+    attempt: int,
+    error: BaseException,
+    membership: Membership | None = None,
+    at: float | None = None,
+    advice: str = "",
+) -> Finished:
+    """The end of an attempt by an exception.
+
+    Args:
+        membership: Of the ranks; knows whether one had returned before the others.
+        at: When it was raised, if not just now.
+        advice: What to append to its message.
+    """
+    at = time.time() if at is None else at
+    kind, message = kind_of(error), format_message(error)
+    if kind == "collective" and membership is not None and (returned_ranks := membership.returned()):
+        ranks = ", ".join(map(str, returned_ranks))
+        message = (
+            f"rank {ranks} had returned before a collective operation of all ranks (all must call prepare(), "
+            f"average() and a prepared model equally often): {message}"
+        )
+    trace = as_told(format_traceback(error))
+    return Finished(
+        trial,
+        attempt,
+        "raised",
+        kind=kind,
+        message=as_told(message + advice),
+        traceback=trace,
+        types=types_of(error),
+        place=place_of(error),
+        at=at,
+    )
+
+
+class _Service:
+    """The child's second thread: sends each interval, listens always."""
+
+    def __init__(self, channel: Channel, interval: float, on_orphaned: Callable[[], None]) -> None:
+        self.assignments: SimpleQueue[tuple[Assign, Sender] | None] = SimpleQueue()
+        self.meetings: SimpleQueue[Meet] = SimpleQueue()
+        self.sender: Sender | None = None
+        self.membership: Membership | None = None
+        self._channel = channel
+        self._interval = interval
+        self._on_orphaned = on_orphaned
+        threading.Thread(target=self._run, name="maggy-service", daemon=True).start()
+
+    def meeting(self, assign: Assign) -> tuple[str, int]:
+        """Wait for the host and port at which the ranks of an attempt meet."""
+        while True:
+            meet = self.meetings.get()
+            if (meet.trial, meet.attempt) == (assign.trial, assign.attempt):
+                return meet.host, meet.port
+
+    def _run(self) -> None:
+        alive, poller = True, select.poll()  # select.select() takes no descriptor past 1024
+        poller.register(self._channel, select.POLLIN)
+        while alive:
+            try:
+                behind = self.sender is not None and self.sender.is_behind
+                events = poller.poll(0 if behind else self._interval * 1000)
+            except OSError:  # the trial may open no file at all any more
+                break
+            if any(event & select.POLLNVAL for _, event in events):  # the trial has closed what it did not open
+                break
+            if events:
+                frames, alive = self._channel.drain()
+                for frame in frames:
+                    self._heard(frame)
+            if self.membership is not None:
+                self.membership.hold()
+            sender = self.sender
+            if sender is not None and sender.buffer:
+                try:
+                    sender.flush_behind()
+                except Disconnected:
+                    alive = False
+        if self.sender is not None and self.sender.fault is None:
+            self.sender.fault = Disconnected("the worker is gone")  # nobody sends what is reported from now on
+        self.assignments.put(None)
+        self._on_orphaned()
+
+    def _heard(self, frame: bytes) -> None:
+        sender = self.sender
+        match decode_to_worker(frame):
+            case Assign() as assign:
+                self.sender = Sender(assign, self._channel.send)
+                self.assignments.put((assign, self.sender))
+            case Meet() as meet:
+                self.meetings.put(meet)
+            case Shutdown():
+                self.assignments.put(None)
+            case Decided(stop=stop) if sender is not None:
+                sender.verdicts.put(stop)
+            case Kept(discard=discard) if sender is not None:
+                sender.kept.put(discard)
+            case Halt(trial=trial, attempt=attempt) if sender is not None and sender.gate is not None:
+                self._channel.send(encode(Held(trial, attempt, sender.gate.halt())))
+            case Stop(at=int(report)) if sender is not None and sender.gate is not None:
+                sender.gate.stop_at(report)
+            case Stop() if sender is not None:
+                sender.stopped = True
+                sender.verdicts.put(True)  # it may be waiting for a verdict just now

@@ -1,0 +1,182 @@
+"""The states that one attempt saves: written, told of once they are measured, removed when they are of no use."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from queue import Empty
+from typing import Any, Protocol
+
+from maggy_like.protocol.messages import Beat, Checkpointed
+from maggy_like.protocol.state_names import SHARDED
+from maggy_like.storage.checkpoints import CheckpointStore
+from maggy_like.worker.child.metrics import ReportError
+from maggy_like.worker.child.sender import Sender
+
+ANSWER_PATIENCE = 0.5
+"""Seconds that a trial which is through waits for the driver to say which of its states may go."""
+
+
+class Saving(Protocol):
+    """A state that is being written in the background."""
+
+    def is_written(self) -> bool:
+        """Whether it is written whole."""
+
+    def wait(self) -> None:
+        """Wait until it is; raises what failed."""
+
+
+class Saves:
+    """Saves and restores for one rank. Rank 0 writes a plain state; a sharded one is written by all.
+
+    Until a state is written, what was saved before it counts and stays; of one that fails, the driver never hears.
+    Where a sharded one fails, on one rank or all, every rank raises it in its next call that waits for it: ``save``,
+    ``restore`` or the end. A report raises nothing: the ranks hear of the end of a save at different times, and
+    where one went on without the other, they would wait in different collectives.
+
+    Args:
+        store: Where states go.
+        checkpoint: Name of the state to go on from.
+        sender: To the agent; None for a function that runs alone.
+        trial: Number of the trial.
+        attempt: Number of its run.
+    """
+
+    def __init__(
+        self, store: CheckpointStore, checkpoint: str | None, sender: Sender | None, trial: int, attempt: int
+    ) -> None:
+        self._store = store
+        self._newest = self._given = checkpoint
+        self._sender = sender
+        self._trial = trial
+        self._attempt = attempt
+        self._is_main = sender is None or sender.is_main
+        self._untold: str | None = None
+        self._step: int | None = None  # the first that was reported after it was saved
+        self._saving: Saving | None = None
+        self._unanswered = 0  # states that the driver was told of, and may not have in its journal yet
+        self._before: tuple[str | None, str | None] = None, None  # newest and untold, should that fail
+
+    def save(self, state: Any) -> None:
+        """Save a state; a sharded one goes on being written when this returns."""
+        self.settle()
+        if self._untold is not None and self._step is not None:
+            self._tell(self._step)
+        name, saving = self._write(state)
+        before = self._newest, self._untold
+        self._newest = self._untold = name
+        self._step = None
+        if saving is None:
+            self._remove_later(before[1])
+        else:
+            self._saving, self._before = saving, before
+        if self._sender is not None:
+            self._sender.send(Beat())  # saving shows that the trial goes on
+            if self._saving is None:
+                self._tidy(self._sender)
+
+    def restore(self, into: Any) -> Any:
+        """The newest state; a sharded one is read into ``into``."""
+        if self._newest is None:
+            return None
+        self.settle()
+        if not self._newest.endswith(SHARDED):
+            is_rank_0_writing = not self._is_main and self._newest != self._given
+            if is_rank_0_writing:
+                return self._store.await_state(self._newest)
+            return self._store.load(self._newest)
+        if into is None:
+            raise ReportError(
+                "the saved state is sharded; pass restore(into=STATE) with a state of the present sharding"
+            )
+        from maggy_like.distributed import sharded
+
+        return sharded.load(self._store.url_of(self._newest), into)
+
+    def reported(self, step: int) -> None:
+        """Take in that a report was made; tell of the state before it once it is written."""
+        if self._untold is not None:
+            self._step = step if self._step is None else self._step
+            if self._saving is None or self._saving.is_written():
+                self.settle()
+                self._tell(self._step)
+
+    def settle(self) -> None:
+        """Wait until the newest state is written; if that fails, the one before is the newest again."""
+        if self._saving is None:
+            return
+        newest, untold = self._before
+        try:
+            self._saving.wait()
+        except Exception:
+            if self._is_main and self._newest is not None:
+                self._store.remove(self._newest)
+            self._newest, self._untold, self._saving = newest, untold, None
+            raise
+        self._saving = None
+        self._remove_later(untold)
+
+    def finish(self, step: int) -> None:
+        """Tell of the newest state as the function returns, after ``step``."""
+        if self._untold is not None:
+            self.settle()
+            self._tell(step if self._step is None else self._step)
+
+    def keep(self, returned: Any) -> None:
+        """Save what a function returned that is no training."""
+        self._store.keep(returned)
+
+    def tidy(self) -> None:
+        """Remove what is of no use now that the function has ended; what the driver is late to say is left."""
+        if self._sender is not None:
+            self._tidy(self._sender, ANSWER_PATIENCE)
+
+    def _write(self, state: Any) -> tuple[str, Saving | None]:
+        """Write a state, or begin to; its name, and the save that goes on."""
+        if self._store.has_place and _is_sharded(state):
+            from maggy_like.distributed import sharded
+
+            name = self._store.next_name(self._attempt, SHARDED)
+            return name, sharded.save(self._store.url_of(name), state)
+        name = self._store.next_name(self._attempt)
+        if self._is_main:
+            self._store.save(name, state)
+        return name, None
+
+    def _remove_later(self, name: str | None) -> None:
+        """A state whose step was never measured is of no use once a newer one is there."""
+        if name is not None and self._is_main:
+            self._store.remove_later(name)
+
+    def _tell(self, step: int) -> None:
+        if self._untold is not None and self._sender is not None and self._is_main:
+            self._sender.flush()
+            self._sender.send(Checkpointed(self._trial, self._attempt, step, self._untold))
+            self._unanswered += 1
+            self._tidy(self._sender)
+        self._untold = None
+
+    def _tidy(self, sender: Sender, patience: float = 0.0) -> None:
+        """Remove what is of no use any more, now that the newest state is written.
+
+        Args:
+            patience: Seconds to wait for the driver's answers.
+        """
+        deadline = time.monotonic() + patience
+        with contextlib.suppress(Empty):
+            while self._unanswered:
+                for name in sender.kept.get(timeout=max(0.0, deadline - time.monotonic())):
+                    self._store.remove_later(name)
+                self._unanswered -= 1
+        if self._is_main:
+            self._store.tidy()
+
+
+def _is_sharded(state: Any) -> bool:
+    if "torch.distributed.tensor" not in sys.modules:  # no sharded tensor can be there
+        return False
+    from maggy_like.distributed import sharded
+
+    return bool(sharded.is_sharded(state))

@@ -1,0 +1,201 @@
+"""How a trial's reports reach its agent, and how the driver's answers reach the trial."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from maggy_like.processes.channel import Disconnected
+from maggy_like.protocol.messages import Assign, Columns, Reported, ToDriver, encode
+from maggy_like.worker.child.metrics import ReportError, pick_objective
+
+FRAME = 20_000
+"""Values of a message, about: a quarter of a megabyte."""
+
+ROOM = 500_000
+"""Values that may wait in the trial's process, some fifty megabytes; past that ``report`` waits too."""
+
+REPORT_COST = 4
+"""What a report counts for beside its values."""
+
+SLOWED = 1.0
+"""Seconds of waiting in ``report`` after which a message says so."""
+
+
+class TrialStopped(BaseException):
+    """The trial was told to stop. No ``Exception``: a bare ``except Exception`` must not eat it."""
+
+
+class Gate:
+    """Lets the ranks of an attempt stop in the same report.
+
+    Where one of them stopped earlier than another, the other would wait for it in a collective operation for
+    ever. So they are halted first: each says how many reports it has passed, and passes no more. None can then be
+    past the report after the largest of these numbers, and that is where all are told to stop.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._passed = 0
+        self._halted = False
+        self._stop_at: int | None = None
+
+    def halt(self) -> int:
+        """Let no further report pass for now; how many have."""
+        with self._changed:
+            self._halted = True
+            return self._passed
+
+    def stop_at(self, report: int) -> None:
+        """Let all pass up to ``report``, counted from 1, and stop there."""
+        with self._changed:
+            self._stop_at = report
+            self._changed.notify_all()
+
+    def passes(self) -> bool:
+        """Whether the next report goes on; waits while the gate is halted."""
+        with self._changed:
+            while self._halted and self._stop_at is None:
+                self._changed.wait()
+            if self._stop_at is not None and self._passed + 1 >= self._stop_at:
+                return False
+            self._passed += 1
+            return True
+
+
+class Sender:
+    """Carries a trial's reports to the agent. One per attempt; shared with the service thread.
+
+    Attributes:
+        buffer: Reports that were not sent yet. Appending and cutting a list are atomic, so
+            ``report`` takes no lock.
+        fault: Why the service thread could not send them; for the trial to raise.
+        stopped: Whether the trial was told to stop.
+        verdicts: The driver's answers; True stops.
+        kept: For each state that the journal has, the URLs of those that may go now.
+        gate: Through which reports go where several workers run the attempt together.
+        is_main: Whether this one of them reports.
+    """
+
+    def __init__(self, assign: Assign, send: Callable[[bytes], None]) -> None:
+        self.buffer: list[tuple[int, dict[str, float]]] = []
+        self.fault: Exception | None = None
+        self.stopped = False
+        self.verdicts: SimpleQueue[bool] = SimpleQueue()
+        self.kept: SimpleQueue[tuple[str, ...]] = SimpleQueue()
+        self.gate = Gate() if assign.place is not None else None
+        self.is_main = assign.place is None or assign.place.rank == 0
+        self._assign = assign
+        self._send = send
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._room = threading.Condition()
+        self._waited = 0.0
+        self._told = False  # that it had to wait
+        self._objective = assign.objective
+
+    def send(self, message: ToDriver) -> None:
+        """Send one message now.
+
+        Raises:
+            ReportError: By a process that the trial forked: the two would tell different things.
+        """
+        self._check_process()
+        self._send(encode(message))
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ReportError("a process that the trial forked cannot report or save; do so in the trial's own")
+
+    def flush(self, *, awaiting: bool = False) -> None:
+        """Send what is buffered. What cannot be sent stays there."""
+        with self._lock:
+            while self.buffer or awaiting:
+                if self._send_some(awaiting=awaiting):
+                    break
+
+    def _send_some(self, *, awaiting: bool) -> bool:
+        """Send a message of the oldest reports; whether the trial awaits the answer to it, having no others."""
+        count = max(1, FRAME // len(self.buffer[0][1])) if self.buffer else 0
+        reports = self.buffer[:count]
+        if self._objective is None:  # the first report says, as it does in the trial: later ones may hold more
+            self._objective = pick_objective(reports[0][1], None)
+        last = awaiting and len(self.buffer) == len(reports)
+        slowed = self._waited > SLOWED and not self._told
+        trial, attempt = self._assign.trial, self._assign.attempt
+        self.send(Reported(trial, attempt, self._objective, to_columns(reports), last, slowed))
+        self._told = self._told or slowed
+        with self._room:
+            del self.buffer[: len(reports)]
+            self._room.notify_all()
+        return last
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is enough for a message, and nothing that keeps it from being sent."""
+        try:
+            return self.fault is None and len(self.buffer) * len(self.buffer[0][1]) >= FRAME
+        except IndexError:  # the other thread has just sent it
+            return False
+
+    def wait_for_room(self) -> None:
+        """Wait until enough of the reports has been sent, or the trial is told to stop.
+
+        Raises:
+            ReportError: By a process that the trial forked, in which nobody sends them.
+        """
+        self._check_process()
+        began = time.monotonic()
+        with self._room:
+            while self._is_crowded() and not self.stopped and self.fault is None:
+                self._room.wait(1.0)
+        self._waited += time.monotonic() - began
+
+    def _is_crowded(self) -> bool:
+        return bool(self.buffer) and len(self.buffer) * (len(self.buffer[-1][1]) + REPORT_COST) > ROOM
+
+    def flush_behind(self) -> None:
+        """Send a message's worth of what is buffered, outside of the trial's own calls.
+
+        If it cannot be sent, the trial's next report raises why.
+
+        Raises:
+            Disconnected: The agent cannot be reached.
+        """
+        if self.fault is not None:
+            return
+        try:
+            with self._lock:
+                if self.buffer:
+                    self._send_some(awaiting=False)
+        except Disconnected:
+            raise
+        except Exception as error:
+            self.fault = error
+
+    def wait_for_verdict(self) -> bool:
+        """Send all, with the last report awaiting; True if the trial must stop."""
+        if self.is_main:
+            self.flush(awaiting=True)
+        return self.verdicts.get()
+
+
+def to_columns(reports: list[tuple[int, dict[str, float]]]) -> dict[str, Columns]:
+    """Reports by step, turned into steps and values by metric."""
+    names = list(reports[0][1]) if reports else []
+    if len(names) > len(reports) and all(list(metrics) == names for _, metrics in reports):
+        steps = [step for step, _ in reports]
+        by_name = zip(*(metrics.values() for _, metrics in reports), strict=True)
+        return {name: (steps, list(values)) for name, values in zip(names, by_name, strict=True)}
+    columns: dict[str, Columns] = {}
+    for step, metrics in reports:
+        for name, value in metrics.items():
+            column = columns.get(name)
+            if column is None:
+                column = columns[name] = ([], [])
+            column[0].append(step)
+            column[1].append(value)
+    return columns

@@ -1,0 +1,118 @@
+"""Retries of what a store refuses: the trial waits meanwhile."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from maggy_like.protocol.messages import Beat, Waiting
+from maggy_like.worker.child.sender import Sender, TrialStopped
+
+T = TypeVar("T")
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+"""Seconds between two tries: each pause is twice the one before."""
+
+QUIET = 0.5
+"""Seconds of refusals after which the driver is informed; shorter ones are not worth a message."""
+
+MAX_REASON = 500
+"""Characters of a store's refusal that a message quotes."""
+
+_LOOK = 0.05
+_NO_STORES = ("builtins", "pickle", "_pickle", "torch", "maggy_like")
+"""Modules whose errors, unless they are an ``OSError``, mean a wrong call and not a store that refuses."""
+
+
+class StoreFault(Exception):
+    """A store refused what cannot be tried again where it failed: the attempt ends, uncounted, and runs again."""
+
+
+def is_store_fault(error: BaseException) -> bool:
+    """Whether what a file system raised says that the store is away, full or forbidden, and not that it was misused.
+
+    Each file system has its own errors (botocore's and aiohttp's are no ``OSError``).
+    """
+    package = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError) or (isinstance(error, Exception) and package not in _NO_STORES)
+
+
+def refusal(store: str, verb: str, error: BaseException) -> str:
+    """The message about a store's refusal.
+
+    Example:
+        >>> refusal("file:///states", "written", OSError(28, "No space left on device"))
+        'the store file:///states cannot be written (No space left on device)'
+    """
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return f"the store {store} cannot be {verb} ({said[:MAX_REASON]})"
+
+
+class StoreRetry:
+    """Does what a store refuses again, with growing pauses, until it serves or the trial is to stop.
+
+    The trial's state is in memory meanwhile, so nothing is lost and no attempt is spent. How long a run waits
+    for its store, the driver says: it hears of the wait.
+
+    Args:
+        store: URL of the store, for people.
+        sender: To the agent.
+        trial: Number of the trial.
+        attempt: Number of its run.
+    """
+
+    def __init__(self, store: str, sender: Sender, trial: int, attempt: int) -> None:
+        self._store = store
+        self._sender = sender
+        self._trial = trial
+        self._attempt = attempt
+
+    def __call__(self, verb: str, act: Callable[[], T], *answers: type[Exception]) -> T:
+        """What ``act`` gives once the store serves.
+
+        Args:
+            verb: What it does to the store: ``written`` or ``read``.
+            act: May be called several times.
+            *answers: Errors that are an answer of the store and no refusal.
+
+        Raises:
+            TrialStopped: The trial is to stop.
+        """
+        began, pause, is_told = time.monotonic(), FIRST_PAUSE, False
+        while True:
+            try:
+                done = act()
+                break
+            except Exception as error:
+                if isinstance(error, answers) or not is_store_fault(error):
+                    self._serve(is_told)
+                    raise
+                reason = refusal(self._store, verb, error)
+            if is_told or time.monotonic() - began >= QUIET:
+                is_told = True
+                self._sender.send(Waiting(self._trial, self._attempt, _encodable(reason)))
+            else:
+                self._sender.send(Beat())
+            self._pause(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        self._serve(is_told)
+        return done
+
+    def _serve(self, is_told: bool) -> None:
+        if is_told:
+            self._sender.send(Waiting(self._trial, self._attempt))
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep, somewhat more or less than ``seconds``: many trials must not come back all at once."""
+        until = time.monotonic() + seconds * random.Random().uniform(0.75, 1.25)
+        while (left := until - time.monotonic()) > 0:
+            if self._sender.stopped:
+                raise TrialStopped
+            time.sleep(min(_LOOK, left))
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

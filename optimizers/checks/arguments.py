@@ -1,0 +1,115 @@
+"""Errors for unknown and missing arguments of the public functions, with the name that was meant."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from optimizers.checks.near_names import did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_ELSEWHERE = {
+    "train_fn": "objective objective_fn objective_function trainable fn func function target_fn train_function",
+    "searchspace": "search_space space param_space params param_distributions hyperparameters domain domains config",
+    "optimizer": "algo algorithm search_alg sampler scheduler pruner tuner strategy suggest",
+    "metric": "metrics optimization_key monitor scoring objective_name",
+    "direction": "directions goal maximize minimize objective_direction",
+    "n_trials": "num_samples max_evals num_trials max_trials trials n_iter n_calls count samples",
+    "timeout": "time_budget_s time_budget max_time max_seconds time_limit walltime",
+    "max_budget": "max_epochs epochs num_epochs n_epochs max_t max_iter max_steps steps max_resource budget",
+    "budget": "max_budget epochs num_epochs n_epochs max_epochs steps max_steps",
+    "min_budget": "grace_period min_t min_resource min_epochs resource_min",
+    "eta": "reduction_factor",
+    "workers": "n_jobs num_workers n_workers max_concurrent_trials max_concurrent parallelism np num_proc",
+    "engine": "backend executor cluster spark",
+    "seed": "random_state random_seed rng rstate",
+    "name": "study_name experiment_name run_name",
+    "directory": "storage_path local_dir log_dir logdir output_dir path storage",
+    "resume": "load_if_exists restore",
+    "max_attempts": "max_failures max_retries retries",
+    "points_to_evaluate": "initial_points initial_configs x0 enqueue points",
+    "config": "params hyperparameters kwargs args searchspace space",
+    "progress": "verbose show_progress_bar show_progressbar progress_bar display",
+    "callbacks": "callback",
+    "low": "min minimum lower lo a start",
+    "high": "max maximum upper hi b stop end",
+    "log": "log_scale logscale logarithmic scale log_uniform loguniform base",
+    "step": "q quantum resolution precision",
+    "values": "choices categories options sequence",
+    "prior": "default default_value init",
+    "when": "condition conditions parent",
+}
+"""Our arguments, and what Optuna, Ray, Hyperopt, scikit-optimize, Horovod and the first Maggy call the same."""
+
+
+def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a public function name what was meant where it is called with an argument that it lacks.
+
+    Its signature stays as it is, for readers, ``help()`` and type checkers.
+
+    Raises:
+        TypeError: An argument is unknown, missing or given twice; the message has the mend.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def explained(*args: P.args, **kwargs: P.kwargs) -> R:
+        _check(function.__name__, signature, args, kwargs)
+        return function(*args, **kwargs)
+
+    return explained
+
+
+def explains_init(cls: type[R]) -> type[R]:
+    """Make a class do the same where it is made: see :func:`explains_arguments`."""
+    init: Callable[..., None] = cls.__init__
+    signature = inspect.signature(cls)
+
+    @functools.wraps(init)
+    def explained(self: R, *args: Any, **kwargs: Any) -> None:
+        _check(cls.__name__, signature, args, kwargs)
+        init(self, *args, **kwargs)
+
+    cls.__init__ = explained  # type: ignore[assignment]  # of the same signature
+    return cls
+
+
+def _check(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(_explanation(name, signature, args, kwargs, str(error))) from None
+
+
+def _explanation(
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: str
+) -> str:
+    known = signature.parameters
+    for given, value in kwargs.items():
+        if given not in known:
+            return f"{name}() has no argument {given!r}, got {given}={_short(value)}{_meant(given, known)}"
+    by_place = [p.name for p in known.values() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    others = [p.name for p in known.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    if len(args) > len(by_place):
+        extra = _short(args[len(by_place)])
+        return (
+            f"{name}() takes {' and '.join(by_place)} by place alone, and got {extra} after them; give it its name: "
+            f"{', '.join(f'{other}=' for other in others[:6])} ..."
+        )
+    return f"{name}(): {error}; it takes {', '.join(by_place)}"
+
+
+def _meant(given: str, known: Iterable[str]) -> str:
+    same = [ours for ours, theirs in _ELSEWHERE.items() if ours in known and given.lower() in theirs.split()]
+    if same:
+        return f" (did you mean {same[0]!r}?)"
+    return did_you_mean(given, known) or f"; it takes {', '.join(known)}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

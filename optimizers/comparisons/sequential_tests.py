@@ -1,0 +1,224 @@
+"""Paired comparisons that are looked at after every seed, and end as soon as they are decided.
+
+A *group sequential* design: each contrast is tested after every seed up to a bound, and its test is made stricter so
+that the probability of any false difference at any look keeps to the level.
+
+- At a look after ``n`` of ``N`` seeds, the t-statistic is turned into the standard normal one of the same tail
+  probability (the significance level approach: Jennison and Turnbull, "Group Sequential Methods with Applications to
+  Clinical Trials", 2000, section 11.5). Times ``sqrt(n / N)``, that is a Brownian motion at time ``n / N``.
+- It is compared with a line that rises with time, up to one and a half times where it begins: between the level one of
+  O'Brien and Fleming ("A Multiple Testing Procedure for Clinical Trials", Biometrics, 1979), which loses least
+  against repeats fixed beforehand, and steeper ones, which find large differences sooner. The height of a contrast
+  is that of the highest line that it reached at any look.
+- The p-value is the probability that a Brownian motion without drift ever gets past that line. It holds at every look,
+  and never rises. The first step is an approximation, which has somewhat too many false differences (up to a fifth,
+  in simulations of 4 to 30 seeds); that the motion may cross at any time, not at the looks alone, more than makes
+  up for it: 3 to 100 seeds have 0.3 to 0.9 times as many false differences as the level says.
+- Holm's correction over the contrasts applies to these p-values as to any others: at every look, and whichever
+  contrasts were ended at which look.
+- A contrast also ends when more seeds would hardly change anything: when the predictive probability that it is
+  found to differ at the bound is below a tenth (Spiegelhalter, Freedman and Blackburn, "Monitoring Clinical Trials:
+  Conditional or Predictive Power?", Controlled Clinical Trials, 1986). Ending for futility finds no difference, so
+  it can only make false ones rarer; it costs a little power.
+- The interval is the repeated confidence interval of Jennison and Turnbull, "Interim Analyses: The Repeated
+  Confidence Interval Approach", JRSS B, 1989.
+
+The n-th look takes the first n seeds once all trials of them ended, whatever ended before: so the findings depend
+on the results alone, not on their order of arrival.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from optimizers.checks.options import integer
+from optimizers.comparisons.paired_tests import (
+    Contrast,
+    Differences,
+    Finding,
+    Losses,
+    check_contrasts,
+    differences,
+    findings,
+)
+
+FIRST_LOOK = 3
+"""Seeds before the first look: with two, next to nothing is known of the noise."""
+
+_FUTILE = 0.1  # the predictive probability below which a contrast is given up
+_SLOPE = 0.5  # of the boundary; 0 is O'Brien and Fleming's
+_FURTHEST = 30.0  # standard deviations; the normal distribution has no tail that floats can tell past it
+
+
+@dataclass(slots=True)
+class Looks:
+    """How far the looks have come.
+
+    Attributes:
+        seeds: The number of seeds that the last look took.
+        open: Contrasts of which more repeats are due, in order.
+        samples: The differences that the last look at each contrast had.
+        heights: How high each contrast got.
+    """
+
+    seeds: int
+    open: list[str]
+    samples: dict[str, Differences] = field(default_factory=dict)
+    heights: dict[str, float] = field(default_factory=dict)
+
+
+class SequentialTests:
+    """Tests of several contrasts after every seed.
+
+    Args:
+        contrasts: All that are asked, by name.
+        bound: The number of seeds past which no contrast goes on.
+        alpha: The probability of any false difference, at most.
+
+    Raises:
+        OptimizerError: An argument is not valid.
+
+    Example:
+        >>> tests = SequentialTests({"A": {"without A": 1.0, "base": -1.0}}, bound=20)
+        >>> tests.follow(losses).open
+        ['A']
+        >>> tests.compare(losses)["A"].decided
+        False
+    """
+
+    def __init__(self, contrasts: Mapping[str, Contrast], bound: int, *, alpha: float = 0.05) -> None:
+        check_contrasts(contrasts, alpha)
+        self.contrasts = {name: dict(contrast) for name, contrast in contrasts.items()}
+        self.bound = integer("the bound of repeats", bound, least=FIRST_LOOK)
+        self.alpha = alpha
+
+    def follow(self, losses: Losses, looks: Looks | None = None) -> Looks:
+        """Look as far as the results go: a look waits for all trials of the contrasts that are still open.
+
+        Args:
+            losses: All results.
+            looks: What an earlier call returned, to go on from there; it is changed.
+        """
+        if looks is None:
+            looks = Looks(0, list(self.contrasts), heights=dict.fromkeys(self.contrasts, 0.0))
+            looks.samples = {name: differences(contrast, {}, ()) for name, contrast in self.contrasts.items()}
+        while looks.open and all((variant, looks.seeds) in losses for variant in self.needed(looks)):
+            looks.seeds += 1
+            for name in looks.open:
+                sample = looks.samples[name] = differences(self.contrasts[name], losses, range(looks.seeds))
+                if looks.seeds >= FIRST_LOOK:
+                    looks.heights[name] = max(
+                        looks.heights[name], self._height(sample) / self._line(len(sample.values))
+                    )
+            if looks.seeds >= FIRST_LOOK:
+                self._end(looks)
+        return looks
+
+    def needed(self, looks: Looks) -> list[str]:
+        """The variants of which more repeats are due, those that all contrasts share first."""
+        count: dict[str, int] = {}
+        for name in looks.open:
+            for variant in self.contrasts[name]:
+                count[variant] = count.get(variant, 0) + 1
+        return sorted(count, key=lambda variant: -count[variant])
+
+    def compare(self, losses: Losses) -> dict[str, Finding]:
+        """The findings as far as the looks go; results past the look that decided a contrast do not count."""
+        looks = self.follow(losses)
+        p_values = {
+            name: crossing_probability(looks.heights[name]) if _is_testable(sample) else None
+            for name, sample in looks.samples.items()
+        }
+        critical = crossing_height(self.alpha / len(self.contrasts))
+        has_looked = looks.seeds >= FIRST_LOOK  # an interval goes with a look, as a decision does
+        widths = {
+            name: self._width(len(sample.values), critical) if has_looked else math.inf
+            for name, sample in looks.samples.items()
+        }
+        in_order = {name: looks.samples[name] for name in self.contrasts}
+        return findings(in_order, p_values, widths, alpha=self.alpha, undecided=looks.open)
+
+    def _height(self, sample: Differences) -> float:
+        """The Brownian motion after these differences; 0 while nothing is known of their noise."""
+        from scipy import special
+
+        n = len(sample.values)
+        if not sample.error > 0.0:
+            return 0.0
+        normal = float(special.ndtri(special.stdtr(n - 1, -abs(sample.mean) / sample.error)))
+        return min(max(-normal, 0.0), _FURTHEST) * math.sqrt(n / self.bound)
+
+    def _line(self, n: int) -> float:
+        """The boundary after ``n`` seeds, as a share of that at the bound."""
+        return (1.0 + _SLOPE * n / self.bound) / (1.0 + _SLOPE)
+
+    def _width(self, n: int, critical: float) -> float:
+        """Half the width of a repeated confidence interval, in standard errors."""
+        from scipy import special
+
+        tail = float(special.ndtr(-critical * self._line(n) * math.sqrt(self.bound / n))) if n > 1 else 0.0
+        return float(-special.stdtrit(n - 1, tail)) if tail > 0.0 else math.inf
+
+    def _end(self, looks: Looks) -> None:
+        """End the contrasts that are decided after this look: found by Holm's steps, futile, or at the bound."""
+        ranked = sorted(self.contrasts, key=lambda name: -looks.heights[name])
+        found: set[str] = set()
+        for rank, name in enumerate(ranked):
+            critical = crossing_height(self.alpha / (len(ranked) - rank))
+            if looks.heights[name] < critical:
+                break
+            found.add(name)
+        if looks.seeds == self.bound:
+            looks.open = []
+            return
+        looks.open = [
+            name for name in looks.open if name not in found and not self._is_futile(looks.samples[name], critical)
+        ]
+
+    def _is_futile(self, sample: Differences, critical: float) -> bool:
+        """Whether the Brownian motion will hardly end above ``critical``, its drift being all that is not known."""
+        from scipy import special
+
+        n = len(sample.values)
+        if n == 0:
+            return True  # every seed failed so far
+        time = n / self.bound
+        expected = self._height(sample) / time
+        spread = math.sqrt((1.0 - time) / time)
+        above = special.ndtr((expected - critical) / spread) + special.ndtr((-expected - critical) / spread)
+        return bool(above < _FUTILE)
+
+
+def crossing_probability(height: float) -> float:
+    """The probability that a Brownian motion gets past a line up or down before time 1.
+
+    The line rises with time ``t`` as ``height * (1 + t / 2) / 1.5``, the other one falls so. For a line ``a + b t``:
+    Siegmund, "Sequential Analysis", 1985, equation (3.15). Paths that get past both lines count twice, and also
+    those that are past a line between two looks alone: so it is an upper bound.
+
+    Args:
+        height: Of the line at time 1, as a multiple of the standard deviation there.
+
+    Example:
+        >>> round(crossing_probability(2.3935), 4)
+        0.05
+    """
+    from scipy import special
+
+    a, b = height / (1.0 + _SLOPE), height * _SLOPE / (1.0 + _SLOPE)
+    return min(1.0, float(2.0 * (special.ndtr(-a - b) + math.exp(-2.0 * a * b) * special.ndtr(b - a))))
+
+
+@lru_cache(maxsize=1024)
+def crossing_height(level: float) -> float:
+    """The height that is reached with probability ``level``: the inverse of :func:`crossing_probability`."""
+    from scipy import optimize
+
+    return float(optimize.brentq(lambda height: crossing_probability(height) - level, 0.1, _FURTHEST))
+
+
+def _is_testable(sample: Differences) -> bool:
+    return sample.error > 0.0 or sample.is_zero

@@ -1,0 +1,308 @@
+"""The protocol between a study and the algorithms: an optimizer proposes, a scheduler grants steps.
+
+An algorithm has two sides, because they live under different clocks:
+
+- :class:`Optimizer` proposes configurations. It may be slow (a Gaussian process), so the driver
+  runs it beside the server's loop, ahead of need. It sees a :class:`History`.
+- :class:`Scheduler` decides how many steps a trial gets: rungs, promotions, early stops. It runs
+  inside the server's loop and must answer in microseconds.
+
+Both speak of *loss*: smaller is better, and what is not finite ranks worst. The study turns the
+user's direction once, at its border, so no algorithm ever sees it.
+
+A worked example, an optimizer of one's own::
+
+    class Evolution(Optimizer):
+        def ask(self, index, history):
+            space, rng = history.problem.space, history.rng(index)
+            ended = sorted(history.observations, key=lambda seen: seen.loss)
+            for _ in range(20):  # until it is allowed, and none of those that run now
+                if len(ended) < 10:
+                    break
+                parent = space.to_unit(ended[rng.integers(3)].config)
+                child = space.from_unit(np.clip(parent + rng.normal(0.0, 0.1, len(parent)), 0.0, 1.0))
+                if space.allows(child) and child not in history.pending.values():
+                    return child
+            return space.sample(rng)
+
+    lagom(train_fn, space, optimizer=Evolution())
+
+``optimizers.testing.check_optimizer(Evolution)`` tells whether it keeps the contract.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from optimizers.checks.options import describe
+from optimizers.core.trial import Config
+from optimizers.errors import OptimizerError
+
+if TYPE_CHECKING:
+    from optimizers.space.search_space import SearchSpace
+
+
+class Decision(enum.StrEnum):
+    """What becomes of a running trial after a report."""
+
+    CONTINUE = "continue"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What an algorithm is told of the search before it starts.
+
+    Attributes:
+        space: The domains of the parameters.
+        seed: Source of all randomness.
+        max_budget: Steps of a full training.
+        n_trials: Upper bound on the number of configurations, or None.
+        earlier: What earlier searches observed, a tuple for each of them: knowledge to start from.
+            Their losses may be on another scale; their configurations are valid in ``space``. One
+            observation for each trial and step, all of them ended. Whatever the optimizer, the best
+            configuration of each search is tried first.
+        n_objectives: How many objectives there are.
+    """
+
+    space: SearchSpace
+    seed: int = 0
+    max_budget: int = 1
+    n_trials: int | None = None
+    earlier: tuple[tuple[Observation, ...], ...] = ()
+    n_objectives: int = 1
+
+
+class Wait(enum.Enum):
+    """The type of :data:`WAIT`."""
+
+    WAIT = "wait"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+WAIT: Final = Wait.WAIT
+"""An optimizer's answer while it has nothing to propose: it is asked again, for the same index, once anything has
+changed. A search in which nothing runs and nothing is due any more ends, since nothing will change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A configuration whose training goes on from where another trial's was.
+
+    Attributes:
+        parent: Number of the trial from whose state at rest the new one starts (see :attr:`Trial.rest`);
+            None to start from nothing, as a plain configuration does.
+    """
+
+    config: Config
+    parent: int | None = None
+
+
+Answer = Config | Proposal | Wait | None
+"""What an optimizer may answer; None says that there is none left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A result: an attempt ended (completed, stopped, paused or failed), or a running one passed a milestone.
+
+    Attributes:
+        trial: The trial's number; a promoted trial is observed once per rung.
+        step: The step of the last measurement.
+        loss: The objective as a loss; ``inf`` for a failed trial or a value that is not finite.
+        ended: Whether the attempt has ended; if not, the trial runs on and stays pending.
+        paused: Whether the trial rests now and may run on later.
+        losses: All objectives as losses, the first of them ``loss``; empty in a search of one.
+        metrics: The newest value of every metric as the attempt ended: as returned, else as last reported.
+    """
+
+    trial: int
+    config: Config
+    step: int
+    loss: float
+    ended: bool = True
+    paused: bool = False
+    losses: tuple[float, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+
+@dataclass(slots=True)
+class History:
+    """All that an optimizer may know: append-only observations, and what is running now.
+
+    Attributes:
+        problem: The search.
+        observations: Results in the order in which they came; only ever appended to, so an
+            optimizer may keep a cursor into it.
+        pending: Configurations by trial number that are waiting or running, proposals for which no worker
+            was free yet among them.
+    """
+
+    problem: Problem
+    observations: list[Observation] = field(default_factory=list)
+    pending: dict[int, Config] = field(default_factory=dict)
+
+    def rng(self, index: int) -> np.random.Generator:
+        """The random generator of the ``index``-th ask: no state to save, so replay is exact."""
+        return np.random.default_rng([self.problem.seed, index])
+
+    def apply(self, update: Update) -> None:
+        """Take in one change."""
+        if isinstance(update, Observation):
+            if update.ended:
+                self.pending.pop(update.trial, None)
+            self.observations.append(update)
+        else:
+            self.pending[update.trial] = update.config
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A configuration began to wait or run (again)."""
+
+    trial: int
+    config: Config
+
+
+Update = Pending | Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Steps granted to an attempt.
+
+    Attributes:
+        budget: The step up to which the attempt may run; reports past it are not taken.
+        milestones: Steps below the budget at which the scheduler must decide before the trial
+            goes on, in rising order.
+    """
+
+    budget: int
+    milestones: tuple[int, ...] = ()
+
+
+class Scheduler(ABC):
+    """Decides how many steps each trial gets. Called in the order of the ledger's events."""
+
+    watches_reports: bool = False
+    """Whether reports between milestones may also end a trial (a rule that watches all the time)."""
+
+    may_promote: bool = False
+    """Whether a trial that used its budget up may be granted more later."""
+
+    def create(self, trial: int, parent: int | None) -> None:
+        """Take in a new trial, which starts from the state at rest of the trial ``parent`` if there is one."""
+
+    @abstractmethod
+    def grant(self, trial: int) -> Grant:
+        """The steps that the present attempt of ``trial`` has, or that its next one gets. Changes nothing."""
+
+    def report(self, trial: int, step: int, loss: float) -> Decision:
+        """Take in a measurement of a running trial and decide."""
+        return Decision.CONTINUE
+
+    def fail(self, trial: int) -> None:
+        """Take in that a trial failed for good."""
+
+    def is_final(self, trial: int) -> bool:
+        """Whether a trial that has used up its present grant is completed (else it is paused)."""
+        return True
+
+    def pause(self, trial: int) -> None:
+        """Take in that a trial used up its grant, is not final, and has left its worker."""
+
+    def next_promotion(self) -> int | None:
+        """The paused trial that should run on now, if one is due. Changes nothing."""
+        return None
+
+    def closing_promotion(self) -> int | None:
+        """The paused trial that should run on before the search ends, if there is one. Changes nothing.
+
+        Asked where nothing runs, none is due by :meth:`next_promotion`, and no new trial will come: so no better one
+        will either.
+        """
+        return None
+
+    def promote(self, trial: int) -> None:
+        """Take in that the trial of :meth:`next_promotion` or :meth:`closing_promotion` runs on."""
+
+    def observe(self, observation: Observation) -> None:
+        """Take in a result as the optimizer will see it, after whatever else is told of it."""
+
+
+class FullBudget(Scheduler):
+    """Every trial runs to the end."""
+
+    def __init__(self, max_budget: int) -> None:
+        self._grant = Grant(max_budget)
+
+    def grant(self, trial: int) -> Grant:
+        return self._grant
+
+
+class Optimizer(ABC):
+    """Proposes configurations. Holds options alone; what it knows comes with each call."""
+
+    adaptive: bool = True
+    """Whether proposals depend on results. If not, they are computed far ahead of need; if so, in a process of
+    their own, to which the optimizer travels by pickle."""
+
+    multi_objective: bool = False
+    """Whether several objectives can be served (see :attr:`Observation.losses`)."""
+
+    needs_checkpoints: bool = False
+    """Whether a training function that saves and restores no checkpoints cannot be served."""
+
+    @abstractmethod
+    def ask(self, index: int, history: History) -> Answer:
+        """Propose the ``index``-th configuration (from 0), or None when there is none left.
+
+        A :class:`Proposal` names a trial to go on from as well; :data:`WAIT` asks to be asked again.
+
+        Must depend on nothing but ``index`` and ``history``: the same two give the same answer, in
+        this process or in one that resumes the search. Draw from ``history.rng(index)``.
+        """
+
+    def scheduler(self, problem: Problem) -> Scheduler:
+        """A fresh scheduler for one search; by default every trial runs to the end."""
+        return FullBudget(problem.max_budget)
+
+    def describe(self) -> str:
+        """This optimizer and whatever of its options shapes a search, as text.
+
+        A search is only resumed by an optimizer of the same description. By default it has the arguments of
+        ``__init__`` that are held in attributes of their names (see :func:`~optimizers.checks.options.describe`).
+        """
+        return describe(self)
+
+    def check(self, problem: Problem) -> None:
+        """Raise :class:`~optimizers.errors.OptimizerError` if a search cannot be served, in whatever way."""
+        if problem.n_objectives > 1 and not self.multi_objective:
+            raise OptimizerError(
+                f"{type(self).__name__} serves one objective, and there are {problem.n_objectives}; use "
+                "optimizer='bayesian', 'tpe', 'random' or 'grid', or optimise one number that weighs them"
+            )
+        self.validate(problem)
+
+    def size(self, space: SearchSpace) -> int | None:
+        """How many configurations of ``space`` this proposes at most before it ends; None where it does not end.
+
+        A search without ``n_trials`` and ``timeout`` tries them all.
+        """
+        return None
+
+    def full_trainings(self, problem: Problem) -> float:
+        """How many of the trials of a search are meant to be trained to ``max_budget``; ``inf`` for all, or unknown."""
+        return math.inf
+
+    def validate(self, problem: Problem) -> None:
+        """Raise :class:`~optimizers.errors.OptimizerError` if this search cannot be served."""

@@ -1,0 +1,111 @@
+"""What is optimised: names and directions, turned into losses here and nowhere else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from optimizers.core.direction import SPELLINGS, Direction, direction_of
+from optimizers.core.trial import Trial, TrialState
+from optimizers.errors import UserError
+
+__all__ = ["Direction", "Directions", "Objectives", "read_directions"]
+
+Directions = str | None | Sequence[str | None]
+"""A direction, or one for each of several objectives; None where the objective's name shall say it."""
+
+
+class Objectives:
+    """The objectives of a search; the first one is what single-minded parts of it go by.
+
+    The direction of an objective that nobody has said follows from its name (see
+    :func:`~optimizers.core.direction.direction_of`), and is ``max`` where that does not say it. While neither the
+    direction nor the name of a single objective is known, it is open: it must be settled before any decision.
+
+    Args:
+        direction: ``max`` or ``min`` (or ``maximize``, ``minimize``), or one for each objective; None where its name
+            shall say it.
+        names: The objectives' names, as they are reported; needed where there are several.
+
+    Attributes:
+        given: The names that were given.
+        said: The directions that were, None for others.
+
+    Raises:
+        UserError: A direction is unknown, or their number is not that of the names.
+    """
+
+    def __init__(self, direction: Directions = None, names: Sequence[str] = ()) -> None:
+        self.given = tuple(names)
+        self.said = read_directions(direction, self.given)
+        self.names = self.given or tuple(f"value_{number}" for number in range(len(self.said)))
+        if len(self.names) != len(self.said):
+            raise UserError(f"objectives {list(names)} need as many directions, got {direction!r}; give one for each")
+        self.is_open = not self.given and self.said == (None,)
+        self._directions = tuple(
+            known or direction_of(name) or "max" for name, known in zip(self.names, self.said, strict=True)
+        )
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """One for each objective; ``max`` while it is open."""
+        return self._directions
+
+    def settle(self, direction: Direction) -> None:
+        """Say which way an objective goes that was open; the first word on it stands."""
+        if self.is_open:
+            self.is_open, self._directions = False, (direction,)
+
+    def __len__(self) -> int:
+        return len(self.said)
+
+    def loss(self, value: float | None, number: int = 0) -> float:
+        """A value of the ``number``-th objective as a loss; ``inf`` for no finite value."""
+        if value is None or not math.isfinite(value):
+            return math.inf
+        return -value if self._directions[number] == "max" else value
+
+    def values(self, trial: Trial) -> tuple[float, ...]:
+        """Of several objectives, those of a trial that has ended: as returned, else as last reported."""
+        if len(self) == 1 or trial.last_value is None:
+            return ()
+        others = [_final(trial, trial.metrics, name) for name in self.names[1:]]
+        return (trial.last_value, *(math.nan if other is None else other for other in others))
+
+    def losses(self, trial: Trial) -> tuple[float, ...]:
+        """Of several objectives, the losses of a trial that has ended; all ``inf`` if it failed."""
+        if len(self) == 1:
+            return ()
+        if trial.state is TrialState.FAILED or not trial.values:
+            return (math.inf,) * len(self)
+        return tuple(self.loss(value, number) for number, value in enumerate(trial.values))
+
+    def missing(self, trial: Trial, metrics: Mapping[str, float]) -> str:
+        """What to say where ``train_fn`` neither returned nor reported one of several objectives; else nothing."""
+        for name in self.names[1:]:
+            if _final(trial, metrics, name) is None:
+                given = ", ".join(sorted({*metrics, *trial.curves})) or "one number"
+                return f"the metric {name!r} is missing; given: {given}. Return it in a dict, or report it"
+        return ""
+
+
+def _final(trial: Trial, metrics: Mapping[str, float], name: str) -> float | None:
+    if name in metrics:
+        return metrics[name]
+    return trial.curves[name].last if name in trial.curves else None
+
+
+def read_directions(direction: Directions, names: Sequence[str] = ()) -> tuple[Direction | None, ...]:
+    """Directions in our spelling, None where the objective's name shall say it.
+
+    Raises:
+        UserError: One is unknown.
+    """
+    if direction is None:
+        return (None,) * max(1, len(names))
+    read: list[Direction | None] = []
+    for given in (direction,) if isinstance(direction, str) else direction:
+        if given is not None and (not isinstance(given, str) or given not in SPELLINGS):
+            raise UserError(f"direction must be 'max' or 'min', got {given!r}")
+        read.append(None if given is None else SPELLINGS[given])
+    return tuple(read)

@@ -1,0 +1,85 @@
+"""What each trial is worth, and which trial is the best."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import Literal
+
+from optimizers.core.objectives import Objectives
+from optimizers.core.trial import Trial, TrialState
+from optimizers.errors import UserError
+
+Worth = Literal["best", "last"]
+"""What a trial is worth: the best of its reports, or the newest one of its last ended attempt."""
+
+WORTHS: tuple[Worth, ...] = ("best", "last")
+
+
+class Ranking:
+    """Keeps what trials are worth, and the best of them.
+
+    Where a trial is worth its best report, its value can only get better, and so can the best value of all: a trial
+    that fails after good reports keeps them, since they were measured and its saved states stay. Where it is worth
+    the newest one, a trial is ranked by its last ended attempt (while it runs for the first time, by its newest
+    report), and one that failed does not count.
+
+    A value that is not finite is worth less than any other, and never the best.
+
+    Args:
+        trials: Of the study, which appends to them. Trainings are not ranked.
+        objectives: The first of them is what trials are ranked by.
+        worth: The rule. A search of several objectives goes by what trials end with, whatever this says.
+
+    Raises:
+        UserError: The rule is unknown.
+    """
+
+    def __init__(self, trials: list[Trial], objectives: Objectives, worth: Worth = "best") -> None:
+        if worth not in WORTHS:
+            raise UserError(f"value must be 'best' or 'last', got {worth!r}")
+        self.worth: Worth = worth if len(objectives) == 1 else "last"
+        self._trials = trials
+        self._objectives = objectives
+        self._heap: list[tuple[float, int]] = []  # (loss, trial); may hold stale entries
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial that is worth most; None while none is worth anything, or where there are several objectives."""
+        while self._heap and len(self._objectives) == 1:
+            loss, number = self._heap[0]
+            trial = self._trials[number]
+            if self._loss(trial) == loss:
+                return trial
+            heapq.heappop(self._heap)
+        return None
+
+    def measured(self, trial: Trial, value: float, step: int | None) -> None:
+        """Take in a measurement of a running trial, at a step if it has one."""
+        trial.last_value = value
+        if self.worth == "last":
+            if not trial.rested:
+                self._enter(trial, value, step)
+        elif trial.value is None or self._objectives.loss(value) < self._objectives.loss(trial.value):
+            self._enter(trial, value, step)
+
+    def rested(self, trial: Trial) -> None:
+        """Take in that an attempt has ended."""
+        trial.rested = True
+        if self.worth == "last" and trial.last_value is not None:
+            self._enter(trial, trial.last_value, trial.reported)
+
+    def _enter(self, trial: Trial, value: float, step: int | None) -> None:
+        trial.value, trial.value_step = value, step
+        if math.isfinite(value) and not trial.training:
+            heapq.heappush(self._heap, (self._objectives.loss(value), trial.id))
+            if len(self._heap) > 2 * len(self._trials) + 64:  # keep stale entries from piling up
+                losses = ((self._loss(each), each.id) for each in self._trials if not each.training)
+                self._heap = [entry for entry in losses if math.isfinite(entry[0])]
+                heapq.heapify(self._heap)
+
+    def _loss(self, trial: Trial) -> float:
+        """What a trial is ranked by; ``inf`` if it does not count."""
+        if self.worth == "last" and trial.state is TrialState.FAILED:
+            return math.inf
+        return self._objectives.loss(trial.value)

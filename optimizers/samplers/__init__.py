@@ -1,0 +1,3 @@
+"""Optimizers that propose configurations."""
+
+from __future__ import annotations

@@ -1,0 +1,111 @@
+"""Search spaces as Optuna's samplers see them.
+
+Floats and integers keep their values. Listed values and a float's steps become indexes: categories
+for a choice, whole numbers where the order means something. So nothing is lost to rounding, and
+``1`` and ``True`` stay apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from optimizers.core.trial import Config
+from optimizers.space.domain import Domain, cell, middle
+from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
+from optimizers.space.scalars import Value
+from optimizers.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import BaseTrial
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Optuna's log lines and warnings from the user, who did not call it."""
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
+def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+    """Optuna's distributions of all parameters but the constants, by name."""
+    return {name: _distribution(space.domains[name]) for name in space.dimensions}
+
+
+def to_params(space: SearchSpace, config: Mapping[str, Any]) -> dict[str, float]:
+    """The active parameters of a configuration, constants left out, as Optuna's samplers see them.
+
+    They stand in the order in which :func:`suggest` asks for them: ``BruteForceSampler`` goes by it.
+    """
+    asked = (name for name in space.parents_first if name in config)
+    return {name: to_param(space.domains[name], config[name]) for name in asked if name in space.dimensions}
+
+
+def suggest(space: SearchSpace, dims: Mapping[str, BaseDistribution], trial: BaseTrial) -> Config:
+    """Ask an Optuna trial for all active parameters, parents first.
+
+    Args:
+        dims: What :func:`distributions` returned.
+        trial: A running trial.
+
+    Returns:
+        A configuration in the order of the space.
+    """
+    config: Config = {}
+    for name in space.parents_first:
+        if space.is_active(name, config):
+            domain = space.domains[name]
+            config[name] = (
+                domain.value if isinstance(domain, Constant) else _to_value(domain, _suggest(trial, name, dims[name]))
+            )
+    return {name: config[name] for name in space.names if name in config}
+
+
+def _by_index(domain: Domain) -> bool:
+    return isinstance(domain, (Choice, Ordinal)) or (isinstance(domain, Float) and domain.step is not None)
+
+
+def _distribution(domain: Domain) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(domain, Integer):
+        step = domain.step or 1  # Optuna wants the upper bound on the grid
+        return IntDistribution(domain.low, domain.low + (domain.size - 1) * step, log=domain.log, step=step)
+    if isinstance(domain, Float) and domain.step is None:
+        return FloatDistribution(domain.low, domain.high, log=domain.log)
+    n = cast(int, domain.size)
+    return CategoricalDistribution(range(n)) if isinstance(domain, Choice) else IntDistribution(0, n - 1)
+
+
+def to_param(domain: Domain, value: Any) -> float:
+    """A value of a domain as Optuna's samplers see it."""
+    return cell(domain.to_unit(value), cast(int, domain.size)) if _by_index(domain) else value
+
+
+def _to_value(domain: Domain, param: float) -> Value:
+    return domain.from_unit(middle(int(param), cast(int, domain.size))) if _by_index(domain) else param
+
+
+def _suggest(trial: BaseTrial, name: str, distribution: BaseDistribution) -> float:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    match distribution:
+        case FloatDistribution():
+            return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
+        case IntDistribution():
+            low, high = distribution.low, distribution.high
+            return trial.suggest_int(name, low, high, log=distribution.log, step=distribution.step)
+        case CategoricalDistribution():
+            return cast(int, trial.suggest_categorical(name, distribution.choices))
+    raise AssertionError(distribution)

@@ -1,0 +1,236 @@
+"""The history of a search as an Optuna study that is kept up to date, not built anew."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.storages import BaseStorage, InMemoryStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from optimizers.core.base import History, Observation
+from optimizers.core.trial import Config
+from optimizers.errors import OptimizerError
+from optimizers.samplers.adapters.optuna_samplers import is_exhaustive, leaves_marks
+from optimizers.samplers.adapters.optuna_space import distributions, quiet, suggest, to_params
+from optimizers.samplers.clipped_losses import tamed
+from optimizers.samplers.deduplication import key
+
+
+class TrialList(InMemoryStorage):
+    """A storage of one study whose trials are a plain list, so that they may also change after their end.
+
+    A trial's id is its number, its place in the list.
+    """
+
+    get_best_trial = BaseStorage.get_best_trial  # goes by get_all_trials
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trials: list[FrozenTrial] = []
+        self.study_attrs: dict[str, Any] = {}
+
+    def add(self, state: TrialState, params: dict[str, Any], dims: dict[str, BaseDistribution]) -> FrozenTrial:
+        """Append a trial without a value."""
+        number = len(self.trials)
+        active = {name: dims[name] for name in params}
+        self.trials.append(FrozenTrial(number, state, None, None, None, params, active, {}, {}, {}, number))
+        return self.trials[-1]
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        return self.add(TrialState.RUNNING, {}, {}).number
+
+    def set_trial_param(
+        self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
+    ) -> None:
+        trial = self.trials[trial_id]
+        trial.params[param_name] = distribution.to_external_repr(param_value_internal)
+        trial.distributions[param_name] = distribution
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        self.trials[trial_id].system_attrs[key] = value
+
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        return self.study_attrs
+
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        self.study_attrs[key] = value
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        return self.trials[trial_id]
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        trials = [trial for trial in self.trials if states is None or trial.state in states]
+        return copy.deepcopy(trials) if deepcopy else trials
+
+
+class StudyMirror:
+    """One search as an Optuna study whose objectives are minimised: what ended in order of arrival, then what runs.
+
+    The study is a function of the history's observations in their order; nothing that an ask does
+    stays in it.
+
+    Args:
+        history: The search.
+        keeper: A sampler that is told of each result (``after_trial``, which enters the values of
+            constraints), and asked before it where samplers keep their state in marks on the trials (a
+            generation's number, say), for the marks alone.
+    """
+
+    def __init__(self, history: History, keeper: BaseSampler) -> None:
+        self.problem = history.problem
+        self.observations = history.observations
+        self.keys: set[bytes] = set()
+        self._space = history.problem.space
+        self._dims = distributions(self._space)
+        self._keeper = keeper
+        self._marks_trials = leaves_marks(keeper)
+        self._storage = TrialList()
+        with quiet():
+            directions = [StudyDirection.MINIMIZE] * history.problem.n_objectives
+            self._study = optuna.create_study(storage=self._storage, sampler=keeper, directions=directions)
+        self._n_seen = 0
+        self._places: dict[int, int] = {}  # of our trials in the list
+        self._steps: list[int] = []
+        self._losses: list[tuple[float, ...]] = []
+        self._entered = np.empty((0, history.problem.n_objectives))  # the values that the trials have; nan for none
+        self._constrained = False
+
+    def serves(self, history: History) -> bool:
+        """Whether ``history`` is the one mirrored."""
+        return history.observations is self.observations and history.problem is self.problem
+
+    @contextmanager
+    def asked(self, history: History) -> Iterator[Callable[[BaseSampler], Config]]:
+        """What samplers propose next, for as long as the block lasts.
+
+        Args:
+            history: The one that this mirrors.
+
+        Yields:
+            A function that asks one sampler.
+        """
+        self._catch_up()
+        exhaustive = is_exhaustive(self._keeper)
+        with self._restored():
+            for trial, config in history.pending.items():
+                if trial not in self._places:  # a promoted one has a loss, which says more
+                    # To a sampler that goes through all configurations, what runs is tried.
+                    self._enter(config, TrialState.FAIL if exhaustive else TrialState.RUNNING)
+            yield self._draw
+
+    def refuse(self, config: Config) -> None:
+        """Enter a proposal that cannot be taken as a failed one, until the present ask ends."""
+        self._enter(config, TrialState.FAIL)
+
+    def _draw(self, sampler: BaseSampler) -> Config:
+        with self._restored():
+            return self._suggest(sampler)[1]
+
+    def _enter(self, config: Config, state: TrialState) -> FrozenTrial:
+        return self._storage.add(state, to_params(self._space, config), self._dims)
+
+    def _catch_up(self) -> None:
+        while self._n_seen < len(self.observations):
+            seen = self.observations[self._n_seen]
+            if self.problem.n_objectives == 1 or seen.losses:  # of several objectives, a running trial has none yet
+                self._observe(seen)
+            self._n_seen += 1
+            if self._marks_trials:  # a later mark depends on the values known at its time
+                self._enter_values()
+        self._enter_values()
+
+    def _observe(self, seen: Observation) -> None:
+        """Enter a result. A trial keeps the place of its first one and takes the loss at its highest step."""
+        losses = seen.losses or (seen.loss,)
+        place = self._places.get(seen.trial)
+        if place is None:
+            place = self._places[seen.trial] = len(self._storage.trials)
+            marks = self._marks()
+            self._enter(seen.config, TrialState.FAIL).system_attrs = marks
+            self._steps.append(seen.step)
+            self._losses.append(losses)
+            self.keys.add(key(self._space, seen.config))
+        elif seen.step >= self._steps[place]:
+            self._steps[place], self._losses[place] = seen.step, losses
+        self._storage.trials[place].intermediate_values[seen.step] = seen.loss
+        if seen.ended:
+            self._tell(self._storage.trials[place], seen, losses)
+
+    def _tell(self, trial: FrozenTrial, seen: Observation, losses: tuple[float, ...]) -> None:
+        """Tell the keeper of a result, as Optuna does before it enters the values."""
+        if is_exhaustive(self._keeper):  # it would end the study here; an answer of None does so
+            return
+        trial.user_attrs = dict(seen.metrics)
+        view = copy.copy(trial)  # with the values that people know instead of indexes
+        view.params = dict(seen.config)
+        view.state = TrialState.RUNNING
+        finite = all(map(np.isfinite, losses))
+        state, values = (TrialState.COMPLETE, list(losses)) if finite else (TrialState.FAIL, None)
+        try:
+            self._keeper.after_trial(self._study, view, state, values)
+        except Exception as error:
+            raise OptimizerError(
+                f"{type(self._keeper).__name__} cannot take in trial {seen.trial}, whose user_attrs are "
+                f"{trial.user_attrs!r}: {type(error).__name__}: {error}; a constraints_func finds the metrics that "
+                "train_fn returned or reported in trial.user_attrs, and the configuration in trial.params"
+            ) from error
+        self._constrained = self._constrained or bool(trial.constraints)
+
+    def _marks(self) -> dict[str, Any]:
+        """The marks that the trial about to be entered would have, had it been asked for just now."""
+        if not self._marks_trials:
+            return {}
+        marked = self._storage.get_trial(self._suggest(self._keeper)[0].number)
+        self._storage.trials.pop()
+        return marked.system_attrs
+
+    def _suggest(self, sampler: BaseSampler) -> tuple[Trial, Config]:
+        self._study.sampler = sampler
+        trial = self._study.ask()
+        return trial, suggest(self._space, self._dims, trial)
+
+    def _enter_values(self) -> None:
+        """Give the trials values that a model can work with; few change from one ask to the next."""
+        values = self._values()
+        known = np.full(values.shape, np.nan)
+        known[: len(self._entered)] = self._entered
+        stays = (values == known) | (np.isnan(values) & np.isnan(known))
+        for place in np.flatnonzero(~stays.all(axis=1)):
+            trial, usable = self._storage.trials[place], bool(np.isfinite(values[place]).all())
+            trial.state = TrialState.COMPLETE if usable else TrialState.FAIL
+            trial.values = values[place].tolist() if usable else None
+        self._entered = values
+
+    def _values(self) -> NDArray[np.float64]:
+        """The losses of each trial as they are entered, of shape (n, objectives); nan where it counts as failed.
+
+        A trial without a loss has the worst of each objective. Where there are constraints it has none of their
+        values, without which Optuna takes no trial.
+        """
+        losses = np.array(self._losses, dtype=float).reshape(len(self._losses), self.problem.n_objectives)
+        losses[~np.isfinite(losses).all(axis=1)] = np.inf
+        values = np.column_stack([tamed(column) for column in losses.T])
+        if self._constrained:
+            values[[not trial.constraints for trial in self._storage.trials[: len(values)]]] = np.nan
+        return values
+
+    @contextmanager
+    def _restored(self) -> Iterator[None]:
+        """Undo what happens to the study within."""
+        attrs, n = dict(self._storage.study_attrs), len(self._storage.trials)
+        try:
+            yield
+        finally:
+            self._storage.study_attrs = attrs
+            del self._storage.trials[n:]

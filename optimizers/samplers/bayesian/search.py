@@ -1,0 +1,146 @@
+"""Bayesian search: propose what the model expects to improve most."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizers.checks.options import integer
+from optimizers.core.base import History, Optimizer
+from optimizers.core.trial import Config
+from optimizers.errors import OptimizerError
+from optimizers.samplers.deduplication import key, untried
+from optimizers.samplers.sobol import Sobol
+
+if TYPE_CHECKING:
+    from optimizers.samplers.bayesian.surrogate import Data, Fit, Surrogate
+
+Array = NDArray[np.float64]
+
+_FANTASIES = 8
+_STARTS = 8  # configurations known to be good around which to look
+_TRUSTED = 0.5  # rank correlation from which on the model is not doubted
+_PRIOR_WEIGHT = 10.0  # results until which a prior outweighs the acquisition
+
+
+class BayesianSearch(Optimizer):
+    """Models the loss with a Gaussian process and proposes where an improvement is likely.
+
+    - Mixed and conditional spaces: numbers at their place in the unit interval, choices by whether they
+      are equal, one length scale each.
+    - Configurations that still run: their losses are drawn from the model several times (fantasies), and
+      the acquisition is the mean over the draws. None of them is proposed again.
+    - Several budgets (under ASHA): one model over configuration and budget, of scores that are ranks from
+      rung to rung; it proposes what it expects to be good at the full budget.
+    - Diverged, failed and wild losses: cut to where they still tell bad from good, see
+      :meth:`~optimizers.samplers.bayesian.scores.Results.scores`.
+    - A model that does not predict results that it has not seen is doubted: up to half of the proposals
+      are random then.
+    - Cost: hyperparameters are fitted anew, from the last ones on, when there are 15 % more results; the
+      model has 200 points at most, those that got furthest with the best losses and the newest. Within an
+      ask, running configurations extend the factorisation.
+    - Several objectives: ParEGO, weighed anew in each ask.
+
+    Sources: Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998 (EI);
+    Snoek, Larochelle and Adams, "Practical Bayesian Optimization of Machine Learning Algorithms", 2012, section 3.2
+    (fantasies); Huang, Allen, Notz and Zeng, "Global Optimization of Stochastic Black-Box Systems via Sequential
+    Kriging Meta-Models", 2006, equation 13 (augmented EI); Ament et al., 2023 (its logarithm); Klein et al., 2020
+    (joint model over budgets); Hvarfner et al., "piBO", 2022, equation 6 (priors); Knowles, "ParEGO", 2006.
+
+    Args:
+        n_initial: Results with a finite loss before the model is used; until then, Sobol' points.
+        min_share: Results after less than this share of the full budget are left out, but for those of the worst
+            third, which count as failed. For schedules that end the worst of them there.
+
+    Raises:
+        OptimizerError: An argument is not valid.
+
+    Example:
+        >>> lagom(train_fn, space, optimizer="bayesian", n_trials=100)
+    """
+
+    multi_objective = True
+
+    def __init__(self, n_initial: int = 8, *, min_share: float = 0.0) -> None:
+        if isinstance(min_share, bool) or not isinstance(min_share, int | float) or not 0.0 <= min_share <= 1.0:
+            raise OptimizerError(f"min_share must be a number from 0 to 1, got {min_share!r}")
+        self.n_initial = integer("n_initial", n_initial, least=1)
+        self.min_share = min_share
+        self._initial = Sobol()
+        self._known: tuple[History, Surrogate] | None = None
+
+    def ask(self, index: int, history: History) -> Config:
+        space, rng = history.problem.space, history.rng(index)
+        least = int(self.min_share * history.problem.max_budget + 1e-9)
+        n_finite = sum(seen.step >= least and math.isfinite(seen.loss) for seen in history.observations)
+        if not space.dimensions:
+            return space.sample(rng)
+        if n_finite < self.n_initial and not any(history.problem.earlier):
+            proposal = space.sample(rng) if space.has_prior else self._initial.ask(index, history)
+            ended = {key(space, seen.config) for seen in history.observations}
+        else:
+            surrogate = self._surrogate(history)
+            ended = {point.tobytes() for point in surrogate.units}  # not the keys of all, made anew at each ask
+            fit = surrogate.fit()
+            if rng.random() < 0.5 * (1.0 - min(max(fit.trust, 0.0) / _TRUSTED, 1.0)):
+                proposal = space.sample(rng)
+            else:
+                proposal = self._improvement(surrogate, fit, history, rng)
+        running = {key(space, config) for config in history.pending.values()}
+        return untried(space, proposal, running, ended, rng)
+
+    def _surrogate(self, history: History) -> Surrogate:
+        from optimizers.samplers.bayesian.surrogate import (
+            Surrogate,  # scipy takes a second that only models should cost
+        )
+
+        if self._known is None or self._known[0] is not history:
+            self._known = (history, Surrogate(history, self.n_initial, self.min_share))
+        self._known[1].update()
+        return self._known[1]
+
+    def _improvement(self, surrogate: Surrogate, fit: Fit, history: History, rng: np.random.Generator) -> Config:
+        from optimizers.samplers.bayesian.acquisition import log_augmented_improvement, maximize
+        from optimizers.samplers.bayesian.gp import GaussianProcess
+
+        space = history.problem.space
+        data = surrogate.data(len(history.observations), rng)
+        model = GaussianProcess(data.features, surrogate.groups, fit.hyperparameters)
+        weights = model.condition(data.scores)
+        tried = _distinct(data)
+        expected = model.predict(surrogate.features(tried), weights)[0]
+        best = np.full(1, expected.min())
+        observed = {seen.trial for seen in history.observations}
+        waiting = [config for trial, config in history.pending.items() if trial not in observed]
+        if waiting:
+            points = surrogate.features(np.array([space.to_unit(config) for config in waiting]))
+            draws = model.draw(points, weights, _FANTASIES, rng)
+            model.extend(points)
+            weights = model.condition(np.concatenate([np.tile(data.scores[:, None], _FANTASIES), draws]))
+            best = np.minimum(best, draws.min(axis=0))
+        else:
+            weights = weights[:, None]
+
+        belief = _PRIOR_WEIGHT / max(len(history.observations), 1) if space.has_prior else 0.0
+
+        def score(units: Array) -> Array:
+            means, variances = model.predict(surrogate.features(units), weights)
+            improvement = log_augmented_improvement(means, variances, best, fit.hyperparameters.noise)
+            return improvement + belief * space.log_prior(units) if belief else improvement
+
+        taken = {point.tobytes() for point in surrogate.units}
+        taken.update(space.to_unit(config).tobytes() for config in history.pending.values())
+        starts = tried[np.argsort(expected, kind="stable")[:_STARTS]]
+        points = maximize(score, surrogate.axes, starts, rng, taken)
+        proposals = (space.from_unit(point) for point in points)
+        return next((config for config in proposals if space.allows(config)), None) or space.sample(rng)
+
+
+def _distinct(data: Data) -> Array:
+    """The configurations that this search has results of, or those of earlier ones while it has none."""
+    is_current = data.trials >= 0
+    units = data.units[is_current] if is_current.any() else data.units
+    return np.asarray(np.unique(units, axis=0))

@@ -1,0 +1,168 @@
+"""What a search has learned so far: a Gaussian process over configurations and how far they were trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from optimizers.core.base import History, Observation
+from optimizers.samplers.bayesian.axes import Axes
+from optimizers.samplers.bayesian.gp import GaussianProcess, Hyperparameters, fit
+from optimizers.samplers.bayesian.scores import Results
+
+Array = NDArray[np.float64]
+
+MODEL_SIZE = 200
+"""Points of the model at most: the cost of a fit grows with their cube."""
+
+_EARLIER_SIZE = 60  # of them from earlier searches
+_GROWTH = 1.15  # results between two fits of the hyperparameters, as a factor
+
+
+@dataclass(frozen=True)
+class Data:
+    """The model's points.
+
+    Attributes:
+        units: Shape (n, d).
+        features: Shape (n, p).
+        scores: Shape (n,).
+        trials: The trial that each point is of, shape (n,); those of earlier searches are below 0.
+    """
+
+    units: Array
+    features: Array
+    scores: Array
+    trials: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Hyperparameters, and how far the model that has them can be trusted.
+
+    Attributes:
+        trust: Rank correlation of measured scores with those that the model predicts of each trial from
+            all the others, from -1 to 1.
+    """
+
+    hyperparameters: Hyperparameters
+    trust: float
+
+
+class Surrogate:
+    """The model of one search. All that it keeps can be made anew from the history.
+
+    The features of a point are those of its configuration, the share of the full budget that it was
+    trained for (on a log scale, as an axis of its own, so that the data say how much a short training
+    tells: the joint model of MOBSTER, Klein, Tiao, Lienart, Archambeau and Seeger, "Model-based
+    Asynchronous Hyperparameter and Neural Architecture Search", 2020), and whether it comes from an
+    earlier search (again an axis of its own: how much that one tells is learned as well).
+
+    Args:
+        history: The search; its observations only ever grow.
+        n_initial: Results before the first fit, if there is no earlier search.
+        min_share: Of the full budget; see :class:`~optimizers.samplers.bayesian.scores.Results`.
+    """
+
+    def __init__(self, history: History, n_initial: int, min_share: float = 0.0) -> None:
+        problem = history.problem
+        self.axes = Axes(problem.space)
+        self.units = np.empty((0, self.axes.d))
+        self._history = history
+        self._min_share = min_share
+        self._earlier = [self._read(seen, problem.max_budget) for seen in problem.earlier if seen]
+        self._has_levels = problem.max_budget > 1
+        self._depth = max(int(np.ceil(np.log2(problem.max_budget))), 1)
+        n_extra = int(self._has_levels) + bool(self._earlier)
+        self.groups = np.concatenate([self.axes.groups, self.axes.d + np.arange(n_extra)])
+        self._n_axes = self.axes.d + n_extra
+        self._results = Results(problem.max_budget, min_share)
+        self._first = 0 if self._earlier else n_initial
+        self._fits: dict[int, Fit] = {}
+
+    def update(self) -> None:
+        """Take in what is new in the history."""
+        new = self._history.observations[len(self._results) :]
+        if new:
+            self._results.extend(new)
+            self.units = np.concatenate([self.units, self._points(new)])
+
+    def features(self, units: Array) -> Array:
+        """Features of configurations that this search would train to the end: shape (n, d) to (n, p)."""
+        return self._features(units, np.zeros(len(units), dtype=np.int64), is_earlier=False)
+
+    def fit(self) -> Fit:
+        """The newest fit; each begins where the one to fewer results ended."""
+        n = len(self._results)
+        default = Hyperparameters.default(self._n_axes)
+        newest, size = Fit(default, 1.0), self._first
+        while size <= n:
+            if size not in self._fits:
+                self._fits[size] = self._fit(size, [newest.hyperparameters, default])
+            newest = self._fits[size]
+            size = max(size + 1, int(size * _GROWTH))
+        return newest
+
+    def data(self, n: int, rng: np.random.Generator) -> Data:
+        """The model's points after the first ``n`` observations.
+
+        Past :data:`MODEL_SIZE`, half of them are those that got furthest, the best first, and the others
+        the newest.
+
+        Args:
+            rng: Weighs the objectives, if there are several.
+        """
+        rows, scores = self._results.scores(n, rng)
+        levels = self._results.levels[rows]
+        if len(rows) > MODEL_SIZE:
+            best = np.lexsort((scores, -levels))[: MODEL_SIZE // 2]
+            rest = np.setdiff1d(np.arange(len(rows)), best)
+            newest = rest[np.argsort(rows[rest])][len(best) - MODEL_SIZE :]
+            kept = np.sort(np.concatenate([best, newest]))
+            rows, scores, levels = rows[kept], scores[kept], levels[kept]
+        units = [self.units[rows]]
+        features = [self._features(units[0], levels, is_earlier=False)]
+        all_scores, trials = [scores], [self._results.trials[rows]]
+        for results, points in self._earlier:
+            rows, scores = results.scores(len(results), rng)
+            size = _EARLIER_SIZE // len(self._earlier)
+            best = np.lexsort((scores, -results.levels[rows]))[: size // 2]
+            kept = np.union1d(best, np.linspace(0, len(rows) - 1, size - len(best)).astype(int))
+            units.append(points[rows[kept]])
+            features.append(self._features(units[-1], results.levels[rows[kept]], is_earlier=True))
+            all_scores.append(scores[kept])
+            trials.append(-1 - len(trials) - len(self._earlier) * results.trials[rows[kept]])
+        return Data(np.concatenate(units), np.concatenate(features), np.concatenate(all_scores), np.concatenate(trials))
+
+    def _fit(self, n: int, starts: list[Hyperparameters]) -> Fit:
+        data = self.data(n, self._history.rng(n))
+        if len(np.unique(data.scores)) < 2:
+            return Fit(starts[0], 1.0)
+        found = [fit(data.features, self.groups, data.scores, start) for start in starts]
+        best = min(found, key=lambda fitted: fitted.energy)
+        model = GaussianProcess(data.features, self.groups, best)
+        predicted = rankdata(model.leave_out(data.scores, data.trials))
+        measured = rankdata(data.scores)
+        spread = predicted.std() * measured.std()
+        trust = np.mean((predicted - predicted.mean()) * (measured - measured.mean())) / spread if spread else 0.0
+        return Fit(best, float(trust))
+
+    def _features(self, units: Array, levels: NDArray[np.int64], *, is_earlier: bool) -> Array:
+        columns = [self.axes.features(units)]
+        if self._has_levels:
+            columns.append(1.0 + levels[:, None] / self._depth)
+        if self._earlier:
+            columns.append(np.full((len(units), 1), float(is_earlier)))
+        return np.concatenate(columns, axis=1)
+
+    def _points(self, observations: Sequence[Observation]) -> Array:
+        return np.array([self.axes.space.to_unit(seen.config) for seen in observations])
+
+    def _read(self, observations: Sequence[Observation], max_budget: int) -> tuple[Results, Array]:
+        results = Results(max_budget, self._min_share)
+        results.extend(observations)
+        return results, self._points(observations)

@@ -1,0 +1,43 @@
+"""Proposals that nobody tried yet, and least of all one that runs now."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from optimizers.core.trial import Config
+from optimizers.samplers.grid import Grid
+from optimizers.space.search_space import SearchSpace
+
+_DRAWS = 50  # by chance, before the few configurations left are looked up one after another
+_LOOKED_THROUGH = 10_000  # combinations, where a constraint has each of them looked at
+
+
+def key(space: SearchSpace, config: Config) -> bytes:
+    """What tells configurations apart."""
+    return space.to_unit(config).tobytes()
+
+
+def untried(
+    space: SearchSpace, proposal: Config, running: set[bytes], ended: set[bytes], rng: np.random.Generator
+) -> Config:
+    """``proposal`` if it was not tried; else one that was not, else one that does not run now, else any.
+
+    One that the space's constraints do not allow never comes back.
+    """
+    if not space.allows(proposal):
+        proposal = space.sample(rng)
+    for taken in (running | ended, running):
+        if key(space, proposal) not in taken:
+            return proposal
+        for _ in range(_DRAWS):
+            if key(space, drawn := space.sample(rng)) not in taken:
+                return drawn
+        if space.size is not None and (space.size <= _LOOKED_THROUGH or not space.has_constraint):
+            everything = Grid(space.size)
+            n = everything.size(space)
+            start = int(rng.random() * n)
+            for index in range(start, start + min(n, len(taken) + 1)):
+                config = everything.at(space, index % n)
+                if config is not None and key(space, config) not in taken:
+                    return config
+    return proposal

@@ -1,0 +1,99 @@
+"""Grid search: every combination of evenly spaced values."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from optimizers.checks.options import integer
+from optimizers.core.base import History, Optimizer
+from optimizers.core.trial import Config
+from optimizers.space.constraints import Sieve
+from optimizers.space.search_space import SearchSpace
+
+Axis = list[Config]
+"""All partial configurations of parameters that conditions tie together, or of a single one."""
+
+
+class Grid(Optimizer):
+    """Goes through all combinations once, the last parameter fastest, then ends.
+
+    Only parameters that conditions tie together are enumerated ahead; the rest is found from the
+    index alone, so a huge grid costs nothing. With a constraint (:meth:`SearchSpace.where`), combinations
+    that it does not allow are left out, which are found one after another.
+
+    Args:
+        resolution: How many values a range or an :class:`~optimizers.space.domains.Ordinal` contributes
+            at most; a choice contributes all.
+
+    Raises:
+        OptimizerError: ``resolution`` is not a positive integer.
+
+    Example:
+        >>> Grid(3).size(SearchSpace(x=Float(0, 1), act=["relu", "gelu"]))
+        6
+    """
+
+    adaptive = False
+    multi_objective = True
+
+    def __init__(self, resolution: int = 5) -> None:
+        self.resolution = integer("resolution", resolution, least=1)
+        self._known: tuple[SearchSpace, list[Axis], Sieve] | None = None
+
+    def size(self, space: SearchSpace) -> int:
+        """The number of configurations in the grid of ``space``."""
+        _, axes, sieve = self._plan(space)
+        return len(sieve) if space.has_constraint else math.prod(map(len, axes))
+
+    def at(self, space: SearchSpace, index: int) -> Config | None:
+        """The ``index``-th configuration in the grid of ``space``; None past the last."""
+        _, axes, sieve = self._plan(space)
+        return sieve.at(index) if space.has_constraint else _combination(space, axes, index)
+
+    def ask(self, index: int, history: History) -> Config | None:
+        return self.at(history.problem.space, index)
+
+    def _plan(self, space: SearchSpace) -> tuple[SearchSpace, list[Axis], Sieve]:
+        if self._known is None or self._known[0] is not space:
+            axes = [self._axis(space, names) for names in _tied(space)]
+            self._known = (space, axes, Sieve(space, partial(_combination, space, axes)))
+        return self._known
+
+    def _axis(self, space: SearchSpace, names: list[str]) -> Axis:
+        axis: Axis = [{}]
+        for name in names:
+            values = space.domains[name].grid(self.resolution)
+            longer: Axis = []
+            for config in axis:
+                if space.is_active(name, config):
+                    longer += [{**config, name: value} for value in values]
+                else:
+                    longer.append(config)
+            axis = longer
+        return axis
+
+
+def _combination(space: SearchSpace, axes: list[Axis], index: int) -> Config | None:
+    """The ``index``-th combination of partial configurations; None past the last."""
+    if index >= math.prod(map(len, axes)):
+        return None
+    config: Config = {}
+    for axis in reversed(axes):
+        index, position = divmod(index, len(axis))
+        config |= axis[position]
+    return {name: config[name] for name in space if name in config}
+
+
+def _tied(space: SearchSpace) -> list[list[str]]:
+    """The parameters, parents first, in groups that no condition crosses."""
+    group = {name: [name] for name in space}
+    for name in space.parents_first:
+        for parent in space.domains[name].conditions:
+            if group[name] is not group[parent]:
+                group[parent].extend(group[name])
+                for member in group[name]:
+                    group[member] = group[parent]
+    distinct = {id(members): members for members in group.values()}
+    rank = {name: place for place, name in enumerate(space.parents_first)}
+    return [sorted(members, key=rank.__getitem__) for members in distinct.values()]

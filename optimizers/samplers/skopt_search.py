@@ -1,0 +1,165 @@
+"""Bayesian optimization with the Gaussian process of scikit-optimize."""
+
+from __future__ import annotations
+
+import heapq
+import importlib.util
+import math
+import warnings
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from optimizers.checks.near_names import did_you_mean
+from optimizers.checks.options import integer
+from optimizers.core.base import History, Observation, Optimizer, Problem
+from optimizers.core.trial import Config
+from optimizers.errors import OptimizerError
+from optimizers.samplers.clipped_losses import tamed
+from optimizers.samplers.deduplication import key, untried
+from optimizers.samplers.sobol import Sobol
+from optimizers.space.domain import Domain, cell, middle
+from optimizers.space.domains import Choice, Integer
+from optimizers.space.search_space import SearchSpace
+
+Acquisition = Literal["EI", "LCB", "PI"]
+
+_MODEL_SIZE = 150  # the cost of a fit grows with the cube of its points
+_CANDIDATES = 2000  # random points at which the acquisition is compared before it is polished
+
+
+class SkoptSearch(Optimizer):
+    """Models the loss with a Gaussian process and proposes where an improvement is likely.
+
+    Configurations that still run enter the model with a made-up loss, the *constant liar* of
+    Ginsbourger, Le Riche and Carraro, "Kriging is Well-Suited to Parallelize Optimization", 2010,
+    section 4.2. The lie is the mean of the observed losses: it removes the uncertainty where a worker
+    is already looking, so that the next proposal goes elsewhere, and neither praises that region
+    (as the best loss would) nor bans its surroundings (as the worst would).
+
+    Of each trial the loss at the highest step counts. A parameter that is not active lies at 0.5 of
+    its axis. Past 150 ended trials, the model takes the best half and the newest half of as many.
+
+    Sources: Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box
+    Functions", 1998 (EI); Snoek, Larochelle and Adams, "Practical Bayesian Optimization of Machine
+    Learning Algorithms", 2012.
+
+    Args:
+        n_initial: Trials with a finite loss before the model is used; until then, Sobol' points.
+        acquisition: ``EI`` (expected improvement), ``LCB`` (lower confidence bound) or ``PI``
+            (probability of improvement).
+
+    Raises:
+        OptimizerError: An argument is not valid.
+
+    Example:
+        >>> lagom(train_fn, space, optimizer=SkoptSearch(n_initial=8), n_trials=60)
+    """
+
+    def __init__(self, n_initial: int = 10, acquisition: Acquisition = "EI") -> None:
+        if acquisition not in (known := get_args(Acquisition)):
+            near = did_you_mean(str(acquisition).upper(), known)
+            raise OptimizerError(f"acquisition must be one of {', '.join(known)}, got {acquisition!r}{near}")
+        self.n_initial = integer("n_initial", n_initial, least=1)
+        self.acquisition = acquisition
+        self._initial = Sobol()
+
+    def validate(self, problem: Problem) -> None:
+        """Raise if scikit-optimize is missing.
+
+        Raises:
+            OptimizerError: It is.
+        """
+        if importlib.util.find_spec("skopt") is None:
+            raise OptimizerError("SkoptSearch needs scikit-optimize; install it with: pip install 'maggy_like[skopt]'")
+
+    def ask(self, index: int, history: History) -> Config:
+        space, rng = history.problem.space, history.rng(index)
+        observed = _newest_by_trial(history.observations)
+        # A promoted trial runs again, but its loss so far is a better guess than a lie.
+        pending = [config for trial, config in history.pending.items() if trial not in observed]
+        if sum(math.isfinite(seen.loss) for seen in observed.values()) < self.n_initial:
+            proposal = self._initial.ask(index, history)
+        else:
+            proposal = self._from_model(space, list(observed.values()), pending, rng)
+        running = {key(space, config) for config in history.pending.values()}
+        ended = {key(space, seen.config) for seen in observed.values()}
+        return untried(space, proposal, running, ended, rng)
+
+    def _from_model(
+        self, space: SearchSpace, observed: list[Observation], pending: list[Config], rng: np.random.Generator
+    ) -> Config:
+        axes = [i for i, name in enumerate(space.dimensions) if space.domains[name].size != 1]
+        if not axes:
+            return space.sample(rng)
+        import skopt  # takes seconds that only this optimizer should cost
+        from skopt.utils import cook_estimator
+
+        domains = [space.domains[space.dimensions[i]] for i in axes]
+        dimensions = [_dimension(domain) for domain in domains]
+        observed = _most_telling(observed)
+        losses = tamed(np.array([seen.loss for seen in observed])).tolist()
+        losses += [sum(losses) / len(losses)] * len(pending)
+        configs = [seen.config for seen in observed] + pending
+        units = [space.to_unit(config)[axes].tolist() for config in configs]
+        points = [[_to_axis(domain, u) for domain, u in zip(domains, unit, strict=True)] for unit in units]
+        seed = int(rng.integers(2**31))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a fit that stopped early serves; repeats are replaced by ask()
+            model = skopt.Optimizer(
+                dimensions,
+                cook_estimator("GP", space=dimensions, random_state=seed, n_restarts_optimizer=1),
+                n_initial_points=0,
+                acq_func=self.acquisition,
+                acq_optimizer_kwargs={"n_points": _CANDIDATES, "n_restarts_optimizer": 3},
+                random_state=seed,
+            )
+            model.tell(points, losses)
+            best = model.ask()
+        point = np.full(len(space.dimensions), 0.5)
+        point[axes] = [_from_axis(domain, value) for domain, value in zip(domains, best, strict=True)]
+        return space.from_unit(point)
+
+
+def _newest_by_trial(observations: Iterable[Observation]) -> dict[int, Observation]:
+    """The observation of the highest step of each trial, in order of the trials' first ends."""
+    newest: dict[int, Observation] = {}
+    for seen in observations:
+        if seen.trial not in newest or seen.step >= newest[seen.trial].step:
+            newest[seen.trial] = seen
+    return newest
+
+
+def _rank(seen: Observation) -> float:
+    return seen.loss if math.isfinite(seen.loss) else math.inf
+
+
+def _most_telling(observed: list[Observation]) -> list[Observation]:
+    if len(observed) <= _MODEL_SIZE:
+        return observed
+    newest, older = observed[-_MODEL_SIZE // 2 :], observed[: -_MODEL_SIZE // 2]
+    return heapq.nsmallest(_MODEL_SIZE // 2, older, key=_rank) + newest
+
+
+def _dimension(domain: Domain) -> Any:
+    """The model's axis: categories for a choice, a count for other evenly spaced values, else [0, 1]."""
+    from skopt.space import Categorical, Integer, Real
+
+    if (n := _evenly_spaced(domain)) is None:
+        return Real(0.0, 1.0)
+    return Categorical(list(range(n))) if isinstance(domain, Choice) else Integer(0, n - 1)
+
+
+def _to_axis(domain: Domain, u: float) -> float:
+    return u if (n := _evenly_spaced(domain)) is None else cell(u, n)
+
+
+def _from_axis(domain: Domain, value: float) -> float:
+    n = _evenly_spaced(domain)
+    return min(max(float(value), 0.0), 1.0) if n is None else middle(int(value), n)
+
+
+def _evenly_spaced(domain: Domain) -> int | None:
+    """The number of values, if they are evenly spaced in the unit interval."""
+    return None if isinstance(domain, Integer) and domain.log else domain.size

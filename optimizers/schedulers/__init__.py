@@ -1,0 +1,3 @@
+"""Optimizers that decide how long each trial runs."""
+
+from __future__ import annotations

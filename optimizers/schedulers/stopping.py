@@ -1,0 +1,275 @@
+"""Rules that stop poor trials early: each wraps any optimizer and watches every report.
+
+A rule changes only the scheduler. What the wrapped optimizer decides (its rungs, its promotions, its
+own stops) stands; the rule can but add a stop.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from array import array
+from bisect import bisect_right, insort
+from dataclasses import dataclass
+from typing import Literal
+
+from optimizers.checks.options import integer
+from optimizers.core.base import Answer, Decision, Grant, History, Observation, Optimizer, Problem, Scheduler
+from optimizers.errors import OptimizerError
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.space.search_space import SearchSpace
+
+
+class Watcher(Scheduler):
+    """Adds a rule to the scheduler ``inner``."""
+
+    watches_reports = True
+
+    def __init__(self, inner: Scheduler) -> None:
+        self._inner = inner
+        self.may_promote = inner.may_promote
+
+    @abstractmethod
+    def stops(self, trial: int, step: int, loss: float) -> bool:
+        """Take in a report, with ``inf`` for a loss that is not finite; whether the trial should end."""
+
+    def report(self, trial: int, step: int, loss: float) -> Decision:
+        decision = self._inner.report(trial, step, loss)
+        stops = self.stops(trial, step, loss if math.isfinite(loss) else math.inf)
+        return Decision.STOP if stops else decision
+
+    def create(self, trial: int, parent: int | None) -> None:
+        self._inner.create(trial, parent)
+
+    def grant(self, trial: int) -> Grant:
+        return self._inner.grant(trial)
+
+    def fail(self, trial: int) -> None:
+        self._inner.fail(trial)
+
+    def is_final(self, trial: int) -> bool:
+        return self._inner.is_final(trial)
+
+    def pause(self, trial: int) -> None:
+        self._inner.pause(trial)
+
+    def next_promotion(self) -> int | None:
+        return self._inner.next_promotion()
+
+    def closing_promotion(self) -> int | None:
+        return self._inner.closing_promotion()
+
+    def promote(self, trial: int) -> None:
+        self._inner.promote(trial)
+
+    def observe(self, observation: Observation) -> None:
+        self._inner.observe(observation)
+
+
+class StoppingRule(Optimizer):
+    """Proposes what ``optimizer`` proposes, and stops its trials early."""
+
+    def __init__(self, optimizer: Optimizer | None) -> None:
+        optimizer = RandomSearch() if optimizer is None else optimizer
+        if not isinstance(optimizer, Optimizer):
+            raise OptimizerError(f"a stopping rule wraps an optimizer, got {optimizer!r}; use make_optimizer")
+        self.optimizer = optimizer
+        self.adaptive = optimizer.adaptive
+        self.needs_checkpoints = optimizer.needs_checkpoints
+
+    @abstractmethod
+    def watch(self, inner: Scheduler) -> Watcher:
+        """The rule, over the scheduler of the wrapped optimizer."""
+
+    def ask(self, index: int, history: History) -> Answer:
+        return self.optimizer.ask(index, history)
+
+    def validate(self, problem: Problem) -> None:
+        self.optimizer.validate(problem)
+
+    def size(self, space: SearchSpace) -> int | None:
+        return self.optimizer.size(space)
+
+    def full_trainings(self, problem: Problem) -> float:
+        return self.optimizer.full_trainings(problem)
+
+    def scheduler(self, problem: Problem) -> Watcher:
+        return self.watch(self.optimizer.scheduler(problem))
+
+
+class MedianRule(StoppingRule):
+    """Stops a trial that does worse than half of the others did at the same step.
+
+    At a report at step ``s``, the trial's best loss so far is compared with the median of the running
+    averages, up to the same step, of the other trials' losses (those that still run included). If it
+    is worse, the trial stops.
+
+    Trials need not report at the same steps. A report is compared at the newest step, past the
+    trial's own report before and up to ``s``, at which ``min_trials`` others reported; where there is
+    none, the trial goes on. So the others are never seen further than the trial itself.
+
+    Source: Golovin, Solnik, Moitra, Kochanski, Karro and Sculley, "Google Vizier: A Service for
+    Black-Box Optimization", KDD 2017, section 3.2.2.
+
+    Args:
+        optimizer: Proposes the configurations; random search if not given.
+        grace: No trial stops at a step up to this one.
+        min_trials: How many others must have reported at a step before it counts.
+
+    Raises:
+        OptimizerError: An argument is not valid.
+
+    Example:
+        >>> lagom(train_fn, space, optimizer=MedianRule(Sobol(), grace=3), max_budget=50)
+    """
+
+    def __init__(self, optimizer: Optimizer | None = None, *, grace: int = 1, min_trials: int = 3) -> None:
+        super().__init__(optimizer)
+        self.grace = integer("grace", grace, least=0)
+        self.min_trials = integer("min_trials", min_trials, least=1)
+
+    def watch(self, inner: Scheduler) -> Watcher:
+        return _MedianWatcher(inner, self.grace, self.min_trials)
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the median rule keeps of a trial: its last step, and its losses in sum."""
+
+    step: int = -1
+    best: float = math.inf
+    total: float = 0.0
+    count: int = 0
+
+
+class _MedianWatcher(Watcher):
+    def __init__(self, inner: Scheduler, grace: int, min_trials: int) -> None:
+        super().__init__(inner)
+        self._grace = grace
+        self._min_trials = min_trials
+        self._runs: dict[int, _Run] = {}
+        self._averages: dict[int, array[float]] = {}  # running averages by step, sorted
+        self._counting: list[int] = []  # steps with min_trials averages, sorted
+
+    def stops(self, trial: int, step: int, loss: float) -> bool:
+        run = self._runs.setdefault(trial, _Run())
+        run.best = min(run.best, loss)
+        # Before this report's own average is entered, none of the trial's lies past its last step.
+        median = self._median(run.step, step)
+        self._enter(run, step, loss)
+        return step > self._grace and run.best > median
+
+    def _median(self, after: int, upto: int) -> float:
+        """The median at the newest step in ``(after, upto]`` that counts; ``inf`` if none does."""
+        place = bisect_right(self._counting, upto)
+        if place == 0 or self._counting[place - 1] <= after:
+            return math.inf
+        averages = self._averages[self._counting[place - 1]]
+        middle = len(averages) // 2
+        return averages[middle] if len(averages) % 2 else (averages[middle - 1] + averages[middle]) / 2.0
+
+    def _enter(self, run: _Run, step: int, loss: float) -> None:
+        run.step = step
+        average = math.inf  # a loss that is not finite ranks worst at its step, and spoils no later one
+        if math.isfinite(loss):
+            run.total += loss
+            run.count += 1
+            average = run.total / run.count
+        averages = self._averages.setdefault(step, array("d"))
+        insort(averages, average)
+        if len(averages) == self._min_trials:
+            insort(self._counting, step)
+
+
+class Patience(StoppingRule):
+    """Stops a trial whose loss has not improved for a while.
+
+    Args:
+        optimizer: Proposes the configurations; random search if not given.
+        patience: How many reports in a row may pass without an improvement.
+        min_delta: By how much the best value must be beaten to count as improved.
+
+    Raises:
+        OptimizerError: An argument is not valid.
+
+    Example:
+        >>> lagom(train_fn, space, optimizer=Patience(patience=10), max_budget=200)
+    """
+
+    def __init__(self, optimizer: Optimizer | None = None, *, patience: int = 5, min_delta: float = 0.0) -> None:
+        super().__init__(optimizer)
+        if not (math.isfinite(min_delta) and min_delta >= 0):
+            raise OptimizerError(f"min_delta must be a finite number of at least 0, got {min_delta!r}")
+        self.patience = integer("patience", patience, least=1)
+        self.min_delta = min_delta
+
+    def watch(self, inner: Scheduler) -> Watcher:
+        return _PatienceWatcher(inner, self.patience, self.min_delta)
+
+
+class _PatienceWatcher(Watcher):
+    def __init__(self, inner: Scheduler, patience: int, min_delta: float) -> None:
+        super().__init__(inner)
+        self._patience = patience
+        self._min_delta = min_delta
+        self._best: dict[int, float] = {}
+        self._waited: dict[int, int] = {}
+
+    def stops(self, trial: int, step: int, loss: float) -> bool:
+        if loss < self._best.get(trial, math.inf) - self._min_delta:
+            self._best[trial] = loss
+            self._waited[trial] = 0
+            return False
+        self._waited[trial] = self._waited.get(trial, 0) + 1
+        return self._waited[trial] >= self._patience
+
+
+class Threshold(StoppingRule):
+    """Stops a trial that reports a value worse than a bound, from some step on.
+
+    A value that is not finite is worse than any bound.
+
+    Args:
+        optimizer: Proposes the configurations; random search if not given.
+        step: Reports before this step are let pass.
+        worse_than: The bound, as the metric is reported.
+        direction: ``max`` or ``min`` of the metric, the same as the search's. Algorithms see losses
+            alone, so the rule cannot know which side of the bound is the worse one.
+
+    Raises:
+        OptimizerError: An argument is not valid.
+
+    Example:
+        >>> Threshold(Sobol(), step=3, worse_than=0.2, direction="max")  # accuracy of at least 0.2
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer | None = None,
+        *,
+        step: int,
+        worse_than: float,
+        direction: Literal["max", "min"],
+    ) -> None:
+        super().__init__(optimizer)
+        if direction not in ("max", "min"):
+            raise OptimizerError(f"direction must be 'max' or 'min', got {direction!r}")
+        if not math.isfinite(worse_than):
+            raise OptimizerError(f"worse_than must be a finite number, got {worse_than!r}")
+        self.step = integer("step", step, least=0)
+        self.worse_than = worse_than
+        self.direction = direction
+
+    def watch(self, inner: Scheduler) -> Watcher:
+        bound = -self.worse_than if self.direction == "max" else self.worse_than
+        return _ThresholdWatcher(inner, self.step, bound)
+
+
+class _ThresholdWatcher(Watcher):
+    def __init__(self, inner: Scheduler, step: int, bound: float) -> None:
+        super().__init__(inner)
+        self._step = step
+        self._bound = bound
+
+    def stops(self, trial: int, step: int, loss: float) -> bool:
+        return step >= self._step and loss > self._bound

@@ -1,0 +1,3 @@
+"""Search spaces: domains, conditions, priors and constraints."""
+
+from __future__ import annotations

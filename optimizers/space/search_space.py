@@ -1,0 +1,337 @@
+"""The search space: named domains, and the maps between configurations and the unit cube."""
+
+from __future__ import annotations
+
+import copy
+import keyword
+import math
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizers.checks.near_names import did_you_mean
+from optimizers.core.trial import Config
+from optimizers.errors import SearchSpaceError
+from optimizers.space.constraints import Constraint, holds, name_of
+from optimizers.space.domain import Domain
+from optimizers.space.domains import Constant, domain_from_json
+from optimizers.space.joint_prior import Beliefs
+from optimizers.space.scalars import same
+from optimizers.space.spellings import MAGGY_METHODS, read_domain
+
+_MAX_DRAWS = 10_000  # without one that the constraints allow
+
+
+class SearchSpace:
+    """Parameters by name, in order; some may be active only under conditions, and :meth:`where` relates them.
+
+    A configuration is a point of the unit cube of ``d`` dimensions, one for each parameter that is
+    not a :class:`~optimizers.space.domains.Constant`, in the order of the space.
+
+    Args:
+        params: Domains by name, or any spelling that :func:`~optimizers.space.spellings.read_domain` knows.
+        **named: More of them.
+
+    Raises:
+        SearchSpaceError: A name or a domain is not valid, or a condition cannot hold.
+
+    Example:
+        >>> space = SearchSpace(
+        ...     optimizer=["sgd", "adam"],
+        ...     momentum=Float(0, 0.99, when={"optimizer": "sgd"}),
+        ... )
+        >>> space.from_unit([0.9, 0.5])
+        {'optimizer': 'adam'}
+    """
+
+    __slots__ = ("_beliefs", "_constraints", "_dimensions", "_domains", "_parents_first")
+
+    if not TYPE_CHECKING:  # so that type checkers know what is missing
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"a search space has no attribute {name!r}{MAGGY_METHODS.get(name, '')}")
+
+    def __init__(self, params: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        params = {} if params is None else params
+        if not isinstance(params, Mapping):
+            raise SearchSpaceError(
+                f"a search space maps names to domains, got {params!r}; use a dict such as {{'lr': Float(1e-4, 1e-1)}}"
+            )
+        if twice := sorted(set(params) & set(named)):
+            raise SearchSpaceError(f"parameters {twice} are given twice; leave one of each out")
+        spellings = {**params, **named}
+        self._domains = {_checked(name): read_domain(name, spelling) for name, spelling in spellings.items()}
+        self._check_conditions()
+        parents = {name: set(domain.conditions) for name, domain in self._domains.items()}
+        try:
+            self._parents_first = tuple(TopologicalSorter(parents).static_order())
+        except CycleError as error:
+            cycle = " <- ".join(error.args[1])
+            raise SearchSpaceError(f"conditions go in a circle: {cycle}; drop the when of one") from None
+        self._dimensions = tuple(n for n, domain in self._domains.items() if not isinstance(domain, Constant))
+        self._beliefs = Beliefs(self._domains, self._dimensions)
+        self._constraints: tuple[Constraint, ...] = ()
+
+    def where(self, constraint: Constraint) -> SearchSpace:
+        """This space, without the configurations that ``constraint`` does not allow.
+
+        Optimizers propose what is allowed alone. Several constraints hold together. Functions have no JSON
+        form, so :meth:`to_json` is that of the space without them.
+
+        Args:
+            constraint: A function of a configuration (a dict of the active parameters) that returns True
+                if it is allowed. It must depend on nothing else.
+
+        Raises:
+            SearchSpaceError: It is no function, raises, answers with something else than True or False,
+                or allows none of 10,000 configurations drawn by chance.
+
+        Example:
+            >>> space = SearchSpace(low=Float(0, 1), high=Float(0, 1))
+            >>> space = space.where(lambda config: config["low"] < config["high"])
+            >>> space.allows({"low": 0.7, "high": 0.2})
+            False
+        """
+        if not callable(constraint):
+            raise SearchSpaceError(f"a constraint is a function of a configuration, got {constraint!r}; use a lambda")
+        space = copy.copy(self)
+        space._constraints = (*self._constraints, constraint)
+        space.sample(np.random.default_rng(0))  # one that cannot be met is told here
+        return space
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all parameters, in order."""
+        return tuple(self._domains)
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Names of the unit cube's ``d`` axes: all parameters but the constants, in order."""
+        return self._dimensions
+
+    @property
+    def parents_first(self) -> tuple[str, ...]:
+        """Names of all parameters, each after those that its condition names."""
+        return self._parents_first
+
+    @property
+    def domains(self) -> Mapping[str, Domain]:
+        """Domains by name, read-only."""
+        return MappingProxyType(self._domains)
+
+    @property
+    def size(self) -> int | None:
+        """Upper bound on the number of configurations; None if infinite.
+
+        It is reached without conditions and constraints.
+        """
+        sizes = [domain.size for domain in self._domains.values()]
+        known = [size for size in sizes if size is not None]
+        return math.prod(known) if len(known) == len(sizes) else None
+
+    @property
+    def has_prior(self) -> bool:
+        """Whether any parameter has a prior."""
+        return bool(self._beliefs)
+
+    @property
+    def has_constraint(self) -> bool:
+        """Whether there is anything that :meth:`allows` does not allow."""
+        return bool(self._constraints)
+
+    @property
+    def prior_config(self) -> Config | None:
+        """The configuration of all priors, with other parameters at the middle of their axes.
+
+        None if there is no prior, or if the constraints do not allow it.
+        """
+        if not self.has_prior:
+            return None
+        config = self.from_unit(self._beliefs.centre)
+        return config if self.allows(config) else None
+
+    def allows(self, config: Mapping[str, Any]) -> bool:
+        """Whether the constraints of :meth:`where` all hold for ``config``, which is otherwise valid.
+
+        Raises:
+            SearchSpaceError: A constraint raises, or answers with something else than True or False.
+        """
+        return all(holds(constraint, config) for constraint in self._constraints)
+
+    def is_active(self, name: str, config: Mapping[str, Any]) -> bool:
+        """Whether the parameter ``name`` is active, as the parents' values in ``config`` have it.
+
+        Raises:
+            SearchSpaceError: There is no such parameter.
+        """
+        return all(
+            parent in config and self.is_active(parent, config) and any(same(config[parent], value) for value in values)
+            for parent, values in self._domain(name).conditions.items()
+        )
+
+    def sample(self, rng: np.random.Generator) -> Config:
+        """A configuration drawn from the unit cube, and drawn again until the constraints allow it.
+
+        Draws are uniform where there is no prior. Else three in four come from the priors, each parameter
+        on its own, and the fourth is uniform all the same.
+
+        Raises:
+            SearchSpaceError: None of 10,000 draws is allowed.
+        """
+        for _ in range(_MAX_DRAWS):
+            config = self.from_unit(self._beliefs.draw(rng))
+            if self.allows(config):
+                return config
+        names = ", ".join(map(name_of, self._constraints))
+        raise SearchSpaceError(
+            f"none of {_MAX_DRAWS:,} draws is allowed by the constraint {names}, so their share is below "
+            f"{1 / _MAX_DRAWS:.2%}; loosen it, or narrow the domains to where it holds"
+        )
+
+    def log_prior(self, units: Any) -> NDArray[np.float64]:
+        """How much likelier points are believed to be the best than under no prior.
+
+        The density from which :meth:`sample` draws (constraints left aside). It lies nowhere below
+        ``log(0.25)``, since a quarter of the draws is uniform. For acquisition functions that weigh their
+        values with it: Hvarfner et al., "piBO: Augmenting Acquisition Functions with User Beliefs for
+        Bayesian Optimization", ICLR 2022.
+
+        Args:
+            units: Points of the unit cube, of shape (n, d).
+
+        Returns:
+            Natural logarithms, of shape (n,): all 0 without priors.
+
+        Raises:
+            SearchSpaceError: The shape does not fit.
+        """
+        points = np.asarray(units, dtype=float)
+        if points.ndim != 2 or points.shape[1] != len(self._dimensions):
+            raise SearchSpaceError(f"points need the shape (n, {len(self._dimensions)}), got {points.shape}")
+        return self._beliefs.log_density(points)
+
+    def from_unit(self, u: Any) -> Config:
+        """The configuration at a point of the unit cube; parameters that are not active are left out.
+
+        Args:
+            u: Coordinates, of shape (d,), each in [0, 1].
+
+        Raises:
+            SearchSpaceError: The shape or a coordinate does not fit.
+        """
+        point = np.asarray(u, dtype=float)
+        if point.shape != (len(self._dimensions),):
+            raise SearchSpaceError(f"a point needs the shape ({len(self._dimensions)},), got {point.shape}")
+        coordinates = dict(zip(self._dimensions, point.tolist(), strict=True))
+        config: Config = {}
+        for name in self._parents_first:
+            if self.is_active(name, config):
+                config[name] = self._domains[name].from_unit(coordinates.get(name, 0.5))
+        return {name: config[name] for name in self._domains if name in config}
+
+    def to_unit(self, config: Mapping[str, Any]) -> NDArray[np.float64]:
+        """The point of a configuration: shape (d,), with 0.5 for parameters that ``config`` lacks.
+
+        Discrete values lie in the middle of their cells, so a configuration has one point.
+
+        Raises:
+            SearchSpaceError: A value is not in its domain.
+        """
+        domains = self._domains
+        return np.array([domains[n].to_unit(config[n]) if n in config else 0.5 for n in self._dimensions])
+
+    def validate(self, config: Mapping[str, Any]) -> Config:
+        """``config`` in the order of the space and with plain values of the domains' own types.
+
+        Raises:
+            SearchSpaceError: A name is unknown, an active parameter is missing or an inactive one
+                given, a value is not in its domain, or a constraint does not hold.
+        """
+        for name in config:
+            self._domain(name)
+        checked: Config = {}
+        for name in self._parents_first:
+            if not self.is_active(name, checked):
+                if name in config:
+                    when = self._domains[name].conditions
+                    raise SearchSpaceError(f"{name!r} is active only when {when}; leave it out of {config!r}")
+            elif name not in config:
+                raise SearchSpaceError(f"{name!r} is missing in {config!r}; give it a value")
+            else:
+                try:
+                    checked[name] = self._domains[name].normalize(config[name])
+                except SearchSpaceError as error:
+                    raise SearchSpaceError(f"parameter {name!r}: {error}") from None
+        checked = {name: checked[name] for name in self._domains if name in checked}
+        for constraint in self._constraints:
+            if not holds(constraint, checked):
+                raise SearchSpaceError(f"{checked!r} is not allowed by the constraint {name_of(constraint)}")
+        return checked
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict that :meth:`from_json` reads back, without constraints."""
+        return {name: domain.to_json() for name, domain in self._domains.items()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SearchSpace:
+        """Read a space from the form of :meth:`to_json`.
+
+        Raises:
+            SearchSpaceError: It is no such form.
+        """
+        return cls({name: domain_from_json(domain) for name, domain in data.items()})
+
+    def __len__(self) -> int:
+        return len(self._domains)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._domains)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._domains
+
+    def __eq__(self, other: object) -> bool:
+        # The order counts: it is the order of the cube's axes.
+        return (
+            isinstance(other, SearchSpace)
+            and list(self._domains.items()) == list(other._domains.items())
+            and self._constraints == other._constraints
+        )
+
+    def __repr__(self) -> str:
+        if all(name.isidentifier() and not keyword.iskeyword(name) for name in self._domains):
+            params = ", ".join(f"{name}={domain!r}" for name, domain in self._domains.items())
+        else:
+            params = repr(self._domains)
+        return f"SearchSpace({params})" + "".join(f".where({name_of(constraint)})" for constraint in self._constraints)
+
+    def _domain(self, name: str) -> Domain:
+        if name not in self._domains:
+            near = did_you_mean(name, self._domains)
+            raise SearchSpaceError(f"the search space has no {name!r}{near}; it has {list(self._domains)}")
+        return self._domains[name]
+
+    def _check_conditions(self) -> None:
+        for name, domain in self._domains.items():
+            for parent, values in domain.conditions.items():
+                try:
+                    parent_domain = self._domain(parent)
+                    if parent_domain.size is None:
+                        raise SearchSpaceError("it is continuous and hits no value exactly; give it a step")
+                    for value in values:
+                        parent_domain.normalize(value)
+                except SearchSpaceError as error:
+                    raise SearchSpaceError(f"{name!r} cannot depend on {parent!r}: {error}") from None
+
+
+def _checked(name: object) -> str:
+    if not isinstance(name, str) or not name.strip() or name != name.strip() or not name.isprintable():
+        raise SearchSpaceError(
+            f"a parameter's name is a text of printable characters, without spaces around it, got {name!r}; use one "
+            "such as 'lr' or 'model.lr'"
+        )
+    return name

@@ -1,0 +1,131 @@
+"""The short ways to write a domain: lists, scalars, JSON and the tuples of Maggy's ``Searchspace``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from optimizers.checks.near_names import did_you_mean
+from optimizers.errors import SearchSpaceError
+from optimizers.space.domain import Domain
+from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal, domain_from_json
+from optimizers.space.scalars import read_number, read_scalar
+
+_MAGGY: dict[str, Callable[[Sequence[Any]], Domain]] = {
+    "DOUBLE": lambda bounds: Float(*bounds),
+    "INTEGER": lambda bounds: Integer(*bounds),
+    "DISCRETE": Ordinal,
+    "CATEGORICAL": Choice,
+}
+
+MAGGY_METHODS = {
+    "add": "; unlike in the first Maggy, pass all parameters at once: SearchSpace(lr=Float(1e-4, 1e-1))",
+    "get": "; unlike in the first Maggy, use space.domains[name]",
+}
+"""Methods of the first Maggy's ``Searchspace``, and what does the same here."""
+
+
+def read_domain(name: str, spelling: Any) -> Domain:
+    """The domain that ``spelling`` stands for.
+
+    ==============================  ==========================================================
+    ``Float(0, 1)`` and the like    itself
+    ``["relu", "gelu"]``, a range   :class:`Choice`
+    ``0.1``, ``"adam"``, ``None``   :class:`Constant`
+    ``("DOUBLE", [0, 1])``          :class:`Float`; so ``INTEGER``, ``DISCRETE`` (:class:`Ordinal`)
+                                    and ``CATEGORICAL`` (:class:`Choice`), in any case
+    ``{"type": "float", ...}``      the form of :meth:`Domain.to_json`
+    ==============================  ==========================================================
+
+    Args:
+        name: The parameter's name, for the message of an error.
+        spelling: What the user wrote.
+
+    Raises:
+        SearchSpaceError: It stands for no domain, or for more than one.
+
+    Example:
+        >>> read_domain("units", ("INTEGER", [16, 256]))
+        Integer(16, 256)
+    """
+    try:
+        return _read(spelling)
+    except SearchSpaceError as error:
+        raise SearchSpaceError(f"parameter {name!r}: {error}") from None
+
+
+def _read(spelling: Any) -> Domain:
+    match spelling:
+        case Domain():
+            return spelling
+        case list() | range():
+            return Choice(spelling)
+        case tuple():
+            return _read_tuple(spelling)
+        case Mapping():
+            return domain_from_json(spelling)
+        case type() if issubclass(spelling, Domain):
+            raise SearchSpaceError(f"got the class {spelling.__name__}; give it its arguments")
+        case str():
+            _check_no_list(spelling)
+            return Constant(spelling)
+        case set() | frozenset():
+            raise SearchSpaceError(f"a set has no order, got {spelling!r}; use a list: {sorted(spelling, key=repr)!r}")
+        case type():
+            raise SearchSpaceError(
+                f"got the class {spelling.__name__}; use Float(low, high), Integer(low, high) or a list"
+            )
+        case _ if callable(spelling):
+            raise SearchSpaceError(f"got the function {spelling!r}; use Float(low, high), Integer(low, high) or a list")
+        case _ if getattr(spelling, "shape", ()):
+            raise SearchSpaceError(
+                f"got a {type(spelling).__name__}, {spelling!r}; use a list of its values: .tolist()"
+            )
+        case _:
+            return Constant(read_scalar(spelling))
+
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_NUMBERS = re.compile(rf"\s*[\[({{]?\s*{_NUMBER}(?:(?:\s*(?:,|;|\.\.|\bto\b)\s*|\s+){_NUMBER})+\s*,?\s*[\])}}]?\s*")
+_CALL = re.compile(
+    r"\s*\w*(?:uniform|normal|choice|randint|float|int|integer|double|range)\w*\s*\(.*\)\s*", re.I | re.S
+)
+
+
+def _check_no_list(text: str) -> None:
+    """Check that a text is not meant as several numbers, or as a domain: it would be a constant."""
+    if not (_NUMBERS.fullmatch(text) or _CALL.fullmatch(text)):
+        return
+    numbers = re.findall(_NUMBER, text)
+    values = f"[{', '.join(numbers)}]"
+    span = f" or Float({numbers[0]}, {numbers[1]})" if len(numbers) == 2 else ""
+    raise SearchSpaceError(
+        f"the text {text!r} would be one constant; leave the quotes out: {values}{span}, or use Constant({text!r}) if "
+        "the text itself is the value"
+    )
+
+
+def _read_tuple(spelling: tuple[Any, ...]) -> Domain:
+    match spelling:
+        case (a, b) if read_number(a) is not None and read_number(b) is not None:
+            raise SearchSpaceError(
+                f"({a!r}, {b!r}) may mean a range or two values; "
+                f"use Float({a!r}, {b!r}), Integer({a!r}, {b!r}) or [{a!r}, {b!r}]"
+            )
+        case (str(kind), list() | tuple() as values):
+            make = _MAGGY.get(kind.upper())
+            if make is None:
+                near = did_you_mean(kind.upper(), _MAGGY)
+                raise SearchSpaceError(
+                    f"unknown type {kind!r}{near}; use one of {', '.join(_MAGGY)}, or better Float(low, high), "
+                    "Integer(low, high) or a list of values"
+                )
+            if make not in (Ordinal, Choice) and len(values) != 2:
+                raise SearchSpaceError(f"{kind!r} takes [low, high], got {values!r}")
+            return make(values)
+        case _:
+            raise SearchSpaceError(
+                f"a tuple must be (type, values), as in the first Maggy, got {spelling!r}; "
+                f"use a list for a choice, or Constant({spelling!r}) for the tuple itself"
+            )

@@ -1,0 +1,130 @@
+"""Mistakes of the first hour in the arguments: unknown names, peers' names, single things for lists, texts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from optuna.samplers import TPESampler
+
+from maggy_like import Choice, Constant, Float, Integer, Ordinal, SearchSpace, lagom, run
+from maggy_like.errors import UserError
+from optimizers.space.domains import Domain
+
+SPACE = {"lr": [1, 2]}
+
+
+def train(lr: Any, units: int = 3) -> float:
+    return float(units)
+
+
+def given(**arguments: Any) -> Callable[[], Any]:
+    return lambda: lagom(train, SPACE, **arguments)
+
+
+NAMES: dict[str, tuple[Callable[[], Any], str]] = {
+    "a near name": (given(n_trails=3), r"lagom\(\) has no argument 'n_trails', got n_trails=3 .*'n_trials'"),
+    "Ray's": (given(num_samples=3), r"got num_samples=3 \(did you mean 'n_trials'"),
+    "Hyperopt's": (given(max_evals=3), r"\(did you mean 'n_trials'"),
+    "the first Maggy's": (given(num_trials=3), r"\(did you mean 'n_trials'"),
+    "epochs": (given(max_epochs=3), r"\(did you mean 'max_budget'"),
+    "a time": (given(time_budget_s=3), r"\(did you mean 'timeout'"),
+    "an objective": (lambda: lagom(objective=train), r"\(did you mean 'train_fn'"),  # type: ignore[call-arg]
+    "a space": (lambda: lagom(train, search_space={}), r"\(did you mean 'searchspace'"),  # type: ignore[call-arg]
+    "Ray's space": (lambda: lagom(train, param_space={}), r"\(did you mean 'searchspace'"),  # type: ignore[call-arg]
+    "Horovod's": (lambda: run(train, num_proc=2), r"run\(\) has no argument 'num_proc'.*'workers'"),  # type: ignore[call-arg]
+    "nothing known": (lambda: run(train, xyz=2), "'xyz', got xyz=2; it takes train_fn, config, workers"),  # type: ignore[call-arg]
+    "too many by place": (lambda: lagom(train, SPACE, 50), "by place alone, and got 50 .* optimizer="),  # type: ignore[misc]
+    "nothing at all": (lambda: lagom(), "missing a required argument: 'train_fn'"),  # type: ignore[call-arg]
+    "of a domain": (lambda: Float(0, 1, logs=True), r"Float\(\) has no argument 'logs', .*'log'"),  # type: ignore[call-arg]
+    "a step": (lambda: Float(0, 1, q=0.1), r"\(did you mean 'step'"),  # type: ignore[call-arg]
+    "bounds": (lambda: Integer(min=1, max=3), r"got min=1 \(did you mean 'low'"),  # type: ignore[call-arg]
+    "one bound": (lambda: Float(1), "missing a required argument: 'high'; it takes low, high"),  # type: ignore[call-arg]
+    "a log by place": (lambda: Float(1, 2, True), "by place alone, and got True .* log="),  # type: ignore[misc]
+    "choices": (lambda: Choice(choices=[1]), r"\(did you mean 'values'"),  # type: ignore[call-arg]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_an_unknown_argument_is_told_with_the_one_that_was_meant(case: str) -> None:
+    call, message = NAMES[case]
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_signatures_are_those_of_the_functions() -> None:
+    assert inspect.signature(lagom).parameters["n_trials"].default is None
+    assert inspect.signature(lagom).parameters["searchspace"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    assert list(inspect.signature(Float).parameters)[:3] == ["low", "high", "log"]
+    assert Float(0, 1) == Float(0.0, 1.0)
+    assert isinstance(Ordinal([1]), Domain)
+
+
+VALUES: dict[str, tuple[dict[str, Any], str]] = {
+    "swapped": ({"train_fn": SPACE, "space": train}, r"got the search space \{'lr': \[1, 2\]\}; call lagom\(train, sp"),
+    "a space alone": ({"train_fn": SearchSpace(SPACE)}, r"call lagom\(train_fn, space\)"),
+    "a direction as mode": ({"mode": "min"}, "mode='min' is a direction; use direction='min'"),
+    "a list as text": (
+        {"space": {"lr": "0.1,0.2"}},
+        r"'lr': the text '0.1,0.2' would be one .*\[0.1, 0.2\] or Float\(0.1, 0.2\), or use Constant\('0.1,0.2'\)"),
+    "three numbers as text": ({"space": {"lr": "[1, 2, 3]"}}, r"leave the quotes out: \[1, 2, 3\], or use Constant"),
+    "a range as text": ({"space": {"lr": "1e-4 to 1e-1"}}, r"Float\(1e-4, 1e-1\)"),
+    "a domain as text": ({"space": {"lr": "loguniform(1e-4, 1e-1)"}}, r"Float\(1e-4, 1e-1\)"),
+    "a set": ({"space": {"lr": {1, 2}}}, r"a set has no order, got \{1, 2\}; use a list: \[1, 2\]"),
+    "a function": ({"space": {"lr": lambda: 1}}, r"got the function .*; use Float\(low, high\)"),
+    "an array": ({"space": {"lr": np.linspace(0, 1, 3)}}, r"got a ndarray, .*use a list of its values: .tolist\(\)"),
+    "a type": ({"space": {"lr": float}}, r"got the class float; use Float\(low, high\)"),
+    "a dict": ({"space": {"lr": {"low": 1, "high": 2}}}, r"with a type, got .*; use Float\(low, high\)"),
+    "a list of names": ({"space": ["lr"]}, r"got \['lr'\]; use a dict such as \{'lr': Float\(1e-4, 1e-1\)\}"),
+    "an unknown kind": ({"space": {"lr": ("FLOAT", [0, 1])}}, r"'lr': unknown type 'FLOAT'; .* or better Float\(low"),
+    "swapped bounds": ({"space": {"lr": ("DOUBLE", [1, 0])}}, r"'lr': .* low=1 and high=0; use Float\(0, 1\)"),
+    "one point": ({"points_to_evaluate": {"lr": 1}}, r"got \{'lr': 1\}; use points_to_evaluate=\[\{'lr': 1\}\]"),
+    "a point that is none": ({"points_to_evaluate": [1]}, "takes configurations as dicts, got 1 among them"),
+    "no points": ({"points_to_evaluate": None}, "configurations, got None; leave it out"),
+    "a number of points": ({"points_to_evaluate": 3}, "takes a list of configurations, got 3"),
+    "a value of another type": ({"points_to_evaluate": [{"lr": "1"}]}, "parameter 'lr': '1' is not in Choice"),
+    "a point's unknown name": ({"points_to_evaluate": [{"lrr": 1}]}, r"points_to_evaluate: .*\(did you mean 'lr'\?\)"),
+    "an empty point": ({"points_to_evaluate": [{}]}, r"points_to_evaluate: 'lr' is missing in \{\}"),
+    "one run": ({"warm_start": "last"}, r"takes a list of runs, got 'last'; use warm_start=\['last'\]"),
+    "no run": ({"warm_start": None}, "takes a list of runs, got None; leave it out"),
+    "a run that is none": ({"warm_start": [3]}, "takes results of lagom and folders of runs, got 3"),
+    "a run that is nowhere": ({"warm_start": ["nothing"]}, "there is no run in 'nothing'"),
+    "a sampler": ({"optimizer": TPESampler()}, r"use OptunaSampler\(lambda seed: TPESampler\(seed=seed\)\)"),
+    "a sampler's name": ({"optimizer": "TPESampler"}, "did you mean 'tpe'"),
+    "a library": ({"optimizer": "optuna"}, "did you mean 'tpe'"),
+    "a model": ({"optimizer": "gp"}, "did you mean 'bayesian'"),
+    "no optimizer": ({"optimizer": None}, "got None; use one of random, grid"),
+    "a list of optimizers": ({"optimizer": ["asha"]}, r"got \['asha'\]; use one of"),
+    "a metric that is none": ({"metric": 3}, "metric must be a name or a list of names, got 3"),
+    "a dict of metrics": ({"metric": {"acc": "max"}}, r"got \{'acc': 'max'\}; directions go into direction="),
+    "no directory": ({"directory": None}, "directory must be the path or URL of a folder, got None; leave it out"),
+    "a number of a directory": ({"directory": 3}, "directory must be the path or URL of a folder, got 3"),
+    "an empty directory": ({"directory": ""}, "directory must be the path or URL of a folder, got ''"),
+    "a long name": ({"name": "x" * 300}, "has 300 characters; use at most 200"),
+    "one callback": ({"callbacks": print}, r"takes a list of functions of one event, got .*; use callbacks=\["),
+    "no callback": ({"callbacks": None}, "got None; leave it out, or use callbacks="),
+    "a callback of nothing": ({"callbacks": [lambda: 1]}, r"takes one event, and <lambda>\(\) takes others"),
+    "a callback of two": ({"callbacks": [lambda a, b: 1]}, r"<lambda>\(a, b\) takes others; use def f\("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_a_wrong_value_is_told_with_the_mend_and_nothing_starts(case: str, tmp_path: Path) -> None:
+    arguments = {"engine": "local", "directory": tmp_path, "progress": False, "n_trials": 1, **VALUES[case][0]}
+    with pytest.raises(UserError, match=VALUES[case][1]):
+        lagom(arguments.pop("train_fn", train), arguments.pop("space", SPACE), **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["adam", "resnet50", "1.2.3", "224x224", "a,b", "", "10", "2024-01-01", "s3://b/1,2x"])
+def test_texts_that_are_no_lists_of_numbers_stay_constants(text: str) -> None:
+    assert SearchSpace(x=text).domains["x"] == Constant(text)
+
+
+def test_who_means_the_text_gets_it() -> None:
+    assert SearchSpace(x=Constant("0.1,0.2")).domains["x"] == Constant("0.1,0.2")
+    assert SearchSpace(x=["0.1,0.2", "0.3"]).domains["x"].contains("0.3")

@@ -1,0 +1,66 @@
+"""What a new user writes wrong is answered with what to write."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from optuna.samplers import BruteForceSampler
+
+from maggy_like import Reporter, SearchSpace, Searchspace, lagom, run
+from maggy_like.errors import ConfigError
+from maggy_like.worker.child.metrics import ReportError
+from optimizers.core.trial import Failure
+from optimizers.samplers.adapters import OptunaSampler
+from optimizers.space.domains import Float, Integer
+
+
+def test_positional_arguments_of_report_are_answered_with_their_names() -> None:
+    with pytest.raises(ReportError) as raised:
+        Reporter().report(0.5, 3)
+    assert str(raised.value).startswith("report(0.5, 3) has more than one value without a name; name the step")
+    assert "report(loss, step=step)" in str(raised.value)
+
+
+def test_the_first_maggy_s_spellings_are_read_or_answered_with_ours() -> None:
+    assert Searchspace(lr=("DOUBLE", [0.1, 1])).domains == {"lr": Float(0.1, 1)}
+    reporter, space = Reporter(), SearchSpace()
+    with pytest.raises(AttributeError, match=r"'broadcast' of .* is called report here: reporter.report\(accuracy="):
+        reporter.broadcast(metric=0.5)
+    with pytest.raises(AttributeError, match=r"'add'; .* pass all parameters at once: SearchSpace\(lr="):
+        space.add("lr", ("DOUBLE", [0.1, 1]))  # type: ignore[attr-defined]
+    assert not hasattr(reporter, "broadcast")
+    assert not hasattr(space, "__deepcopy__")
+
+
+def test_a_space_can_be_copied_and_pickled() -> None:
+    space = SearchSpace(lr=Float(0, 1))
+    assert copy.deepcopy(space).domains == pickle.loads(pickle.dumps(space)).domains == space.domains
+
+
+def test_a_printed_failure_can_be_read() -> None:
+    failure = Failure("exception", "ValueError: no", "Traceback:\n  here\nValueError: no\n")
+    assert str(failure) == "exception: ValueError: no\nTraceback:\n  here\nValueError: no"
+    assert str(Failure("exit", "sys.exit()")) == "exit: sys.exit()"
+
+
+def test_a_model_in_a_config_is_named_in_short() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(100)))
+    with pytest.raises(ConfigError) as raised:
+        run(print, {"model": model})
+    message = str(raised.value)
+    assert message.startswith("config['model'] is Sequential(")
+    assert "of type Sequential; pass numbers" in message
+    assert len(message) < 500
+    assert "\n" not in message
+
+
+def test_a_sampler_that_goes_through_all_configurations_tries_them_all_by_default(tmp_path: Path) -> None:
+    optimizer = OptunaSampler(lambda seed: BruteForceSampler(seed))
+    space = {"a": Integer(1, 60)}
+    result = lagom(lambda a: a, space, optimizer=optimizer, engine="inline", directory=tmp_path, progress=False)
+    assert result.best_config == {"a": 60}
+    assert len(result.trials) == 60

@@ -1,0 +1,353 @@
+"""lagom on real processes: what it finds, what it says, what it survives."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import train_functions as fns
+from gate import Gate
+
+from maggy_like import Choice, Float, LocalEngine, Result, lagom
+from maggy_like.driver import monitor as watch
+from maggy_like.driver.loop import Driver
+from maggy_like.errors import ConfigError, OptimizerError
+from maggy_like.protocol.task import WorkerTask
+from maggy_like.storage.checkpoints import load_state
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event
+from optimizers.core.trial import TrialState
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Any:
+    """lagom on two local workers, quietly, in a temporary folder; nothing may be left behind."""
+
+    def run(train_fn: Any, space: Any = None, **options: Any) -> Result:
+        defaults = {
+            "engine": "local",
+            "workers": 2,
+            "directory": tmp_path,
+            "progress": False,
+            "max_budget": 9,
+        }
+        return lagom(train_fn, space or {"x": Float(0, 1)}, **{**defaults, **options})
+
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    threads = threading.enumerate()
+    yield run
+    for thread in threading.enumerate():
+        if thread not in threads:
+            thread.join(60)  # that of the optimizer is not waited for for long
+    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert not left
+    assert threading.active_count() <= len(threads)
+
+
+def test_random_search_finds_the_best_of_what_it_tried(search: Any) -> None:
+    result = search(fns.climb, optimizer="random", n_trials=6)
+    assert result.ending == "completed"
+    assert result.counts == {TrialState.COMPLETED: 6}
+    best = max(result.trials, key=lambda trial: trial.config["x"])
+    assert result.best_config == best.config
+    assert result.best_value == pytest.approx(9 * best.config["x"])
+    assert result.objective == "score"
+    assert all(list(trial.curve.steps) == list(range(1, 10)) for trial in result.trials)
+    table = result.to_pandas()
+    assert list(table["trial"]) == [0, 1, 2, 3, 4, 5]
+    assert len(result.curves()) == 54
+
+
+def test_direction_min_turns_the_search(search: Any) -> None:
+    result = search(fns.climb, optimizer="random", n_trials=6, direction="min")
+    assert result.best_value == min(trial.value for trial in result.trials)
+
+
+def test_asha_promotes_from_checkpoints_in_fresh_processes(search: Any) -> None:
+    result = search(fns.climb_on, optimizer="asha", min_budget=1, n_trials=9)
+    assert result.counts == {TrialState.PAUSED: 7, TrialState.COMPLETED: 2}
+    top = next(trial for trial in result.trials if trial.state is TrialState.COMPLETED)
+    assert top.attempt == 3
+    assert list(top.curve.steps) == list(range(1, 10))
+    assert top.metrics["start"] == 4  # went on after step 3
+    assert len({trial.metrics["pid"] for trial in result.trials}) == 9
+
+
+def test_asha_stops_where_nothing_is_saved(search: Any) -> None:
+    result = search(fns.climb, optimizer="asha", min_budget=1, n_trials=12, workers=1)
+    assert result.counts[TrialState.STOPPED] >= 4
+    assert result.counts[TrialState.COMPLETED] >= 1
+    assert all(len(trial.curve) in (1, 3, 9) for trial in result.trials)
+
+
+def test_the_same_seed_tries_the_same(search: Any) -> None:
+    configs = [
+        [trial.config for trial in search(fns.climb, optimizer="random", n_trials=5, seed=seed).trials]
+        for seed in (7, 7, 8)
+    ]
+    assert configs[0] == configs[1] != configs[2]
+
+
+def test_one_process_per_worker_can_be_reused(search: Any) -> None:
+    result = search(fns.climb_on, optimizer="random", n_trials=8, isolation="worker")
+    assert len({trial.metrics["pid"] for trial in result.trials}) <= 2
+
+
+def test_all_that_a_trial_prints_stands_in_its_log(search: Any) -> None:
+    result = search(fns.talk, optimizer="random", n_trials=1)
+    assert set(result.log(0).splitlines()) == {"from print", "from stderr", "from C", "from a grandchild"}
+
+
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told to end is killed after 0.3 seconds, not 5."""
+    monkeypatch.setattr("maggy_like.driver.runner.WorkerTask", partial(WorkerTask, grace=0.3))
+
+
+def test_exit_hooks_run(search: Any) -> None:
+    result = search(fns.leave_exit_hooks, {"how": ["end"], "x": [1.0]}, optimizer="grid")
+    assert result.counts == {TrialState.COMPLETED: 1}
+    assert result.log(0) == "from an exit hook\n"
+
+
+@pytest.mark.usefixtures("short_grace")
+def test_an_exit_hook_that_hangs_costs_no_value(search: Any) -> None:
+    result = search(fns.leave_exit_hooks, {"how": ["hang"], "x": [1.0]}, optimizer="grid")
+    assert result.counts == {TrialState.COMPLETED: 1}
+
+
+def test_a_gpu_s_next_trial_starts_only_when_the_last_process_is_gone(search: Any, tmp_path: Path) -> None:
+    engine = LocalEngine(gpus=["3", "7"])
+    space = {"folder": str(tmp_path), "x": Float(0, 1)}
+    result = search(fns.look_for_predecessor, space, optimizer="random", metric="score", n_trials=10, engine=engine)
+    assert {trial.metrics["alive"] for trial in result.trials} == {0.0}
+    assert {trial.metrics["gpu"] for trial in result.trials} <= {3.0, 7.0}
+
+
+def test_a_trial_that_swallows_exceptions_is_stopped_all_the_same(search: Any) -> None:
+    result = search(fns.swallow_everything, n_trials=1, optimizer="random", max_budget=50)
+    assert result.counts == {TrialState.COMPLETED: 1}  # the end of the budget is no Exception
+
+
+@pytest.mark.usefixtures("short_grace")
+def test_a_hanging_trial_is_killed_at_its_time_limit(search: Any) -> None:
+    result = search(fns.hang, optimizer="random", n_trials=1, workers=1, trial_timeout=0.2, max_attempts=1)
+    (trial,) = result.trials
+    assert trial.failure is not None
+    assert trial.failure.kind == "timeout"
+    assert result.seconds < 60
+
+
+def test_the_time_limit_gives_the_result_so_far(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Event] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, AttemptStarted):
+            started.append(event)
+
+    monkeypatch.setattr(Driver, "elapsed", lambda _: 2e5 if len(started) == 2 else 0.0)
+    monkeypatch.setattr(watch, "LEAVE_PATIENCE", 60.0)
+    result = search(fns.hang, optimizer="random", timeout=1e5, callbacks=[note])
+    assert result.ending == "timeout"
+    assert result.counts == {TrialState.PENDING: 2}
+    assert result.best_config is None
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "returned no number and reported nothing"),
+        ("high", "train_fn's value must be a number, got 'high' of type str; return a number, a dict"),
+        ({"acc": 1.0}, "the metric 'score' is missing; given: acc"),
+    ],
+)
+def test_a_wrong_return_is_told_in_the_result(search: Any, returned: object, message: str) -> None:
+    result = search(lambda x: returned, optimizer="random", n_trials=1, metric="score")
+    assert message in result.failures[0].failure.message
+
+
+def test_nan_and_infinity_rank_worst(search: Any) -> None:
+    space = {"x": ["nan", "inf", "1"]}
+    result = search(float_of, space, optimizer="grid")
+    assert result.best_config == {"x": "1"}
+
+
+def float_of(x: str) -> float:
+    return float(x)
+
+
+def test_an_optimizer_that_fails_is_raised_with_the_run_s_place_and_the_result_so_far(search: Any) -> None:
+    from optimizers.core.base import WAIT, Answer, History, Optimizer
+
+    class Broken(Optimizer):
+        def ask(self, index: int, history: History) -> Answer:
+            if not index:
+                return {"x": 0.5}
+            return {"x": 5.0} if history.observations else WAIT
+
+    with pytest.raises(OptimizerError, match=r"Broken proposed \{'x': 5.0\}") as caught:
+        search(fns.climb, optimizer=Broken(), n_trials=2)
+    assert "resume=True" in caught.value.__notes__[0]
+    assert caught.value.result.ending == "error"
+    assert caught.value.result.best_config == {"x": 0.5}
+
+
+def test_callbacks_see_every_event_and_one_that_raises_is_left_out(search: Any) -> None:
+    seen: list[Event] = []
+
+    def fail(event: Event) -> None:
+        raise RuntimeError("not again")
+
+    search(fns.climb, optimizer="random", n_trials=2, callbacks=[fail, seen.append])
+    assert sum(isinstance(event, AttemptStarted) for event in seen) == 2
+    assert sum(isinstance(event, AttemptEnded) for event in seen) == 2
+
+
+def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path) -> None:
+    first = search(fns.climb_on, optimizer="random", n_trials=3, name="run")
+    journal = tmp_path / "run" / "journal.jsonl"
+    *records, _how_it_ended = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(records)[:-7])  # as if the driver had died in mid-record
+    seen: list[Event] = []
+    again = search(fns.climb_on, optimizer="random", n_trials=6, name="run", resume=True, callbacks=[seen.append])
+    assert [trial.config for trial in again.trials[:3]] == [trial.config for trial in first.trials]
+    started = [event.trial for event in seen if isinstance(event, AttemptStarted)]
+    assert len(started) == 4
+    assert set(started) >= {3, 4, 5}
+    straight = search(fns.climb_on, optimizer="random", n_trials=6)
+    assert [t.config for t in again.trials] == [t.config for t in straight.trials]
+
+
+def test_a_killed_child_and_a_killed_agent_lose_nothing(search: Any, tmp_path: Path) -> None:
+    """kill -9 while the trials run; they run again, and the search ends whole."""
+    gate = Gate(tmp_path / "gate")
+    agents: list[psutil.Process] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, AttemptStarted) and not agents:
+            agents.extend(p for p in psutil.Process().children() if "maggy_like.worker" in p.cmdline())
+            sorted(agents, key=lambda agent: agent.create_time())[event.worker].kill()
+        elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
+            gate.open()
+
+    space = {"gate": gate.path, "x": Float(0, 1)}
+    result = search(fns.wait_at_gate, space, optimizer="random", n_trials=4, callbacks=[on_event])
+    assert result.counts == {TrialState.COMPLETED: 4}
+    assert sum(trial.losses for trial in result.trials) == 1
+    assert sum(len(trial.curve) for trial in result.trials) >= 4
+
+
+def test_a_trial_cut_between_checkpoint_and_report_runs_that_step_again(search: Any, tmp_path: Path) -> None:
+    space = {"marks": str(tmp_path), "x": Float(0, 1)}
+    result = search(fns.die_once_before_the_last_report, space, optimizer="random", n_trials=1, max_budget=3)
+    (trial,) = result.trials
+    assert trial.state is TrialState.COMPLETED
+    assert trial.losses == 1
+    assert list(trial.curve.steps) == [1, 2, 3]
+
+
+def test_a_display_that_fails_does_not_end_the_search(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        encoding = "utf-8"
+
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+        def flush(self) -> None: ...
+
+        def isatty(self) -> bool:
+            return False
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    assert search(fns.climb, optimizer="random", n_trials=3, progress="plain").counts == {TrialState.COMPLETED: 3}
+
+
+def test_a_trial_sees_the_driver_s_command_line(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["train.py", "--lr", "0.5"])
+    result = search(fns.read_command_line, optimizer="random", n_trials=1)
+    assert result.best_value == 0.5
+
+
+def test_promotion_needs_a_store_that_the_workers_see(search: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"does not see the store of this run.*pass directory=URL"):
+        search(fns.climb_on, optimizer="asha", n_trials=9, store="memory://of-the-driver-alone")
+    result = search(fns.climb_on, optimizer="asha", n_trials=9, store=(tmp_path / "shared").as_uri())
+    assert result.ending == "completed"
+    assert list((tmp_path / "shared" / result.directory.name).glob("*/*.pkl"))
+
+
+def test_a_step_that_runs_backwards_fails_the_trial_and_says_so(search: Any) -> None:
+    def train(x: float, reporter: Any) -> None:
+        reporter.report(x, step=3)
+        reporter.report(x, step=2)
+
+    result = search(train, optimizer="random", n_trials=1)
+    assert "step=2 does not come after step=3" in result.failures[0].failure.message
+
+
+def test_two_searches_at_once_in_one_process(search: Any) -> None:
+    results: list[Result] = []
+    threads = [
+        threading.Thread(
+            target=lambda seed=seed: results.append(
+                search(fns.climb, optimizer="random", n_trials=4, workers=1, seed=seed)
+            )
+        )
+        for seed in (1, 2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result.counts for result in results] == [{TrialState.COMPLETED: 4}] * 2
+
+
+def test_inline_runs_in_this_process_for_a_debugger(search: Any) -> None:
+    result = search(fns.climb_on, optimizer="random", n_trials=3, engine="inline", workers=1)
+    assert {trial.metrics["pid"] for trial in result.trials} == {float(psutil.Process().pid)}
+
+
+def test_the_time_limit_holds_inline_too(search: Any) -> None:
+    assert search(fns.climb_on, optimizer="random", timeout=1.0, engine="inline", workers=1).ending == "timeout"
+
+
+def test_a_finished_run_is_resumed_inline_without_a_word(search: Any) -> None:
+    first = search(fns.climb_on, optimizer="random", n_trials=2, name="run", engine="inline", workers=1)
+    for _ in range(5):  # the search is over before the worker has said that it is ready, or just after
+        again = search(
+            fns.climb_on, optimizer="random", n_trials=2, name="run", engine="inline", workers=1, resume=True
+        )
+        assert [trial.value for trial in again.trials] == [trial.value for trial in first.trials]
+
+
+def test_a_conditional_parameter_is_left_out_where_it_is_not_active(search: Any) -> None:
+    def train(kind: str, momentum: float | None = None) -> float:
+        return 0.0 if momentum is None else 1.0
+
+    space = {"kind": Choice(["adam", "sgd"]), "momentum": Float(0.1, 0.9, when={"kind": "sgd"})}
+    result = search(train, space, optimizer="random", n_trials=8)
+    assert {trial.value for trial in result.trials if trial.config["kind"] == "sgd"} == {1.0}
+    assert {trial.value for trial in result.trials if trial.config["kind"] == "adam"} == {0.0}
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, {3, 6}), (2, {3, 5, 6}), (4, {3, 4, 5, 6})])
+def test_the_last_states_and_the_best_are_kept_and_no_other(
+    search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int, left: set[int]
+) -> None:
+    monkeypatch.setattr("maggy_like.worker.child.saves.ANSWER_PATIENCE", 60.0)
+
+    def train(x: float, reporter: Any) -> None:
+        for step in range(1, 7):
+            reporter.checkpoint(step)
+            reporter.report(score=-abs(step - 3), step=step)
+
+    search(train, engine="inline", workers=1, n_trials=2, optimizer="random", max_budget=6, name="run",
+           keep_checkpoints=keep)  # fmt: skip
+    for trial in (0, 1):
+        states = (tmp_path / "run" / "checkpoints" / f"{trial:05d}").iterdir()
+        assert {load_state(state.as_uri()) for state in states} == left

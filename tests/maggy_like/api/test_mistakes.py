@@ -1,0 +1,217 @@
+"""Wrong use is told before anything starts, naming the value and the mend."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maggy_like import Experiment, Float, Integer, Searchspace, lagom
+from maggy_like.api.settings import reach_hint
+from maggy_like.errors import EngineError, JournalError, MaggyError, UserError
+from optimizers.core.base import Optimizer, Problem
+from optimizers.samplers.sobol import Sobol
+from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.stopping import MedianRule
+from optimizers.space.search_space import SearchSpace
+
+SPACE = {"lr": Float(1e-4, 1e-1, log=True), "units": Integer(16, 256)}
+
+
+def train(lr: float, units: int, reporter: Any) -> None:
+    reporter.report(lr * units)
+
+
+def unfilled(lr: float, units: int, rate: float) -> None: ...
+
+
+def only_lr(lr: float) -> None: ...
+
+
+def needs_momentum(lr: float, momentum: float) -> None: ...
+
+
+LOCK = threading.Lock()
+
+
+def uses_a_lock(lr: float) -> float:
+    with LOCK:
+        return lr
+
+
+def positional(lr: float, /) -> None: ...
+
+
+def taken() -> Experiment:
+    experiment = Experiment()
+    experiment.attach(lambda: None)
+    return experiment
+
+
+def closure() -> Any:
+    handle = threading.Event()
+
+    def train_with_handle(lr: float) -> float:
+        handle.set()
+        return lr
+
+    return train_with_handle
+
+
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "a parameter that nothing fills": (
+        {"train_fn": unfilled}, r"nothing fills the parameter 'rate' of unfilled.*default.*which has lr, units"),
+    "a name that train_fn lacks": (
+        {"train_fn": only_lr}, r"only_lr has no parameter 'units', which the search space sets"),
+    "a near name": (
+        {"space": {"lr": Float(0, 1), "unit": Integer(1, 2)}}, r"'units' of train \(did you mean 'unit'\?\)"),
+    "a conditional parameter without a default": (
+        {"train_fn": needs_momentum,
+         "space": {"lr": [0.1, 0.2], "momentum": Float(0, 1, when={"lr": 0.1})}}, "momentum=None"),
+    "a reserved name": ({"space": {**SPACE, "budget": [1]}}, "'budget' from the runtime"),
+    "a positional-only parameter": ({"train_fn": positional, "space": {"lr": [1]}}, "positional-only"),
+    "no function": ({"train_fn": 3}, "train_fn must be a function, got 3"),
+    "a global that cannot be sent": (
+        {"train_fn": uses_a_lock, "space": {"lr": [1]}, "by_value": True},
+        r"uses the global 'LOCK' of type lock, which cannot be sent.*create it inside"),
+    "a closure that cannot be sent": (
+        {"train_fn": closure(), "space": {"lr": [1]}}, "the variable 'handle' of type Event"),
+    "an empty space": ({"space": {}}, "empty|at least one"),
+    "n_trials=0": ({"n_trials": 0}, "n_trials must be a whole number of at least 1, got 0"),
+    "workers=0": ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
+    "max_budget=1.5": ({"max_budget": 1.5}, "max_budget must be a whole number of at least 1, got 1.5"),
+    "timeout=-1": ({"timeout": -1}, "timeout must be a positive number of seconds, got -1"),
+    "report_timeout=0.5": (
+        {"report_timeout": 0.5}, "report_timeout must be a number of seconds of at least 1, got 0.5; leave it out"),
+    "an unknown direction": ({"direction": "maximise"}, r"'minimize', got 'maximise' \(did you"),
+    "as many directions as objectives": (
+        {"metric": ["loss", "seconds"], "direction": ["min"]}, r"has 2 names and .*\['min'\] has 1; give a direction"),
+    "one direction for several objectives": (
+        {"metric": ["loss", "seconds"], "direction": "max"}, r"direction='max' does not fit metric=.* one direction"),
+    "several directions for one objective": ({"metric": "loss", "direction": ["min"]}, "does not fit metric='loss'"),
+    "the same objective twice": (
+        {"metric": ["loss", "loss"], "direction": ["min", "max"]}, "names 'loss' twice; name each objective once"),
+    "a metric that is no name": ({"metric": ["loss", 3], "direction": ["min", "max"]}, "metric must be a name or a"),
+    "no metric in the list": ({"metric": [], "direction": []}, r"metric must be a name or a list of names, got \[\]"),
+    "an unknown direction among several": (
+        {"metric": ["loss", "cost"], "direction": ["min", "mix"]}, r"got 'mix' \(did you mean"),
+    "several objectives for asha": (
+        {"metric": ["loss", "cost"], "direction": ["min", "min"]},
+        "ASHA serves one objective, and there are 2; use optimizer='bayesian'"),
+    "an unknown optimizer": ({"optimizer": "ahsa"}, "ahsa.*asha"),
+    "an option of another optimizer": ({"optimizer": "random", "eta": 3}, "eta"),
+    "an option that makes no sense": ({"optimizer": "asha", "eta": 1}, "eta must be an integer of at least 2, got 1"),
+    "min_budget above max_budget": ({"min_budget": 30, "max_budget": 27}, "min_budget=30 lies above max_budget=27"),
+    "an unknown engine": ({"engine": "sprak"}, r"got 'sprak' \(did you mean 'spark'\?\)"),
+    "an unknown isolation": ({"isolation": "proces"}, r"got 'proces' \(did you mean 'process'\?\)"),
+    "more inline workers than one": ({"engine": "inline", "workers": 2}, "workers=2 but engine='inline' has 1 slot;"),
+    "a name that is no folder": ({"name": "../up"}, r"name='../up' cannot name a folder"),
+    "resume without a name": ({"resume": True}, "needs the name of the run"),
+    "resume of what is not there": ({"resume": True, "name": "nothing"}, "no run named 'nothing'"),
+    "a display that is none": ({"progress": "termnal"}, r"no display is called 'termnal'; did you mean 'terminal'"),
+    "a directory that cannot be": ({"directory": "/proc/none"}, r"directory='/proc/none' cannot be written"),
+    "a point outside the space": ({"points_to_evaluate": [{"lr": 1.0, "units": 20}]}, "lr"),
+    "workers_per_trial=0": ({"workers_per_trial": 0}, "workers_per_trial must be a whole number of at least 1, got 0"),
+    "trials wider than the gang": (
+        {"workers": 2, "workers_per_trial": 3}, "workers_per_trial=3 is more than workers=2; pass workers=3 or more"),
+    "trials wider than the engine": (
+        {"engine": "inline", "workers_per_trial": 2}, "workers_per_trial=2, but engine='inline' has 1 worker"),
+    "min_workers=0": ({"min_workers": 0}, "min_workers must be a whole number of at least 1, got 0"),
+    "min_workers above workers": (
+        {"workers": 2, "min_workers": 3}, "min_workers=3 is more than workers=2; pass 2 or fewer"),
+    "min_workers below workers_per_trial": (
+        {"workers": 4, "workers_per_trial": 3, "min_workers": 2},
+        "min_workers=2 is less than workers_per_trial=3, so no trial could run; pass 3 or more"),
+    "a training of the best of two objectives": (
+        {"metric": ["loss", "cost"], "direction": ["min", "min"], "optimizer": "random", "train_best": True},
+        "train_best=True needs a best configuration, and a search of 2 objectives has a Pareto set"),
+    "train_best=0": ({"train_best": 0}, "train_best must be a whole number of at least 1, got 0"),
+    "train_best='yes'": ({"train_best": "yes"}, "train_best must be a whole number of at least 1, got 'yes'"),
+    "keep_checkpoints=0": ({"keep_checkpoints": 0}, "keep_checkpoints must be a whole number of at least 1, got 0"),
+    "no handle": ({"experiment": "x"}, r"experiment must be an Experiment, got 'x'; pass experiment=Experiment\(\)"),
+    "a handle used twice": ({"experiment": taken()}, "handle of another search already; make a new"),
+    "a callback that is none": ({"callbacks": [3]}, "callbacks must be functions of one event, got 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_mistake_is_told_and_nothing_starts(case: str, tmp_path: Path) -> None:
+    arguments, message = CASES[case]
+    options = {"engine": "local", "directory": tmp_path, "progress": False, **arguments}
+    options.pop("by_value", None)
+    train_fn, space = options.pop("train_fn", train), options.pop("space", SPACE)
+    if arguments.get("by_value"):
+        train_fn = by_value(train_fn)
+    with pytest.raises(MaggyError, match=message) as caught:
+        lagom(train_fn, space, **options)
+    assert isinstance(caught.value, UserError | EngineError | JournalError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def by_value(function: Any) -> Any:
+    """The function as one of a notebook, which travels by value."""
+    import types
+
+    copy = types.FunctionType(function.__code__, function.__globals__, function.__name__)
+    copy.__module__ = "__main__"
+    return copy
+
+
+def test_a_run_is_not_overwritten_and_not_resumed_as_another(tmp_path: Path) -> None:
+    options = {
+        "engine": "inline",
+        "directory": tmp_path,
+        "progress": False,
+        "optimizer": "random",
+        "name": "run",
+    }
+    lagom(train, SPACE, n_trials=1, **options)
+    with pytest.raises(UserError, match=r"a run named 'run'.*resume=True.*another name"):
+        lagom(train, SPACE, n_trials=1, **options)
+    with pytest.raises(UserError, match="started with seed=0, not 1"):
+        lagom(train, SPACE, n_trials=1, resume=True, seed=1, **options)
+
+
+@pytest.mark.parametrize("other", [MedianRule(ASHA(eta=3)), ASHA(eta=9), MedianRule(ASHA(eta=9, sampler=Sobol()))])
+def test_a_run_is_not_resumed_by_an_optimizer_with_other_options(tmp_path: Path, other: Optimizer) -> None:
+    options = {"engine": "inline", "directory": tmp_path, "progress": False, "name": "run", "n_trials": 1}
+    lagom(train, SPACE, optimizer=MedianRule(ASHA(eta=9)), **options)
+    with pytest.raises(UserError, match=r"started with optimizer=MedianRule\(optimizer=ASHA\(eta=9, "):
+        lagom(train, SPACE, optimizer=other, resume=True, **options)
+    lagom(train, SPACE, optimizer=MedianRule(ASHA(eta=9)), resume=True, **options)
+
+
+def test_the_first_maggy_s_spelling_is_read(tmp_path: Path) -> None:
+    space = Searchspace(lr=("DOUBLE", [0.1, 0.2]), units=("INTEGER", [1, 4]))
+    result = lagom(train, space, n_trials=2, optimizer="random", engine="inline", directory=tmp_path, progress=False)
+    assert result.best_config is not None
+    assert 0.1 <= result.best_config["lr"] <= 0.2
+
+
+def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lagom(train, SPACE, n_trials=3, optimizer="asha", min_budget=1, engine="local", workers=1, directory=tmp_path)
+    shown = capsys.readouterr().out
+    assert "n_trials=3 is few for ModelASHA(eta=3, min_budget=1, " in shown
+    assert "hardly any trial but the best so far will be trained for all" in shown
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "needed"),
+    [
+        (ASHA(mode="stopping"), 27),
+        (MedianRule(ASHA()), 27),
+        (ASHA(brackets=2), 17),
+        (ASHA(brackets=None), 6),
+        (Sobol(), 0),
+        (MedianRule(), 0),
+    ],
+)
+def test_the_hint_comes_whenever_less_than_one_full_training_is_meant(optimizer: Optimizer, needed: int) -> None:
+    """Also behind rules, and in brackets."""
+    space = SearchSpace(SPACE)
+    for n_trials in (1, max(1, needed - 1), max(1, needed), 100):
+        hint = reach_hint(optimizer, Problem(space, max_budget=27, n_trials=n_trials))
+        assert (f"give n_trials={needed} or more" in hint) is (n_trials < needed)
+    assert not reach_hint(optimizer, Problem(space, max_budget=27))

@@ -1,0 +1,183 @@
+"""A run whose driver is a task, with threads for tasks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from thread_host import ThreadHost, ThreadRun
+
+from maggy_like import Experiment, Float, lagom, load_run
+from maggy_like.cluster_driver.client import _Client
+from maggy_like.cluster_driver.notes import Notes, StopNote
+from maggy_like.errors import ConfigError, EngineError, TrialsFailedError, UserError
+from optimizers.core.events import AttemptEnded, Event, TrialCreated
+
+
+def train(x: float, reporter: Any) -> None:
+    for step in range(1, reporter.budget + 1):
+        reporter.report(quality=step - (x - 0.3) ** 2, step=step)
+
+
+def fail(x: float) -> float:
+    raise ValueError("no such file: data.csv")
+
+
+def last(x: float, reporter: Any) -> None:
+    step = 0
+    while True:
+        step += 1
+        reporter.report(quality=x, step=step)
+
+
+SPACE = {"x": Float(0, 1)}
+
+
+def search(function: Any, directory: Path, **options: Any) -> Any:
+    given = {"n_trials": 6, "max_budget": 9, "name": "run", "progress": False, "engine": ThreadHost(), **options}
+    return lagom(function, SPACE, driver="cluster", directory=directory, **given)
+
+
+def test_a_search_from_its_first_event_to_its_result(tmp_path: Path) -> None:
+    events: list[Event] = []
+    result = search(train, tmp_path, callbacks=[events.append])
+    assert (result.ending, len(result.trials)) == ("completed", 6)
+    again = load_run(tmp_path / "run")
+    assert again.ending == "completed"
+    assert again.best_value == result.best_value
+    ends = [event for event in events if isinstance(event, AttemptEnded)]
+    assert len(ends) == sum(trial.attempt for trial in result.trials)
+    note = Notes(str(tmp_path / "run")).driver()
+    assert note is not None
+    assert note.is_over
+
+
+def test_what_ends_it_is_raised_here(tmp_path: Path) -> None:
+    with pytest.raises(TrialsFailedError, match=r"no such file: data\.csv") as caught:
+        search(fail, tmp_path)
+    assert caught.value.result is not None
+    assert caught.value.result.ending == "error"
+
+
+def test_a_handle_stops_it(tmp_path: Path) -> None:
+    handle, seen = Experiment(), threading.Event()
+
+    def stop(event: Event) -> None:
+        seen.set()
+        handle.stop()
+
+    result = search(last, tmp_path, callbacks=[stop], experiment=handle, max_budget=10**9, optimizer="random")
+    assert seen.is_set()
+    assert result.ending == "stopped"
+    assert load_run(tmp_path / "run").ending == "stopped"
+
+
+def test_an_engine_without_slots_elsewhere_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"driver='cluster' needs a Spark session, and engine='local' has none"):
+        search(train, tmp_path, engine="local")
+    with pytest.raises(ConfigError, match=r"driver must be one of 'client', 'cluster', got 'clusters'"):
+        lagom(train, SPACE, driver="clusters", directory=tmp_path, engine=ThreadHost())  # type: ignore[arg-type]
+    with pytest.raises(
+        EngineError, match="workers=3 and the driver need 4 slots, and engine='threads' has 3; pass worke"
+    ):
+        search(train, tmp_path, workers=3)
+    with pytest.raises(EngineError, match="a driver and one worker need 2 slots, and engine='threads' has 1; give it"):
+        search(train, tmp_path, engine=ThreadHost(1))
+    assert os.listdir(tmp_path) == []
+
+
+def test_others_watch_and_stop_it(tmp_path: Path) -> None:
+    began, results = threading.Event(), list[Any]()
+    options = {"callbacks": [lambda event: began.set()], "max_budget": 10**9, "optimizer": "random"}
+    thread = threading.Thread(target=lambda: results.append(search(last, tmp_path, **options)))
+    thread.start()
+    assert began.wait(60)
+    run = load_run(tmp_path / "run")
+    assert run.ending == "running"
+    run.stop()
+    seen: list[Event] = []
+    watched = run.watch(progress=False, callbacks=[seen.append])
+    thread.join(60)
+    assert watched.ending == results[0].ending == "stopped"
+    assert [trial.id for trial in watched.trials] == [trial.id for trial in results[0].trials]
+    assert isinstance(seen[0], TrialCreated)
+    with pytest.raises(UserError, match="does not go on any more"):
+        watched.stop()
+    assert watched.watch(progress=False).ending == "stopped"
+
+
+def test_either_kind_of_driver_goes_on_with_what_the_other_began(tmp_path: Path) -> None:
+    options = {"optimizer": "random", "name": "run", "max_budget": 9, "progress": False}
+    search(train, tmp_path, n_trials=2, optimizer="random")
+    here = lagom(train, SPACE, n_trials=3, directory=tmp_path, engine="local", workers=1, resume=True, **options)
+    assert Notes(str(tmp_path / "run")).driver() is None  # nobody is to follow or stop the driver that was
+    created: list[Event] = []
+    last = search(train, tmp_path, n_trials=4, optimizer="random", resume=True, callbacks=[created.append])
+    assert [trial.config for trial in last.trials][:3] == [trial.config for trial in here.trials]
+    assert [event.trial for event in created if isinstance(event, TrialCreated)] == [3]
+
+
+def test_a_driver_that_fails_is_started_again(tmp_path: Path) -> None:
+    def begin(attempt: int) -> None:
+        if not attempt:
+            raise OSError("no space left on device")
+
+    result = search(train, tmp_path, engine=ThreadHost(begin=begin), workers_per_trial=2, n_trials=2)
+    assert (result.ending, len(result.trials)) == ("completed", 2)
+    note = Notes(str(tmp_path / "run")).driver()
+    assert note is not None
+    assert note.attempt == 1
+
+
+def test_a_store_that_does_not_serve_just_now_is_no_reason_to_cancel_a_driver_that_was_asked_to_stop() -> None:
+    def refuse() -> None:
+        raise OSError("slow down")
+
+    cancelled: list[bool] = []
+    client = _Client.__new__(_Client)
+    client._wanted, client._asked, client._hurried, client._run_id = "interrupted", True, False, "now"
+    client.run = SimpleNamespace(cancel=lambda: cancelled.append(True), wait=lambda _: True)  # type: ignore[assignment]
+    client._notes = SimpleNamespace(driver=refuse)  # type: ignore[assignment]
+    client._heed()
+    assert not cancelled
+    client._notes = SimpleNamespace(driver=lambda: None)  # type: ignore[assignment]
+    client._heed()
+    assert cancelled
+
+
+def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maggy_like.cluster_driver.client.CANCEL_PATIENCE", 0.1)
+    monkeypatch.setattr(ThreadRun, "cancel", lambda run: None)  # as where the server of a Connect session is gone
+    monkeypatch.setattr(ThreadRun, "wait", lambda run, timeout: False)
+    unheard: list[StopNote] = []
+    monkeypatch.setattr(Notes, "ask_to_stop", lambda notes, note: unheard.append(note))
+    clients: list[_Client] = []
+
+    def hurry(event: Event) -> None:
+        for count in (1, 2):
+            clients[0].interrupted(count)
+
+    begin = _Client.until_done
+    monkeypatch.setattr(_Client, "until_done", lambda client: clients.append(client) or begin(client))  # type: ignore[func-returns-value]
+    host = ThreadHost()
+    result = search(last, tmp_path, engine=host, callbacks=[hurry], max_budget=10**9, optimizer="random")
+    assert result.ending == "interrupted"
+    monkeypatch.undo()
+    Notes(str(tmp_path / "run")).ask_to_stop(unheard[0])
+    assert host.run is not None
+    assert host.run.wait(60)
+
+
+def test_tasks_that_do_not_see_the_folder_say_so(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+
+    def begin(attempt: int) -> None:
+        if (tmp_path / "here").exists():
+            (tmp_path / "here").rename(tmp_path / "elsewhere")  # as from another machine
+
+    with pytest.raises(EngineError, match=r"does not see the run's folder .*; pass directory=URL of a place that"):
+        search(train, tmp_path / "here", engine=ThreadHost(begin=begin))

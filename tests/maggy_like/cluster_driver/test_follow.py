@@ -1,0 +1,165 @@
+"""Following a journal, and the small objects beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maggy_like.cluster_driver.faults import described, restored
+from maggy_like.cluster_driver.follow import Follower
+from maggy_like.cluster_driver.keys import ROUNDS, Keys
+from maggy_like.cluster_driver.lines import MOST, LinesReader, PostedLines
+from maggy_like.cluster_driver.member import find_driver
+from maggy_like.cluster_driver.notes import DriverNote, Notes, StopNote
+from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.errors import EngineError, StoreError, TrialsFailedError
+from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, place_of
+from maggy_like.storage.journal.object_store import RemotePlace
+from optimizers.core.events import TrialCreated
+from optimizers.space.domains import Float
+from optimizers.space.search_space import SearchSpace
+
+HEADER = RunHeader(FORMAT_VERSION, "run", 1.0, SearchSpace({"x": Float(0, 1)}).to_json(), "random", [None], [], 0, 9)
+SHOWN = Snapshot("run", "here", "random", "max", "searching", 0.0)
+
+
+@pytest.fixture(params=["local", "remote"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "run") if request.param == "local" else f"memory://{tmp_path.name}/run"
+
+
+def created(*numbers: int) -> list[Any]:
+    return [TrialCreated(number, {"x": 0.5}) for number in numbers]
+
+
+def test_each_event_is_given_once_across_segments(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 100)  # each append has a segment of its own
+    journal = Journal(place_of(url))
+    journal.begin(HEADER)
+    follower = Follower(place_of(url))
+    assert follower.look() == []
+    journal.append(created(0, 1))
+    assert follower.look() == created(0, 1)
+    assert follower.look() == []
+    journal.append(created(2))
+    journal.append(created(3))
+    journal.note(RunStatus("completed", 9.0))
+    assert follower.look() == created(2, 3)
+    assert follower.ended is not None
+    assert [trial.id for trial in follower.machine.study.trials] == [0, 1, 2, 3]
+    journal.close()
+
+
+def test_a_mended_journal_is_read_anew_and_nothing_given_twice(url: str) -> None:
+    journal = Journal(place_of(url))
+    journal.begin(HEADER)
+    journal.append(created(0, 1))
+    follower = Follower(place_of(url))
+    assert follower.look() == created(0, 1)
+    journal.replace(HEADER, created(0, 1))
+    journal.append(created(2))
+    assert follower.look() == created(2)
+    journal.close()
+
+
+def test_a_torn_line_waits_for_its_rest(tmp_path: Path) -> None:
+    journal = Journal(place_of(str(tmp_path)))
+    journal.begin(HEADER)
+    follower = Follower(place_of(str(tmp_path)))
+    whole = (tmp_path / "journal.jsonl").read_bytes()
+    journal.append(created(0))
+    added = (tmp_path / "journal.jsonl").read_bytes()
+    journal.close()
+    (tmp_path / "journal.jsonl").write_bytes(added[: len(whole) + 9])
+    assert follower.look() == []
+    (tmp_path / "journal.jsonl").write_bytes(added)
+    assert follower.look() == created(0)
+
+
+def test_a_driver_of_the_same_call_takes_a_lease_over_and_another_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("maggy_like.storage.journal.lease.time.sleep", slept.append)
+    first, second, other = (place_of("memory://succession/run") for _ in range(3))
+    assert isinstance(first, RemotePlace)
+    first.hold("call")
+    with pytest.raises(Exception, match="is in use by process"):
+        other.hold("another call")
+    second.hold("call")
+    assert slept[-1] > 10  # one that is cut off has looked at the lease by then
+    monkeypatch.setattr("maggy_like.storage.journal.lease.RENEWAL", 0.0)
+    with pytest.raises(Exception, match="was taken over"):
+        first.renew()
+    second.renew()
+
+
+def test_notes_are_of_one_call(url: str) -> None:
+    notes = Notes(url)
+    assert notes.driver() is None
+    assert notes.stop_wanted("call") is None
+    journal = Journal(place_of(url))  # makes the folder, as the client does
+    journal.begin(HEADER)
+    journal.close()
+    notes.publish(DriverNote("call", 0, "tcp://127.0.0.1:1", "host", 5.0))
+    notes.ask_to_stop(StopNote("call", "interrupted"))
+    assert notes.stop_wanted("call") == "interrupted"
+    assert notes.stop_wanted("another") is None
+    assert notes.has_folder()
+    assert not Notes(f"{url}-elsewhere").has_folder()
+    notes.clear("call")
+    assert notes.stop_wanted("call") == "interrupted"
+    notes.clear("another")
+    assert notes.driver() is None
+
+
+def test_workers_look_for_a_driver_that_lives(tmp_path: Path) -> None:
+    notes = Notes(str(tmp_path))
+    assert find_driver(notes, "call", "", 0.01) is None
+    notes.publish(DriverNote("another", 0, "tcp://127.0.0.1:1", "host", 5.0))
+    assert find_driver(notes, "call", "", 0.01) is None
+    lost = "tcp://127.0.0.1:1"  # nobody listens there
+    notes.publish(DriverNote("call", 0, lost, "host", 5.0))
+    assert find_driver(notes, "call", lost, 0.01) is None
+    notes.publish(DriverNote("call", 1, "tcp://127.0.0.1:2", "host", 5.0))
+    found = find_driver(notes, "call", lost, 10)
+    assert found is not None
+    assert found.attempt == 1
+
+
+def test_each_attempt_at_a_task_has_keys_of_its_own() -> None:
+    keys = Keys.make(1)
+    first, second = dict(keys.of_attempt(0)), dict(keys.of_attempt(1))
+    assert list(first) == list(range(ROUNDS))
+    assert not set(first) & set(second)
+    assert len(set(keys.public)) == len(keys.pairs)
+    with pytest.raises(EngineError, match=r"Spark ran this worker's task 14 times.* resume=True"):
+        keys.of_attempt(13)
+
+
+def test_lines_come_once_and_those_that_were_missed_are_counted(tmp_path: Path) -> None:
+    notes = Notes(str(tmp_path))
+    reader, posted = LinesReader(notes), PostedLines(notes, "call", 0)
+    assert reader.take() == []
+    posted.finish(SHOWN, [LogLine(None, "worker 0 was lost"), LogLine(3, "loss 0.1", 1), LogLine(3, "50 %", live=True)])
+    assert reader.take() == [LogLine(None, "worker 0 was lost"), LogLine(3, "loss 0.1", 1)]
+    assert reader.take() == []
+    posted.finish(SHOWN, [LogLine(0, str(number)) for number in range(MOST + 5)])
+    told, *lines = reader.take()
+    assert told.text.startswith("5 lines came too fast")
+    assert len(lines) == MOST
+
+
+def test_errors_keep_their_class_and_notes() -> None:
+    error = TrialsFailedError("3 trials failed alike")
+    error.add_note("see there")
+    back = restored(described(error))
+    assert (type(back), str(back), back.__notes__) == (TrialsFailedError, "3 trials failed alike", ["see there"])
+    assert isinstance(restored(described(StoreError("full"))), StoreError)
+    foreign = restored(described(ZeroDivisionError("division by zero")))
+    assert (type(foreign), str(foreign)) == (EngineError, "ZeroDivisionError: division by zero")
+
+
+def test_what_stands_in_a_note_is_an_ending_of_ours_or_nothing(tmp_path: Path) -> None:
+    (tmp_path / "stop.json").write_text('{"run": "now", "reason": "completed"}')
+    assert Notes(str(tmp_path)).stop_wanted("now") is None

@@ -1,0 +1,333 @@
+"""What a training function may do with a prepared model, as with its own."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import DataLoader, TensorDataset
+
+from maggy_like.distributed.ddp import DataParallel
+from maggy_like.distributed.loader import PrepareError
+from maggy_like.distributed.parallel import prepare, world_size
+
+X = torch.linspace(-1, 1, 21 * 4).reshape(21, 4).sin()
+DATA = TensorDataset(X, X.sum(1, keepdim=True).cos())  # batches of 5 are split unevenly; the last has 1 sample
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 3)
+        self.head = nn.Linear(3, 1)
+        self.temperature = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x).tanh()) / self.temperature
+
+
+def _numbers(tensors: Any) -> list[float]:
+    return [number for tensor in tensors for number in tensor.detach().flatten().tolist()]
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    mse_loss(model(x), y).backward()
+    optimizer.step()
+
+
+def _run(model: nn.Module, loader: Any) -> None:
+    for x, *_ in loader:
+        model(x)
+
+
+def freeze_and_unfreeze() -> list[float]:
+    """Two epochs; what is trainable changes in the first, and a step in between leaves the model out."""
+    torch.manual_seed(3)
+    model = Network()
+    model.body.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer, loader = prepare(model, optimizer, DataLoader(DATA, 5))
+    for _ in range(2):
+        for number, (x, y) in enumerate(loader):
+            if number == 1:
+                model.requires_grad_(False)
+                model(x.clone().requires_grad_()).sum().backward()
+                model.body.requires_grad_(True)
+            if number == 3:
+                model.requires_grad_(True)
+            _step(model, optimizer, x, y)
+    twin = copy.deepcopy(model)
+    _step(twin, torch.optim.SGD(twin.parameters(), lr=0.1), X[:3], DATA.tensors[1][:3])
+    return _numbers([*model.parameters(), *twin.parameters()])
+
+
+def evaluate_in_the_body() -> list[float]:
+    """One epoch; between a batch and its forward, a loop over another loader runs to its end, or is left."""
+    torch.manual_seed(3)
+    model = Network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader, other = prepare(model, optimizer, DataLoader(DATA, 5), DataLoader(DATA, 3))
+    for number, (x, y) in enumerate(loader):
+        for seen, *_ in other:
+            with torch.no_grad():
+                model(seen)
+            if number % 2:
+                break
+        _step(model, optimizer, x, y)
+    return _numbers(model.parameters())
+
+
+class Normaliser(nn.Module):
+    """Multiplies by a buffer that it has just moved: the backward needs this rank's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(1))
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.scale.copy_(0.5 * self.scale + x.detach().abs().mean())
+        return self.layer(x) * self.scale
+
+
+def own_buffers(rank: int) -> tuple[list[float], list[float]]:
+    """Gradients of a step in which each rank has another buffer, and the buffers after it."""
+    torch.manual_seed(1)
+    model = prepare(Normaliser())
+    model((1.0 + rank) * X[:4]).sum().backward()
+    return _numbers(parameter.grad for parameter in model.parameters()), _numbers(model.buffers())
+
+
+def freeze_between_forwards() -> list[float]:
+    """One backward of two forwards, between which a layer is frozen; it may not be unfrozen there."""
+    torch.manual_seed(4)
+    model = Network()
+    model, loader = prepare(model, DataLoader(DATA, 5))
+    for x, y in loader:
+        model.zero_grad()
+        first = mse_loss(model(x), y)
+        model.body.requires_grad_(False)
+        second = mse_loss(model(2 * x), y)
+        model.body.requires_grad_(True)
+        (first + second).backward()
+        for parameter in model.parameters():
+            parameter.data -= 0.1 * parameter.grad
+    model.body.requires_grad_(False)
+    first = model(X).sum()
+    if world_size() > 1:
+        model.body.requires_grad_(True)
+        with pytest.raises(
+            RuntimeError, match=r"unfrozen between a forward and its backward\(\).* before that forward"
+        ):
+            model(X)
+    first.backward()
+    return _numbers(model.parameters())
+
+
+def twice() -> None:
+    """A model is prepared once, however often it is given; a part of it is not prepared besides."""
+    plain = Network()
+    model = prepare(plain)
+    assert prepare(plain) is model
+    assert prepare(model) is model
+    with pytest.raises(PrepareError, match="parts of this Linear are in a model that is prepared already"):
+        prepare(plain.body)
+    plain.body.requires_grad_(False)
+    prepare(nn.Sequential(plain.body, nn.Linear(3, 1)))  # a frozen part may be shared
+
+
+def strangers(rank: int) -> dict[str, str]:
+    """What is told where an optimizer trains what no prepared model has."""
+    told = {}
+
+    def refused(what: str, optimizer: torch.optim.Optimizer) -> None:
+        before = _numbers(optimizer.param_groups[0]["params"])
+        with pytest.raises(PrepareError) as caught:
+            optimizer.step()
+        assert _numbers(optimizer.param_groups[0]["params"]) == before
+        told[what] = str(caught.value)
+
+    model = Network()
+    optimizer = prepare(torch.optim.Adam(model.parameters()))
+    mse_loss(model(X + rank), X[:, :1]).backward()
+    refused("forgotten", optimizer)
+
+    model = Network()
+    optimizer = prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    model = prepare(model)  # in a call of its own, after the optimizer
+    _step(model, optimizer, X, X[:, :1])
+    optimizer.add_param_group({"params": list(nn.Linear(1, 2).parameters())})
+    refused("added", optimizer)
+
+    model, optimizer = prepare(model, torch.optim.SGD([*model.parameters()], lr=0.1))
+    frozen = prepare(Network().requires_grad_(False))
+    optimizer.add_param_group({"params": list(frozen.parameters())})
+    _step(model, optimizer, X, X[:, :1])
+    frozen.head.requires_grad_(True)
+    model.body.requires_grad_(False)
+    refused("unfrozen", optimizer)  # of as many parameters as before
+    return told
+
+
+def attributes() -> list[Any]:
+    model = prepare(Network())
+    plain = model(X[:1]).item()
+    model.temperature = 2.0
+    model.note = model.gone = "new"
+    del model.gone
+    assert not hasattr(model, "gone")
+    assert not hasattr(model.module, "gone")
+    model.head = model.head
+    with pytest.raises(RuntimeError, match=r"head of a prepared Network cannot be replaced.* before prepare\(\)"):
+        model.head = nn.Linear(3, 2)
+    with pytest.raises(RuntimeError, match="head of"):
+        model.head = None
+    with pytest.raises(RuntimeError, match="extra of"):
+        model.extra = nn.Parameter(torch.ones(1))
+    twin = copy.deepcopy(model)
+    twin.temperature = 4.0
+    assert model(X[:1]).item() == pytest.approx(plain / 2)
+    assert twin(X[:1]).item() == pytest.approx(plain / 4)
+    return [model.module.temperature, model.temperature, model.module.note, twin.module.temperature, type(twin)]
+
+
+def copies(rank: int) -> tuple[bytes, list[float]]:
+    """The pickled model; rank 0 makes a copy alone."""
+    model = prepare(Network())
+    if rank == 0:
+        assert _numbers(copy.deepcopy(model).parameters()) == _numbers(model.parameters())
+    return pickle.dumps({"model": model}), _numbers(model.parameters())
+
+
+def normalise(rank: int) -> dict[str, Any]:
+    """Rank 0 evaluates a model with batch normalisation while rank 1 trains on."""
+    seen: dict[str, Any] = {}
+    torch.manual_seed(rank)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    model, optimizer, loader = prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(DATA, 5))
+    for number in range(3):
+        x = torch.randn(6, 4)
+        (model(x).mean() + model(x + 1).pow(2).mean()).backward()  # two forwards, as of a discriminator
+        optimizer.step()
+        if rank == 0 or number == 2:
+            model.eval()
+            with torch.no_grad():
+                seen["output"] = _numbers(model(X))
+            model.train()
+    seen["buffers"] = _numbers(model.buffers())
+    seen["moved"] = bool(model.module[1].running_mean.any())
+    with pytest.raises(ValueError, match="more than 1 value") as caught:
+        _run(model, loader)
+    seen["notes"] = getattr(caught.value, "__notes__", [])
+    small = prepare(DataLoader(TensorDataset(X[:2]), 2))
+    with pytest.raises(ValueError, match="more than 1 value") as caught:
+        _run(model, small)
+    seen["notes of 2"] = caught.value.__notes__
+    return seen
+
+
+def two_ranks() -> dict[str, Any]:
+    prepare()
+    rank = torch.distributed.get_rank()
+    return {
+        "weights": freeze_and_unfreeze(),
+        "evaluated": evaluate_in_the_body(),
+        "strangers": strangers(rank),
+        "own buffers": own_buffers(rank),
+        "frozen between": freeze_between_forwards(),
+        "twice": twice(),
+        "attributes": attributes(),
+        "copies": copies(rank),
+        "normalise": normalise(rank),
+    }
+
+
+@pytest.fixture(scope="module")
+def pair(run_ranks: Any) -> Any:
+    return run_ranks(two_ranks, 2)
+
+
+@pytest.mark.e2e
+def test_what_is_frozen_and_unfrozen_later_is_trained_as_on_one_rank(pair: Any) -> None:
+    assert world_size() == 1
+    with torch.random.fork_rng(devices=[]):
+        alone = freeze_and_unfreeze()
+    assert pair[0]["weights"] == pair[1]["weights"]
+    assert pair[0]["weights"] == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.e2e
+def test_a_loop_over_another_loader_before_the_forward_changes_nothing(pair: Any) -> None:
+    with torch.random.fork_rng(devices=[]):
+        alone = evaluate_in_the_body()
+    assert pair[0]["evaluated"] == pair[1]["evaluated"]
+    assert pair[0]["evaluated"] == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.e2e
+def test_a_layer_frozen_between_two_forwards_is_trained_as_on_one_rank(pair: Any) -> None:
+    with torch.random.fork_rng(devices=[]):
+        alone = freeze_between_forwards()
+    assert pair[0]["frozen between"] == pair[1]["frozen between"]
+    assert pair[0]["frozen between"] == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.e2e
+def test_a_backward_has_the_buffers_of_its_forward(pair: Any) -> None:
+    with torch.random.fork_rng(devices=[]):
+        each = [own_buffers(rank) for rank in range(2)]
+    expected = [(a + b) / 2 for a, b in zip(each[0][0], each[1][0], strict=True)]
+    for seen in pair:
+        gradients, buffers = seen["own buffers"]
+        assert gradients == pytest.approx(expected, rel=1e-5)
+        assert buffers == each[0][1]  # rank 0's
+
+
+@pytest.mark.e2e
+def test_an_optimizer_of_no_prepared_model_is_refused_in_its_step(pair: Any) -> None:
+    for seen in pair:
+        told = seen["strangers"]
+        assert told["forgotten"].startswith(
+            "Adam trains 4 parameters that are of no prepared model (shapes: (3, 4), (3,), (1, 3), ...)"
+        )
+        assert told["added"].startswith("SGD trains 2 parameters")
+        assert told["unfrozen"].startswith("SGD trains 2 parameters")
+
+
+@pytest.mark.e2e
+def test_attributes_are_set_on_the_module(pair: Any) -> None:
+    for seen in pair:
+        assert seen["attributes"] == [2.0, 2.0, "new", 4.0, DataParallel]
+
+
+@pytest.mark.e2e
+def test_what_is_pickled_is_the_plain_model(pair: Any) -> None:
+    for seen in pair:
+        data, weights = seen["copies"]
+        model = pickle.loads(data)["model"]
+        assert type(model) is Network
+        assert _numbers(model.parameters()) == weights
+        assert b"gang.ddp" not in data
+
+
+@pytest.mark.e2e
+def test_a_rank_evaluates_alone_and_all_have_the_same_statistics(pair: Any) -> None:
+    first, second = (seen["normalise"] for seen in pair)
+    assert first["moved"]
+    assert first["buffers"] == second["buffers"]
+    assert first["output"] == second["output"]
+
+
+@pytest.mark.e2e
+def test_a_share_too_small_for_batch_normalisation_is_told(pair: Any) -> None:
+    for seen in pair:
+        assert seen["normalise"]["notes"] == []  # a batch of one sample fails on one rank too
+        (note,) = seen["normalise"]["notes of 2"]
+        assert note.startswith("This rank's part of a batch of 2 over 2 ranks is one sample: leave")

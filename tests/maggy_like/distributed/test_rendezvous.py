@@ -1,0 +1,79 @@
+"""How the ranks of an attempt meet, and part."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import TCPStore
+
+from maggy_like.distributed import rendezvous
+from maggy_like.distributed.rendezvous import Membership, interface_of, local_address, open_store
+from maggy_like.protocol.messages import Place
+from maggy_like.protocol.task import WorkerTask
+
+
+def task(address: str, **options: Any) -> WorkerTask:
+    return WorkerTask(address, b"", "run", b"", (), (), (), "file:///store", "logs", **options)
+
+
+def test_ranks_that_have_returned_are_known_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # each sets torchrun's variables
+    where: list[tuple[str, int]] = []
+    first, second, third = (
+        Membership(
+            Place(rank, 3, rank, 3, 0, 1),
+            task("tcp://127.0.0.1:9"),
+            lambda host, port: where.append((host, port)),
+            lambda: where[0],
+        )
+        for rank in range(3)
+    )
+    assert [member.returned() for member in (first, second, third)] == [[], [], []]
+    second.leave()
+    assert [member.returned() for member in (first, third)] == [[1], [1]]
+    third.leave()
+    first.leave()
+    assert second.returned() == [0, 1, 2]
+
+
+def test_rank_0_takes_the_first_free_port_of_a_range() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        low = taken.getsockname()[1]
+        ports = (low, low + 20)
+        store, port = open_store("127.0.0.1", ports)
+        assert low < port <= low + 20
+        again, other = open_store("127.0.0.1", ports)
+        assert other not in (low, port)
+        TCPStore("127.0.0.1", port, is_master=False).set("here", "1")
+        assert (store.get("here"), again.check(["here"])) == (b"1", False)
+        with pytest.raises(RuntimeError, match=f"rank_ports={low}: none of these ports is free at 127.0.0.1 on "):
+            open_store("127.0.0.1", (low, low))
+
+
+@pytest.mark.parametrize(("driver", "ipv6", "host"), [("[::1]", False, "::1"), ("127.0.0.1", True, "127.0.0.1")])
+def test_ranks_meet_at_the_address_that_leads_to_the_driver(
+    monkeypatch: pytest.MonkeyPatch, driver: str, ipv6: bool, host: str
+) -> None:
+    """Also over IPv6, and where a driver that listens at ``::`` is reached over IPv4."""
+    monkeypatch.setattr(os, "environ", {})
+    told: list[tuple[str, int]] = []
+    at = task(f"tcp://{driver}:9", ipv6=ipv6)
+    first = Membership(Place(0, 2, 0, 2, 0, 1), at, lambda *where: told.append(where), lambda: told[0])
+    second = Membership(Place(1, 2, 1, 2, 0, 1), at, lambda *where: None, lambda: told[0])
+    assert (os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"]) == (host, "lo")
+    assert first.returned() == second.returned() == []
+
+
+def test_an_address_has_its_interface(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    listed = tmp_path / "if_inet6"
+    listed.write_text("fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n" + "0" * 31 + "1 01 80 10 80       lo\n")
+    monkeypatch.setattr(rendezvous, "_IPV6_ADDRESSES", listed)
+    assert [interface_of(address) for address in ("::1", "fe80::fc:ff:fe00:1", "fd00::9")] == ["lo", "eth0", ""]
+    monkeypatch.setattr(rendezvous, "_IPV6_ADDRESSES", tmp_path / "none")
+    assert interface_of("::1") == ""
+    assert interface_of("127.0.0.1") == "lo"
+    assert local_address("localhost", ipv6=True) in ("::1", "127.0.0.1")

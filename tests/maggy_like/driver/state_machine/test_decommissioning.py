@@ -1,0 +1,127 @@
+"""Workers whose machines are taken away: what they ran goes on elsewhere and has lost no attempt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hand import Hand
+
+from maggy_like.driver.state_machine.attempts import MAX_NODES
+from maggy_like.driver.state_machine.decommissioning import LEAVE_PATIENCE
+from maggy_like.driver.state_machine.inputs import (
+    Tick,
+    TrialCheckpointed,
+    TrialHeld,
+    WorkerGone,
+    WorkerId,
+    WorkerLeaving,
+    WorkerLost,
+)
+from maggy_like.protocol.messages import Assign, Checkpointed, Halt, Held, Shutdown, Stop
+from maggy_like.protocol.state_names import StateName
+from optimizers.core.trial import TrialState
+
+
+def save(hand: Hand, worker: WorkerId, step: int) -> list[Any]:
+    assign = hand.assigned(worker)
+    name = str(StateName(assign.trial, assign.attempt, step))
+    return hand.tell(TrialCheckpointed(worker, Checkpointed(assign.trial, assign.attempt, step, name)))
+
+
+def kinds(sent: list[Any]) -> list[type]:
+    return [type(message) for message in sent]
+
+
+def test_an_attempt_ends_after_its_next_saved_state_and_goes_on_elsewhere_for_nothing() -> None:
+    hand = Hand(max_attempts=1).start()
+    leaver, other = hand.join(0), hand.join(1)
+    hand.finish(other, 0.5)
+    assert hand.tell(WorkerLeaving(leaver, "decommissioned")) == []
+    hand.report(leaver, 1, 0.1)
+    assert Stop in kinds(save(hand, leaver, 1))
+    hand.finish(other, 0.4)
+    sent = hand.finish(leaver, outcome="stopped")
+    assert kinds(sent)[0] is Shutdown  # no further work for it
+    trial = hand.study.trials[0]
+    assert (trial.state, trial.losses, trial.falls, trial.failure.kind) == (TrialState.PENDING, 0, 0, "node_left")
+    hand.tell(WorkerGone(leaver))
+    hand.finish(other, 0.3)
+    again = hand.assigned(other)
+    assert (again.trial, again.attempt, again.checkpoint) == (0, 2, str(StateName(0, 1, 1)))
+    assert hand.replaced == []  # its run ends by itself, and the gang launches the place again
+    assert "goes on from its checkpoint at step 1" in "\n".join(hand.shown)
+
+
+def test_one_that_saves_nothing_is_ended_in_time_and_one_that_ends_by_itself_has_ended() -> None:
+    hand = Hand().start()
+    silent, quick = hand.join(0), hand.join(1)
+    hand.tell(WorkerLeaving(silent, "decommissioned"), WorkerLeaving(quick, "decommissioned"))
+    assert Shutdown in kinds(hand.finish(quick, 0.5))
+    hand.now += LEAVE_PATIENCE - 1
+    assert Stop not in kinds(hand.tell(Tick(LEAVE_PATIENCE - 1)))
+    hand.now += 1
+    assert Stop in kinds(hand.tell(Tick(1.0)))
+    assert Stop not in kinds(hand.tell(Tick()))  # told once
+    hand.finish(silent, outcome="died", kind="signal")
+    assert [trial.losses for trial in hand.study.trials] == [0, 0]
+    assert hand.states() == ["pending", "completed"]
+
+
+def test_an_idle_worker_that_leaves_is_told_so_and_of() -> None:
+    hand = Hand(n_trials=1).start()
+    hand.join(0)
+    idle = hand.join(1)
+    assert kinds(hand.tell(WorkerLeaving(idle, "decommissioned"))) == [Shutdown]
+    assert hand.tell(WorkerLeaving(idle, "decommissioned")) == []
+    hand.tell(WorkerGone(idle), WorkerLost(idle, "it left before the search was over"))
+    assert [line for line in hand.shown if "worker 1" in line] == ["worker 1 on host leaves: decommissioned"]
+    assert hand.join(1, epoch=1)
+
+
+@pytest.mark.parametrize("gone", ["silent", "told"])
+def test_a_machine_that_is_gone_before_its_worker_could_leave_costs_nothing(gone: str) -> None:
+    hand = Hand(max_attempts=1).start()
+    leaver = hand.join(0)
+    hand.tell(WorkerLeaving(leaver, "decommissioned"))
+    if gone == "told":
+        hand.tell(WorkerLost(leaver, "worker lost", with_node=True))
+    else:
+        hand.now += 100
+        hand.tell(Tick())
+    trial = hand.study.trials[0]
+    assert (trial.state, trial.losses) == (TrialState.PENDING, 0)
+    assert hand.replaced == [leaver]
+
+
+def test_all_ranks_of_a_trial_end_in_the_same_report_when_one_is_to_leave() -> None:
+    hand = Hand(width=2).start()
+    first, second = hand.join(0), hand.join(1)
+    hand.tell(WorkerLeaving(second, "decommissioned"))
+    assert kinds(save(hand, first, 1)).count(Halt) == 2
+    sent = hand.tell(TrialHeld(first, Held(0, 1, 1)), TrialHeld(second, Held(0, 1, 1)))
+    assert [message.at for message in sent if isinstance(message, Stop)] == [2, 2]
+    hand.finish(first, outcome="stopped")
+    assert kinds(hand.finish(second, outcome="stopped")) == [Shutdown]
+    assert hand.study.trials[0].losses == 0
+    hand.join(1, epoch=1)
+    assert [hand.assigned(worker).attempt for worker in (first, WorkerId(1, 1))] == [2, 2]
+
+
+def test_lost_machines_cost_nothing_until_a_trial_has_brought_down_one_after_the_other() -> None:
+    hand = Hand(n_trials=1, max_attempts=1, workers=1).start()
+    for epoch in range(MAX_NODES):
+        assert hand.states() == ["pending"] or not epoch
+        worker = hand.join(0, epoch)
+        assert isinstance(hand.sent[-1][1], Assign)
+        hand.tell(WorkerLost(worker, "worker lost", with_node=True))
+    assert hand.states() == ["failed"]
+    assert sum("worker lost" in line for line in hand.shown) == MAX_NODES  # one line each
+    assert f"loss of workers {MAX_NODES} of {MAX_NODES}" in hand.study.trials[0].failure.message
+
+
+def test_a_machine_that_a_trial_may_have_brought_down_costs_an_attempt_though_it_was_to_leave() -> None:
+    hand = Hand(max_attempts=1).start()
+    leaver = hand.join(0)
+    hand.tell(WorkerLeaving(leaver, "decommissioned"), WorkerLost(leaver, "exited caused by one of the tasks"))
+    assert hand.states()[0] == "failed"

@@ -1,0 +1,411 @@
+"""Teams whose ranks report, wait, fail and vanish in any order, with every message late by as much as may be."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from witness import said
+
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.driver.state_machine import training_phase as finale
+from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Send
+from maggy_like.driver.state_machine.inputs import (
+    Input,
+    StopRequested,
+    SuggestionReady,
+    Tick,
+    TrialCheckpointed,
+    TrialFinished,
+    TrialHeld,
+    TrialReported,
+    WorkerGone,
+    WorkerId,
+    WorkerJoined,
+    WorkerLost,
+    WorkerReady,
+    WorkerSeen,
+)
+from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.protocol.messages import (
+    Abort,
+    Assign,
+    Checkpointed,
+    Decided,
+    Finished,
+    Halt,
+    Held,
+    OutcomeKind,
+    Reported,
+    Shutdown,
+    Stop,
+    ToWorker,
+)
+from maggy_like.protocol.state_names import StateName
+from optimizers.core.events import AttemptEnded, AttemptStarted, from_json, to_json
+from optimizers.core.study import Study
+from optimizers.core.trial import TrialState
+from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.stopping import Threshold
+from optimizers.space.domains import Float
+
+PLACES = 4
+PICK = st.integers(0, 11)
+
+
+@dataclass
+class Rank:
+    """A worker, and what its child does in the attempt that it runs: a collective operation, then a report, again.
+
+    Attributes:
+        inbox: What the driver has sent and did not arrive yet.
+        outbox: What the driver has not heard yet.
+        arrived: Collective operations that it has begun.
+        passed: Reports that went through the gate.
+        waiting: Whether it waits for a verdict.
+        ended: How the child ended; None while it runs.
+        cut: Whether it was killed or told to leave, so that it stopped wherever it was.
+    """
+
+    id: WorkerId
+    inbox: deque[ToWorker] = field(default_factory=deque)
+    outbox: deque[Input] = field(default_factory=deque)
+    order: Assign | None = None
+    arrived: int = 0
+    passed: int = 0
+    verdicts: deque[bool] = field(default_factory=deque)
+    waiting: bool = False
+    halted: bool = False
+    stop_at: int | None = None
+    ended: OutcomeKind | None = None
+    cut: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return self.order is not None and self.ended is None
+
+    def begin(self, order: Assign) -> None:
+        self.order, self.arrived, self.passed = order, 0, 0
+        self.waiting = self.halted = self.cut = False
+        self.stop_at = self.ended = None
+        self.verdicts.clear()
+
+    def end(self, outcome: OutcomeKind, kind: str = "", *, cut: bool = False) -> None:
+        assert self.order is not None
+        self.ended, self.cut = outcome, cut
+        message = f"{kind} of {self.id}" if kind else ""
+        finished = Finished(self.order.trial, self.order.attempt, outcome, kind=kind, message=message)
+        self.outbox.append(TrialFinished(self.id, finished))
+
+
+def study(n_trials: int) -> Study:
+    rule = Threshold(ASHA(eta=2, min_budget=2), step=1, worse_than=0.5, direction="max")
+    return Study({"x": Float(0, 1)}, rule, max_budget=4, n_trials=n_trials)
+
+
+class Ranks(RuleBasedStateMachine):
+    """Both ends of every wire; the wires keep order and lose nothing while their worker lives."""
+
+    @initialize(width=st.integers(1, 3), n_trials=st.integers(1, 4), least=st.integers(1, PLACES), train=st.booleans())
+    def begin(self, width: int, n_trials: int, least: int, train: bool) -> None:
+        self.n_trials = n_trials
+        self.journal: list[bytes] = []
+        self.n_saved = 0
+        self.ledger = study(n_trials)
+        self.running: set[int] = set()  # trials
+        self.stops: dict[tuple[int, int], set[int]] = {}  # in which reports ranks stopped, by attempt
+        self.now = 0.0
+        self.width = width
+        self.plan = TrainingPlan(3, PLACES, least) if train else None
+        self.workers: dict[int, Rank] = {}
+        self.epochs = dict.fromkeys(range(PLACES), 0)
+        self.boot()
+        for index in range(PLACES):
+            self.come(index)
+
+    def boot(self) -> None:
+        """A driver on the journal as it is."""
+        self.experiment = StateMachine(
+            study(self.n_trials),
+            workers=PLACES,
+            width=self.width,
+            training=self.plan,
+            max_attempts=4,
+            trial_timeout=50.0,
+            heartbeat_timeout=1e9,
+        )
+        self.experiment.replay(map(from_json, self.journal))
+        self.workers.clear()
+        self.running.clear()
+        self.carry_out(self.experiment.start(self.now))
+
+    # -- the wires ------------------------------------------------------------------------------------
+
+    def tell(self, event: Input) -> None:
+        self.carry_out(self.experiment.handle(event, self.now))
+
+    def carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Append(event=event):
+                    if isinstance(event, AttemptStarted):
+                        assert event.trial not in self.running
+                        self.running.add(event.trial)
+                    elif isinstance(event, AttemptEnded):
+                        self.running.discard(event.trial)
+                    self.journal.append(to_json(event))
+                    self.ledger.apply(from_json(self.journal[-1]))
+                    self.ledger.take_updates()
+                case Send(worker=known, message=message):
+                    worker = self.workers.get(known.index)
+                    if worker is not None and worker.id == known:
+                        worker.inbox.append(message)
+                case AskOptimizer(index=index, updates=updates):
+                    asked = self.experiment.study
+                    for update in updates:
+                        asked.history.apply(update)
+                    self.tell(SuggestionReady(index, asked.checked(asked.optimizer.ask(index, asked.history))))
+
+    def come(self, index: int) -> None:
+        self.epochs[index] += 1
+        worker = self.workers[index] = Rank(WorkerId(index, self.epochs[index]))
+        worker.outbox += (WorkerJoined(worker.id, f"host {index % 2}"), WorkerReady(worker.id))
+
+    def receive(self, worker: Rank) -> None:
+        match worker.inbox.popleft():
+            case Assign() as order:
+                assert not worker.is_running
+                worker.begin(order)
+            case Halt() if worker.is_running:
+                worker.halted = True
+                order = worker.order
+                assert order is not None
+                worker.outbox.append(TrialHeld(worker.id, Held(order.trial, order.attempt, worker.passed)))
+            case Stop(at=at) if worker.is_running:
+                assert (at is None) == (self.peers(worker) == [])
+                assert at is None or all(peer.passed < at for peer in [worker, *self.peers(worker)])
+                worker.stop_at = worker.passed + 1 if at is None else at
+                worker.verdicts += [True] * (at is None)
+            case Decided(stop=stop) if worker.is_running:
+                worker.verdicts.append(stop)
+            case Abort() if worker.is_running:
+                worker.end("stopped", cut=True)
+            case Shutdown():
+                if worker.is_running:
+                    worker.end("stopped", cut=True)
+                worker.outbox.append(WorkerGone(worker.id))
+
+    def peers(self, worker: Rank) -> list[Rank]:
+        """The others that run, or ran, its attempt."""
+        mine = worker.order
+        assert mine is not None
+        others = [other for other in self.workers.values() if other is not worker and other.order is not None]
+        return [o for o in others if o.order and (o.order.trial, o.order.attempt) == (mine.trial, mine.attempt)]
+
+    def is_whole(self, worker: Rank) -> bool:
+        """Whether no rank of its attempt has failed, was cut off or is gone."""
+        assert worker.order is not None
+        place = worker.order.place
+        team = [worker, *self.peers(worker)]
+        return len(team) == (place.world_size if place else 1) and not any(
+            rank.cut or rank.ended in ("raised", "died") for rank in team
+        )
+
+    def meets_later(self, worker: Rank) -> bool:
+        """Whether the assignment of another rank is still on its way."""
+        assert worker.order is not None
+        run = (worker.order.trial, worker.order.attempt)
+        coming = [message for other in self.workers.values() for message in other.inbox]
+        return any(isinstance(message, Assign) and (message.trial, message.attempt) == run for message in coming)
+
+    def act(self, worker: Rank, value: float) -> bool:
+        """Go on as far as the next wait; whether it could."""
+        order = worker.order
+        assert order is not None
+        if worker.waiting:
+            if not worker.verdicts:
+                return False
+            worker.waiting = False
+            if worker.verdicts.popleft():
+                self.stop(worker, worker.passed)
+            return True
+        if worker.passed == order.budget:
+            worker.end("returned")
+            return True
+        if self.meets_later(worker):
+            return False
+        if worker.arrived == worker.passed:
+            worker.arrived += 1
+            return True
+        if not self.peers(worker) and not self.is_whole(worker):
+            worker.end("raised", "collective")
+            return True
+        if absent := [peer for peer in self.peers(worker) if peer.arrived < worker.arrived]:
+            if not self.is_whole(worker):
+                worker.end("raised", "collective")
+                return True
+            assert all(peer.is_running for peer in absent)  # or it would wait for ever
+            return False
+        if worker.halted and worker.stop_at is None:
+            return False
+        if worker.stop_at is not None and worker.passed + 1 >= worker.stop_at:
+            self.stop(worker, worker.passed + 1)
+            return True
+        worker.passed += 1
+        step = worker.passed
+        if order.place is None or order.place.rank == 0:
+            awaiting = step in order.milestones
+            columns = {"loss": ([step], [value])}
+            worker.outbox.append(
+                TrialReported(worker.id, Reported(order.trial, order.attempt, "loss", columns, awaiting))
+            )
+        worker.waiting = step in order.milestones
+        return True
+
+    def stop(self, worker: Rank, report: int) -> None:
+        order = worker.order
+        assert order is not None
+        self.stops.setdefault((order.trial, order.attempt), set()).add(report)
+        worker.end("stopped")
+
+    # -- what may happen ---------------------------------------------------------------------------------
+
+    def pick(self, choices: list[Rank], pick: int) -> Rank:
+        return choices[pick % len(choices)]
+
+    @property
+    def active(self) -> list[Rank]:
+        return [worker for worker in self.workers.values() if worker.is_running]
+
+    @precondition(lambda self: self.active)
+    @rule(pick=PICK, times=st.integers(1, 8), value=st.sampled_from([0.9, 0.8, 0.1]))
+    def a_rank_goes_on(self, pick: int, times: int, value: float) -> None:
+        worker = self.pick(self.active, pick)
+        for _ in range(times):
+            if worker.is_running:
+                self.act(worker, value)
+
+    @precondition(lambda self: any(worker.outbox for worker in self.workers.values()))
+    @rule(pick=PICK, times=st.integers(1, 4))
+    def the_driver_hears(self, pick: int, times: int) -> None:
+        worker = self.pick([worker for worker in self.workers.values() if worker.outbox], pick)
+        for _ in range(min(times, len(worker.outbox))):
+            self.tell(worker.outbox.popleft())
+
+    @precondition(lambda self: any(worker.inbox for worker in self.workers.values()))
+    @rule(pick=PICK, times=st.integers(1, 4))
+    def a_worker_hears(self, pick: int, times: int) -> None:
+        worker = self.pick([worker for worker in self.workers.values() if worker.inbox], pick)
+        for _ in range(min(times, len(worker.inbox))):
+            self.receive(worker)
+
+    @precondition(lambda self: self.active)
+    @rule(pick=PICK, outcome=st.sampled_from(["raised", "died"]))
+    def a_rank_fails(self, pick: int, outcome: OutcomeKind) -> None:
+        self.pick(self.active, pick).end(outcome, "exception" if outcome == "raised" else "signal")
+
+    @precondition(lambda self: any(worker.passed for worker in self.active))
+    @rule(pick=PICK)
+    def rank_0_saves(self, pick: int) -> None:
+        worker = self.pick([worker for worker in self.active if worker.passed], pick)
+        order = worker.order
+        assert order is not None
+        if order.place is None or order.place.rank == 0:
+            self.n_saved += 1
+            name = str(StateName(order.trial, order.attempt, self.n_saved))
+            saved = Checkpointed(order.trial, order.attempt, worker.passed, name)
+            worker.outbox.append(TrialCheckpointed(worker.id, saved))
+
+    @precondition(lambda self: self.workers and self.experiment.ending is None)
+    @rule(pick=PICK, with_gang=st.booleans(), back=st.booleans())
+    def a_worker_is_lost(self, pick: int, with_gang: bool, back: bool) -> None:
+        worker = self.pick(list(self.workers.values()), pick)
+        del self.workers[worker.id.index]
+        self.tell(WorkerLost(worker.id, "kill -9", with_gang))
+        if back:
+            self.come(worker.id.index)
+
+    @precondition(lambda self: len(self.workers) < PLACES and self.experiment.ending is None)
+    @rule()
+    def a_worker_comes_back(self) -> None:
+        self.come(min(set(range(PLACES)) - set(self.workers)))
+
+    @precondition(lambda self: self.workers and self.experiment.ending is None)
+    @rule(seconds=st.sampled_from([10.0, 60.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.tell(Tick())
+
+    @precondition(lambda self: len(self.journal) > 8 and self.experiment.ending is None)
+    @rule()
+    def the_time_is_up(self) -> None:
+        self.tell(StopRequested("timeout"))
+
+    @precondition(lambda self: len(self.journal) > 8)
+    @rule()
+    def the_driver_dies(self) -> None:
+        self.boot()
+        assert self.ledger.counts[TrialState.RUNNING] == 0
+        for index in range(PLACES):
+            self.come(index)
+
+    # -- what always holds --------------------------------------------------------------------------------
+
+    @invariant()
+    def all_ranks_stop_in_the_same_report(self) -> None:
+        assert all(len(reports) == 1 for reports in self.stops.values())
+
+    @invariant()
+    def the_journal_is_the_study(self) -> None:
+        assert said(self.ledger) == said(self.experiment.study)
+
+    @invariant()
+    def each_running_trial_has_one_team(self) -> None:
+        teams = {worker.team for worker in self.experiment.workers.values() if worker.team is not None}
+        assert {team.trial for team in teams} == self.running
+        assert len(teams) == len(self.running)
+
+    def teardown(self) -> None:
+        """From wherever it is, everything ends once no more faults come, and all ranks with it."""
+        if "experiment" not in vars(self):
+            return
+        for _ in range(600):
+            if self.experiment.is_over:
+                break
+            self.settle_once()
+        assert self.experiment.is_over
+        assert not self.running
+        assert all(trial.is_over or trial.state is not TrialState.RUNNING for trial in self.ledger.trials)
+        if self.experiment.ending == "completed" and self.plan is not None and self.ledger.best is not None:
+            assert self.ledger.trials[-1].training
+            assert self.ledger.trials[-1].is_over
+
+    def settle_once(self) -> None:
+        if self.experiment.ending is None:
+            for index in set(range(PLACES)) - set(self.workers):
+                self.come(index)
+        moved = False
+        for worker in list(self.workers.values()):
+            while worker.outbox:
+                moved = True
+                event = worker.outbox.popleft()
+                self.tell(event)
+                if isinstance(event, WorkerGone):
+                    self.workers.pop(worker.id.index, None)
+            while worker.inbox:
+                moved = True
+                self.receive(worker)
+            moved |= worker.is_running and self.act(worker, 0.9)
+        if not moved:  # a training may wait for those who do not come
+            self.now += finale.PATIENCE
+            for worker in self.workers.values():
+                self.tell(WorkerSeen(worker.id))
+            self.tell(Tick())
+
+
+Ranks.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+TestRanks = pytest.mark.timeout(60)(Ranks.TestCase)

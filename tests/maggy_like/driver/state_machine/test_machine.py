@@ -1,0 +1,433 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hand import Hand
+
+from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Send
+from maggy_like.driver.state_machine.inputs import (
+    StopRequested,
+    Tick,
+    TrialCheckpointed,
+    TrialFinished,
+    TrialReported,
+    WorkerBroken,
+    WorkerGone,
+    WorkerId,
+    WorkerJoined,
+    WorkerLost,
+    WorkerReady,
+    WorkerSeen,
+)
+from maggy_like.driver.state_machine.workers import WorkerState
+from maggy_like.errors import ConfigError, WorkerError
+from maggy_like.protocol.fields import MAX_NAMES
+from maggy_like.protocol.messages import (
+    Assign,
+    Checkpointed,
+    Decided,
+    Finished,
+    Refused,
+    Reported,
+    Shutdown,
+    Stop,
+)
+from optimizers.core.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
+from optimizers.core.trial import Failure, TrialState
+from optimizers.schedulers.asha import ASHA
+
+
+def test_a_worker_gets_a_trial_when_it_is_ready_and_the_next_with_its_end() -> None:
+    hand = Hand().start()
+    worker = WorkerId(0, 0)
+    assert hand.tell(WorkerJoined(worker, "host")) == []
+    (first,) = hand.tell(WorkerReady(worker))
+    assert isinstance(first, Assign)
+    assert (first.trial, first.attempt, first.budget) == (0, 1, 9)
+    (second,) = hand.finish(worker, 0.5)
+    assert isinstance(second, Assign)
+    assert second.trial == 1
+    assert hand.states() == ["completed", "running"]
+
+
+def test_every_event_is_appended_before_what_depends_on_it() -> None:
+    hand = Hand(n_trials=1).start()
+    worker = WorkerId(0, 0)
+    hand.tell(WorkerJoined(worker, "host"))
+    commands = hand.experiment.handle(WorkerReady(worker), 0.0)
+    kinds = [type(command.event) if isinstance(command, Append) else type(command) for command in commands]
+    assert kinds == [TrialCreated, AttemptStarted, Send]
+
+
+def test_the_search_ends_when_all_trials_have_and_shuts_the_gang_down() -> None:
+    hand = Hand(n_trials=2).start()
+    workers = [hand.join(0), hand.join(1)]
+    hand.finish(workers[0], 0.1)
+    assert hand.experiment.ending is None
+    assert hand.finish(workers[1], 0.2) == [Shutdown(), Shutdown()]
+    assert hand.experiment.ending == "completed"
+    assert not hand.experiment.is_over
+    hand.tell(*(WorkerGone(worker) for worker in workers))
+    assert hand.experiment.is_over
+    assert hand.study.best is not None
+    assert hand.study.best.value == 0.2
+
+
+def test_proposals_are_ready_before_a_worker_asks() -> None:
+    hand = Hand(n_trials=10).start()
+    assert len(hand.experiment._proposals._ready) == 2
+    commands = hand.experiment.handle(WorkerJoined(WorkerId(0, 0), "host"), 0.0)
+    commands += hand.experiment.handle(WorkerReady(WorkerId(0, 0)), 0.0)
+    assert [type(c) for c in commands] == [Append, Append, Send, AskOptimizer]
+
+
+def test_points_come_first_and_count_as_trials() -> None:
+    hand = Hand(n_trials=2, points=[{"x": 0.25}]).start()
+    worker = hand.join(0)
+    assert hand.assigned(worker).config == {"x": 0.25}
+    hand.finish(worker, 1.0)
+    hand.finish(worker, 1.0)
+    assert hand.experiment.ending == "completed"
+    assert [event.ask for event in hand.events if isinstance(event, TrialCreated)] == [None, 0]
+
+
+def test_a_lost_worker_s_trial_runs_again_on_another_from_its_checkpoint() -> None:
+    hand = Hand(n_trials=1).start()
+    worker = hand.join(0)
+    hand.report(worker, 3, 0.5)
+    hand.tell(TrialCheckpointed(worker, Checkpointed(0, 1, 3, "00000/1-1.pkl")))
+    hand.tell(WorkerLost(worker, "kill -9"))
+    assert hand.states() == ["pending"]
+    assert hand.replaced == [worker]
+    other = hand.join(0, epoch=1)
+    assign = hand.assigned(other)
+    assert (assign.trial, assign.attempt, assign.checkpoint) == (0, 2, "00000/1-1.pkl")
+
+
+def test_stale_words_change_nothing() -> None:
+    hand = Hand(n_trials=1).start()
+    lost = hand.join(0)
+    hand.tell(WorkerLost(lost, "frozen"))
+    worker = hand.join(0, epoch=1)
+    before = list(hand.events)
+    late = Finished(0, 1, "returned", 99.0)
+    answers = hand.tell(
+        TrialFinished(lost, late),
+        TrialReported(lost, Reported(0, 1, "quality", {"quality": ([9], [99.0])})),
+        TrialFinished(worker, late),  # the right worker, but of a past attempt
+        WorkerJoined(lost, "host"),
+    )
+    assert hand.events == before
+    assert hand.experiment.stale == 4
+    assert [type(answer) for answer in answers] == [Refused, Refused, Refused]
+    hand.finish(worker, 0.5)
+    assert hand.study.trials[0].value == 0.5
+
+
+def test_a_trial_that_keeps_dying_fails_with_its_cause() -> None:
+    hand = Hand(n_trials=1, max_attempts=2).start()
+    worker = hand.join(0)
+    died = {"outcome": "died", "kind": "signal", "message": "killed by SIGSEGV"}
+    (again,) = hand.finish(worker, **died)
+    assert isinstance(again, Assign)
+    assert again.attempt == 2
+    hand.report(worker, 1, 0.5)
+    hand.finish(worker, **died)
+    failure = hand.study.trials[0].failure
+    assert failure is not None
+    assert failure.message == "killed by SIGSEGV (attempt 2 of 2)"
+    assert hand.experiment.ending == "completed"
+
+
+RAISED = {"outcome": "raised", "kind": "exception", "message": "ValueError: x", "traceback": "Tr"}
+ALIKE = "(attempt 2, just as the one before)"
+
+
+def test_an_exception_costs_two_attempts_and_the_search_goes_on() -> None:
+    hand = Hand(n_trials=2).start()
+    worker = hand.join(0)
+    (again,) = hand.finish(worker, **RAISED)
+    assert isinstance(again, Assign)
+    assert (again.trial, again.attempt) == (0, 2)
+    assert hand.shown == ["attempt 1 lost: ValueError: x; it will run again"]
+    (following,) = hand.finish(worker, **RAISED)
+    assert isinstance(following, Assign)
+    assert hand.states() == ["failed", "running"]
+    assert f"failed: ValueError: x {ALIKE}\nTr" in hand.shown
+    ended = [event for event in hand.events if isinstance(event, AttemptEnded)]
+    assert [event.failure.message for event in ended if event.failure] == ["ValueError: x", f"ValueError: x {ALIKE}"]
+
+
+@pytest.mark.parametrize("further", ["place", "type", "step", "checkpoint", "worker"])
+def test_an_attempt_that_failed_in_another_way_or_later_is_followed_by_another(further: str) -> None:
+    hand = Hand(n_trials=1, max_attempts=3).start()
+    worker = hand.join(0)
+    hand.report(worker, 3, 0.5)
+    hand.finish(worker, **RAISED)
+    hand.report(worker, 3, 0.5)
+    match further:
+        case "place":
+            hand.finish(worker, **{**RAISED, "place": "train.py:train:4"})
+        case "type":
+            hand.finish(worker, **{**RAISED, "types": ("builtins.KeyError",)})
+        case "step":
+            hand.report(worker, 4, 0.5)
+            hand.finish(worker, **RAISED)
+        case "checkpoint":
+            hand.tell(TrialCheckpointed(worker, Checkpointed(0, 2, 3, "00000/2-1.pkl")))
+            hand.finish(worker, **RAISED)
+        case "worker":
+            hand.tell(WorkerLost(worker, "kill -9"))
+            worker = hand.join(0, epoch=1)
+    assert (hand.assigned(worker).attempt, hand.states()) == (3, ["running"])
+    hand.finish(worker, **RAISED)
+    assert hand.study.trials[0].failure is not None
+    assert hand.study.trials[0].failure.message == "ValueError: x (attempt 3 of 3)"
+
+
+def test_a_mistake_in_reporting_is_paid_for_once() -> None:
+    hand = Hand(n_trials=1).start()
+    worker = hand.join(0)
+    hand.finish(worker, outcome="raised", kind="report", message="ReportError: steps rise")
+    (trial,) = hand.study.trials
+    assert (trial.state, trial.attempt) == (TrialState.FAILED, 1)
+    assert trial.failure is not None
+    assert trial.failure.message == "ReportError: steps rise"
+
+
+def test_an_attempt_that_starts_over_says_nothing_twice_and_leaves_nothing_out() -> None:
+    hand = Hand(ASHA(mode="stopping"), n_trials=3).start()
+    worker = hand.join(0)
+    for value in (1.0, 2.0):
+        hand.report(worker, 1, value, awaiting=True)
+        hand.finish(worker, outcome="stopped")
+    assert hand.report(worker, 1, 11.0, awaiting=True) == [Decided(2, 1, stop=False)]
+    hand.report(worker, 2, 12.0)
+    hand.finish(worker, **RAISED)
+    assert hand.report(worker, 1, 0.1, awaiting=True) == [Decided(2, 2, stop=False)]
+    assign = hand.assigned(worker)
+    columns = {"quality": ([2, 3], [0.2, 13.0]), "accuracy": ([1, 2, 3], [0.7, 0.8, 0.9])}
+    hand.tell(TrialReported(worker, Reported(2, assign.attempt, "quality", columns)))
+    trial = hand.study.trials[2]
+    measured = [event.columns for event in hand.events if isinstance(event, Measured) and event.trial == 2]
+    assert measured == [
+        {"quality": ([1], [11.0])},
+        {"quality": ([2], [12.0])},
+        {"quality": ([3], [13.0]), "accuracy": ([1, 2, 3], [0.7, 0.8, 0.9])},
+    ]
+    assert (trial.curve.steps.tolist(), trial.curve.values.tolist()) == ([1, 2, 3], [11.0, 12.0, 13.0])
+
+
+def test_a_resumed_run_knows_how_the_attempt_before_failed_and_how_far_this_one_had_got() -> None:
+    hand = Hand(n_trials=1).start()
+    worker = hand.join(0)
+    hand.report(worker, 3, 0.5)
+    hand.finish(worker, **RAISED)
+    again = Hand(n_trials=1)
+    again.experiment.replay(hand.events)
+    again.start()
+    worker = again.join(0)
+    assert again.assigned(worker).attempt == 3  # the second was the lost driver's
+    again.finish(worker, **RAISED)
+    assert again.assigned(worker).attempt == 4
+    again.finish(worker, **RAISED)
+    assert again.states() == ["failed"]
+
+
+def test_silence_loses_a_worker_and_beats_keep_it() -> None:
+    hand = Hand(heartbeat_timeout=10.0).start()
+    silent, beating = hand.join(0), hand.join(1)
+    hand.now = 8.0
+    hand.tell(WorkerSeen(beating))
+    hand.now = 12.0
+    hand.tell(Tick())
+    states = [worker.state for worker in hand.experiment.workers.values()]
+    assert states == [WorkerState.LOST, WorkerState.BUSY]
+    assert hand.replaced == [silent]
+
+
+def test_a_time_in_which_the_driver_heard_nobody_is_held_against_nobody() -> None:
+    hand = Hand(heartbeat_timeout=10.0).start()
+    hand.join(0)
+    hand.now = 30.0
+    hand.tell(Tick(stalled=25.0))
+    assert not hand.replaced
+    hand.now = 36.0
+    hand.tell(Tick())
+    assert hand.replaced == [WorkerId(0, 0)]
+
+
+def test_a_trial_past_its_time_is_stopped_and_fails() -> None:
+    hand = Hand(n_trials=1, max_attempts=1, trial_timeout=5.0).start()
+    worker = hand.join(0)
+    hand.now = 6.0
+    assert hand.tell(WorkerSeen(worker), Tick(), Tick()) == [Stop(0, 1)]
+    hand.finish(worker, outcome="stopped")
+    failure = hand.study.trials[0].failure
+    assert failure is not None
+    assert failure.kind == "timeout"
+    assert "trial_timeout=5 s" in failure.message
+
+
+def test_nothing_reported_and_nothing_returned_is_a_failure_that_says_so() -> None:
+    hand = Hand(n_trials=1).start()
+    worker = hand.join(0)
+    hand.finish(worker)
+    assert hand.states() == ["failed"]
+    assert any("returned no number and reported nothing" in text for text in hand.shown)
+
+
+def test_stopping_asha_answers_at_milestones() -> None:
+    hand = Hand(ASHA(mode="stopping"), n_trials=3).start()
+    worker = hand.join(0)
+    assert hand.assigned(worker).milestones == (1, 3)
+    assert hand.report(worker, 1, 2.0, awaiting=True) == [Decided(0, 1, stop=False)]  # the best so far
+    hand.finish(worker, 2.0)
+    assert hand.report(worker, 1, 1.0, awaiting=True) == [Decided(1, 1, stop=True)]  # floor(2 / 3) go on
+    hand.finish(worker, outcome="stopped")
+    assert hand.states() == ["completed", "stopped", "running"]
+    assert hand.report(worker, 1, 3.0, awaiting=True) == [Decided(2, 1, stop=False)]
+
+
+def test_a_worker_lost_after_the_verdict_leaves_a_stopped_trial() -> None:
+    hand = Hand(ASHA(mode="stopping"), n_trials=1).start()
+    worker = hand.join(0)
+    hand.report(worker, 1, math.nan, awaiting=True)
+    hand.tell(WorkerLost(worker, "kill -9"))
+    assert hand.states() == ["stopped"]
+
+
+def test_promotion_asha_pauses_and_promotes_the_best() -> None:
+    hand = Hand(ASHA(), n_trials=3).start()
+    worker = hand.join(0)
+    for value in (0.1, 0.3, 0.2):
+        assert hand.assigned(worker).budget == 1
+        hand.report(worker, 1, value)
+        hand.finish(worker)
+    promoted = hand.assigned(worker)
+    assert (promoted.trial, promoted.attempt, promoted.budget) == (1, 2, 3)
+    hand.finish(worker, 0.5)
+    last = hand.assigned(worker)  # nothing is due any more, so the best at rest is trained to the end
+    assert (last.trial, last.attempt, last.budget) == (1, 3, 9)
+    hand.finish(worker, 0.6)
+    assert hand.experiment.ending == "completed"
+    assert hand.states() == ["paused", "completed", "paused"]
+    assert hand.study.trials[1].curve.steps.tolist() == [1, 3, 9]
+
+
+def test_a_parked_worker_gets_a_promotion_that_comes_due() -> None:
+    hand = Hand(ASHA(), n_trials=3).start()
+    first, second = hand.join(0), hand.join(1)
+    hand.finish(first, 0.1)
+    hand.finish(second, 0.3)
+    assert hand.experiment.workers[1].state is WorkerState.IDLE
+    hand.finish(first, 0.2)
+    assert len(hand.experiment._teams) == 1
+    assert hand.study.trials[1].state is TrialState.RUNNING
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_told_once_and_never_promoted(value: float) -> None:
+    hand = Hand(ASHA(), n_trials=3).start()
+    worker = hand.join(0)
+    for _ in range(3):
+        hand.report(worker, 1, value)
+        hand.finish(worker)
+    assert hand.experiment.ending == "completed"
+    assert hand.states() == ["paused"] * 3
+    assert len([text for text in hand.shown if "it ranks worst" in text]) == 3
+    assert hand.study.best is None
+
+
+def test_a_store_that_is_not_shared_ends_promotion_before_any_trial() -> None:
+    hand = Hand(ASHA()).start()
+    assert hand.tell(WorkerJoined(WorkerId(0, 0), "far", store_unseen="")) == [Shutdown()]
+    assert isinstance(hand.experiment.error, ConfigError)
+    assert "'far' does not see the store" in str(hand.experiment.error)
+    assert hand.study.trials == []
+
+
+def test_a_worker_that_cannot_load_the_function_ends_the_search() -> None:
+    hand = Hand().start()
+    hand.tell(WorkerJoined(WorkerId(0, 0), "host"), WorkerBroken(WorkerId(0, 0), "no module named 'foo'"))
+    assert isinstance(hand.experiment.error, WorkerError)
+
+
+def test_a_stop_keeps_what_there_is_and_leaves_the_rest_to_be_resumed() -> None:
+    hand = Hand().start()
+    worker = hand.join(0)
+    hand.report(worker, 1, 0.5)
+    assert hand.tell(StopRequested("interrupted")) == [Shutdown()]
+    hand.finish(worker, outcome="stopped")
+    hand.tell(WorkerGone(worker))
+    assert hand.experiment.is_over
+    assert hand.states() == ["pending"]
+    assert hand.study.best is hand.study.trials[0]
+    assert hand.study.trials[0].losses == 0
+
+
+def test_replay_gives_the_same_study_and_goes_on() -> None:
+    hand = Hand(ASHA(), n_trials=9).start()
+    worker = hand.join(0)
+    for value in (0.1, 0.3, 0.2, 0.5):
+        hand.report(worker, 1, value)
+        hand.finish(worker)
+    running = hand.assigned(worker)
+    again = Hand(ASHA(), n_trials=9)
+    again.experiment.replay(hand.events)
+    assert again.study.trials == hand.study.trials
+    assert again.study.next_promotion() == hand.study.next_promotion()
+    again.start()
+    ended = again.events[0]
+    assert isinstance(ended, AttemptEnded)
+    assert (ended.trial, ended.state) == (running.trial, TrialState.PENDING)
+    resumed = again.join(0)
+    assert again.assigned(resumed).trial == running.trial
+    assert again.assigned(resumed).attempt == running.attempt + 1
+
+
+def test_the_fall_of_a_gang_is_a_share_of_the_blame_for_each_of_its_trials() -> None:
+    hand = Hand(n_trials=2, workers=2, max_attempts=2).start()
+    for epoch in range(4):
+        gang = [hand.join(index, epoch) for index in range(2)]
+        assert hand.states() == ["running", "running"]
+        hand.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in gang))
+    failed = hand.study.trials[0]
+    assert (failed.attempt, failed.losses, failed.state) == (4, 0, TrialState.FAILED)
+    assert failed.failure == Failure("gang_lost", "worker 0 on host was lost: the stage fell (loss of workers 4 of 4)")
+
+
+def test_promotions_are_no_falls_of_the_gang() -> None:
+    """A trial that was promoted more often than the gang may fall still has all of its falls."""
+    hand = Hand(ASHA(eta=2), n_trials=8, workers=1, max_attempts=2).start()
+    worker = hand.join(0)
+    while (assign := hand.assigned(worker)).attempt < 3:
+        hand.finish(worker, float(assign.trial))
+    trial = hand.study.trials[assign.trial]
+    for epoch, state in enumerate((TrialState.RUNNING, TrialState.FAILED), start=1):
+        hand.tell(WorkerLost(worker, "the stage fell", with_gang=True))
+        worker = hand.join(0, epoch)
+        assert (trial.falls, trial.state) == (1, state)
+
+
+def test_a_trial_has_a_bounded_number_of_metrics_whatever_its_worker_says() -> None:
+    hand = Hand(n_trials=1).start()
+    worker = hand.join(0)
+    for step, first in ((1, 0), (2, 6000), (3, 12_000)):
+        columns = {f"m{number}": ([step], [0.5]) for number in range(first, first + 6000)}
+        hand.tell(TrialReported(worker, Reported(0, 1, "loss", {**columns, "loss": ([step], [0.5])})))
+    curves = hand.study.trials[0].curves
+    assert len(curves) == MAX_NAMES
+    assert list(curves["loss"].steps) == [1, 2, 3]
+    assert hand.shown == ["reported more than 10000 different metrics; others are left out"]
+
+
+def test_a_trial_that_was_slowed_is_told_of_once() -> None:
+    hand = Hand(n_trials=2).start()
+    for worker in (hand.join(0), hand.join(1)):
+        number = hand.assigned(worker).trial
+        hand.tell(TrialReported(worker, Reported(number, 1, "loss", {"loss": ([1], [0.5])}, slowed=True)))
+    assert hand.shown == [
+        "reports faster than the driver takes it in (metrics: 1), so its report() waits; report fewer, or less often"
+    ]

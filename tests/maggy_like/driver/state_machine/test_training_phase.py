@@ -1,0 +1,407 @@
+"""The training that follows a search, or stands alone: when it begins, on whom, and how a resumed run takes it up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hand import Hand
+
+from maggy_like.driver.state_machine import training_phase as finale
+from maggy_like.driver.state_machine.inputs import (
+    StopRequested,
+    Tick,
+    TrialCheckpointed,
+    WorkerGone,
+    WorkerId,
+    WorkerJoined,
+    WorkerLost,
+    WorkerSeen,
+)
+from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.protocol.messages import Assign, Checkpointed, Shutdown, Stop
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated, from_json, to_json
+from optimizers.core.trial import TrialState
+
+GANG = 2
+
+
+class Trained(Hand):
+    """A search with a plan for its end."""
+
+    def __init__(self, plan: TrainingPlan | None = None, n_trials: int = 2, **options: Any) -> None:
+        plan = plan or TrainingPlan(steps=5, workers=GANG, least=GANG)
+        super().__init__(None, n_trials, **{"workers": GANG, "training": plan, **options})
+
+    @property
+    def trainings(self) -> list[TrialCreated]:
+        return [event for event in self.events if isinstance(event, TrialCreated) and event.training]
+
+    @property
+    def crew(self) -> list[WorkerId]:
+        """Who trains, by rank."""
+        number = self.trainings[-1].trial
+        attempt = self.study.trials[number].attempt
+        orders = [
+            (m, who) for who, m in self.sent if isinstance(m, Assign) and (m.trial, m.attempt) == (number, attempt)
+        ]
+        return [who for _, who in sorted(orders, key=lambda pair: pair[0].place.rank if pair[0].place else 0)]
+
+    def come(self, *indexes: int, epoch: int = 0) -> list[WorkerId]:
+        return [self.join(index, epoch) for index in indexes]
+
+    def search(self, *values: float) -> None:
+        """Let the search run to its end."""
+        for value in values:
+            busy = [worker for worker in self.experiment.workers.values() if worker.trial is not None]
+            self.finish(busy[0].id, value)
+
+    def pass_time(self, seconds: float) -> None:
+        """Nothing but signs of life."""
+        self.now += seconds
+        for worker in list(self.experiment.workers.values()):
+            if worker.is_live:
+                self.tell(WorkerSeen(worker.id))
+        self.tell(Tick())
+
+    def leave(self) -> None:
+        for worker in list(self.experiment.workers.values()):
+            if worker.is_live:
+                self.tell(WorkerGone(worker.id))
+
+
+def trained(plan: TrainingPlan | None = None, values: tuple[float, ...] = (0.3, 0.7), **options: Any) -> Trained:
+    """A search that is over, on a gang that is there."""
+    run = Trained(plan, len(values), **options)
+    run.start()
+    run.come(*range(GANG))
+    run.search(*values)
+    return run
+
+
+# -- after a search -----------------------------------------------------------------------------------
+
+
+def test_the_best_configuration_is_trained_on_the_whole_gang_once_the_search_is_over() -> None:
+    run = trained()
+    (created,) = run.trainings
+    assert created == TrialCreated(2, run.study.trials[1].config, training=5)
+    assert [run.assigned(worker).budget for worker in run.crew] == [5, 5]
+    assert not [m for _, m in run.sent if isinstance(m, Shutdown)]
+    assert run.experiment.is_training
+    run.finish(run.crew[0], 0.8)
+    run.finish(run.crew[1])
+    assert run.experiment.ending == "completed"
+    assert [m for _, m in run.sent[-GANG:]] == [Shutdown()] * GANG
+    run.leave()
+    assert run.experiment.is_over
+    assert run.states() == ["completed"] * 3
+
+
+def test_the_training_is_no_part_of_the_search() -> None:
+    run = trained()
+    run.finish(run.crew[0], 0.9)
+    run.finish(run.crew[1])
+    best = run.study.best
+    assert best is not None
+    assert (best.id, best.value) == (1, 0.7)
+    assert run.study.size == 2
+    assert sum(run.study.counts.values()) == 2
+    assert len(run.study.history.observations) <= 2
+
+
+def test_trials_that_run_when_the_time_is_up_are_stopped_and_not_run_again() -> None:
+    run = Trained(n_trials=5)
+    run.start()
+    first, second = run.come(0, 1)
+    run.report(first, 3, 0.6)
+    told = run.tell(StopRequested("timeout"))
+    assert told == [Stop(0, 1), Stop(1, 1)]
+    run.finish(first, outcome="stopped")
+    assert run.trainings == []
+    run.finish(second, outcome="stopped")
+    assert [event.config for event in run.trainings] == [run.study.trials[0].config]
+    assert run.crew == [first, second]
+    assert run.states() == ["pending", "pending", "running"]
+    assert run.study.trials[0].losses == 0
+    run.finish(first, 0.9)
+    run.finish(second)
+    assert run.experiment.ending == "timeout"
+    assert run.study.trials[0].attempt == run.study.trials[1].attempt == 1
+
+
+def test_the_best_is_chosen_when_the_last_trial_has_ended_and_not_when_the_time_is_up() -> None:
+    run = Trained(n_trials=5)
+    run.start()
+    first, second = run.come(0, 1)
+    run.report(first, 3, 0.6)
+    run.tell(StopRequested("timeout"))
+    run.finish(first, outcome="stopped")
+    run.finish(second, 0.9)  # it was through before it heard of the end
+    assert [event.config for event in run.trainings] == [run.study.trials[1].config]
+
+
+def test_nothing_is_trained_where_no_trial_has_a_value_after_all() -> None:
+    run = Trained(n_trials=5, max_attempts=1, study={"value": "last"})
+    run.start()
+    first, second = run.come(0, 1)
+    run.report(first, 3, 0.6)
+    run.tell(StopRequested("timeout"))
+    run.finish(second, outcome="stopped")
+    run.finish(first, outcome="raised", kind="exception", message="ValueError: x")
+    assert run.trainings == []
+    assert run.experiment.ending == "timeout"
+
+
+def test_a_timeout_during_the_training_does_not_end_it() -> None:
+    run = trained()
+    assert run.tell(StopRequested("timeout")) == []
+    assert run.experiment.is_training
+
+
+def test_a_wide_search_hands_over_too() -> None:
+    run = Trained(TrainingPlan(5, 3, 3), n_trials=1, workers=3, width=2)
+    run.start()
+    run.come(0, 1, 2)
+    for worker in (WorkerId(0, 0), WorkerId(1, 0)):
+        run.finish(worker, 0.5)
+    assert len(run.crew) == 3
+    assert run.study.trials[1].world_size == 3
+
+
+@pytest.mark.parametrize("reason", ["completed", "timeout"])
+def test_nothing_is_trained_where_no_trial_has_a_value(reason: str) -> None:
+    run = Trained(max_attempts=1)
+    run.start()
+    for worker in run.come(0, 1):
+        if reason == "completed":
+            run.finish(worker, outcome="raised", kind="exception", message="ValueError: x")
+    if reason == "timeout":
+        run.tell(StopRequested("timeout"))
+    assert run.trainings == []
+    assert run.experiment.ending == reason
+
+
+@pytest.mark.parametrize("reason", ["interrupted", "stopped"])
+def test_nothing_is_trained_where_the_user_stops_the_search(reason: str) -> None:
+    run = Trained()
+    run.start()
+    run.report(run.come(0, 1)[0], 1, 0.5)
+    run.tell(StopRequested(reason))
+    assert run.trainings == []
+    assert run.experiment.ending == reason
+
+
+def test_an_interrupted_training_may_go_on_later() -> None:
+    run = trained()
+    run.tell(StopRequested("interrupted"))
+    for worker in run.crew:
+        run.finish(worker, outcome="stopped")
+    run.leave()
+    assert run.experiment.is_over
+    assert run.experiment.ending == "interrupted"
+    assert (run.study.trials[2].state, run.study.trials[2].losses) == (TrialState.PENDING, 0)
+
+
+def test_a_training_that_fails_for_good_ends_the_run() -> None:
+    run = trained(max_attempts=2)
+    for message in ("ValueError: x", "ValueError: y"):
+        first, second = run.crew
+        run.finish(second, outcome="raised", kind="exception", message=message, at=1.0)
+        run.finish(first, outcome="stopped")
+    failure = run.study.trials[2].failure
+    assert failure is not None
+    assert failure.message == "rank 1: ValueError: y (attempt 2 of 2)"
+    assert run.experiment.ending == "completed"
+    assert run.study.best is run.study.trials[1]
+
+
+def test_a_fault_of_all_ranks_is_the_same_whichever_rank_has_it_first() -> None:
+    run = trained()
+    for rank in (1, 0):
+        first, other = run.crew[rank], run.crew[1 - rank]
+        run.finish(first, outcome="raised", kind="exception", message="ValueError: x", at=1.0)
+        run.finish(other, outcome="stopped")
+    failure = run.study.trials[2].failure
+    assert failure is not None
+    assert failure.message == "rank 0: ValueError: x (attempt 2, just as the one before)"
+
+
+def test_a_training_may_report_nothing_and_return_nothing() -> None:
+    run = trained()
+    for worker in run.crew:
+        run.finish(worker)
+    assert run.study.trials[2].state is TrialState.COMPLETED
+
+
+# -- alone ---------------------------------------------------------------------------------------------
+
+
+def test_a_training_may_stand_alone() -> None:
+    run = Trained(TrainingPlan(1, GANG, GANG, config={"x": 0.25}), n_trials=0)
+    run.start()
+    assert [event.config for event in run.trainings] == [{"x": 0.25}]
+    assert run.study.trials[0].state is TrialState.PENDING
+    for worker in run.come(0, 1):
+        assert run.assigned(worker).config == {"x": 0.25}
+        run.finish(worker, outcome="returned", returned=None if worker.index else [1, "two"])
+    assert run.kept == [[1, "two"]]
+    assert run.experiment.ending == "completed"
+
+
+# -- a journal that is taken up -------------------------------------------------------------------------
+
+
+def whole_run(plan: TrainingPlan | None = None) -> Trained:
+    """A search, a training that loses an attempt, and the end."""
+    run = trained(plan)
+    first, second = run.crew
+    run.report(first, 2, 0.5)
+    run.tell(TrialCheckpointed(first, Checkpointed(2, 1, 2, "00002/1-1.pkl")))
+    run.tell(WorkerLost(second, "kill -9"))
+    run.finish(first, outcome="stopped")
+    (newcomer,) = run.come(1, epoch=1)
+    run.report(first, 3, 0.6)
+    run.finish(first, 0.8)
+    run.finish(newcomer)
+    assert run.experiment.ending == "completed"
+    return run
+
+
+EVENTS: list[Event] = whole_run().events
+
+
+@pytest.mark.parametrize("kept", range(len(EVENTS) + 1))
+def test_a_run_goes_on_wherever_its_journal_ends(kept: int) -> None:
+    before = EVENTS[:kept]
+    run = Trained()
+    run.experiment.replay(from_json(to_json(event)) for event in before)
+    run.start()
+    run.come(0, 1)
+    for _ in range(20):
+        busy = [worker for worker in run.experiment.workers.values() if worker.trial is not None]
+        if not busy:
+            break
+        team = busy[0].team
+        assert team is not None
+        for worker in team.members:
+            trial = run.study.trials[team.trial]
+            saved = trial.checkpoint and trial.checkpoint.name
+            assert run.assigned(worker.id).checkpoint == saved
+            run.finish(worker.id, 0.7 if trial.id == 1 else 0.3)
+    assert run.experiment.ending == "completed"
+    assert run.states() == ["completed"] * 3
+    events = [*before, *run.events]
+    assert [event.trial for event in events if isinstance(event, TrialCreated)] == [0, 1, 2]
+    assert [trial.training for trial in run.study.trials] == [0, 0, 5]
+    assert run.study.trials[2].config == run.study.trials[1].config
+    finals = [
+        event.trial for event in events if isinstance(event, AttemptEnded) and event.state is TrialState.COMPLETED
+    ]
+    assert sorted(finals) == [0, 1, 2]
+    assert run.events or kept == len(EVENTS)  # what was over has nothing to add
+
+
+def test_a_training_taken_up_goes_on_from_its_checkpoint() -> None:
+    started = [n for n, event in enumerate(EVENTS) if isinstance(event, AttemptStarted) and event.training]
+    run = Trained()
+    run.experiment.replay(EVENTS[: started[-1] + 1])
+    run.start()
+    for worker in run.come(0, 1):
+        assert (run.assigned(worker).attempt, run.assigned(worker).checkpoint) == (3, "00002/1-1.pkl")
+
+
+def test_a_search_that_is_resumed_without_a_plan_leaves_the_training_alone() -> None:
+    created = next(n for n, event in enumerate(EVENTS) if isinstance(event, TrialCreated) and event.training)
+    run = Hand(n_trials=2)
+    run.experiment.replay(EVENTS[: created + 1])
+    run.start()
+    run.join(0)
+    assert run.experiment.ending == "completed"
+    assert run.states() == ["completed", "completed", "pending"]
+
+
+# -- when workers are missing ----------------------------------------------------------------------------
+
+
+ELASTIC = TrainingPlan(steps=5, workers=3, least=2)
+
+
+def shrunk(plan: TrainingPlan = ELASTIC) -> Trained:
+    """A training of three that has lost one."""
+    run = Trained(plan, n_trials=1, workers=3)
+    run.start()
+    run.come(0, 1, 2)
+    run.search(0.5)
+    run.tell(WorkerLost(WorkerId(2, 0), "kill -9"))
+    for index in (0, 1):
+        run.finish(WorkerId(index, 0), outcome="stopped")
+    return run
+
+
+def test_lost_workers_are_waited_for_then_done_without() -> None:
+    run = shrunk()
+    assert run.states()[-1] == "pending"
+    run.pass_time(finale.PATIENCE - 1)
+    assert run.states()[-1] == "pending"
+    run.pass_time(1)
+    assert [worker.index for worker in run.crew] == [0, 1]
+    assert [place.world_size for worker in run.crew if (place := run.assigned(worker).place)] == [2, 2]
+    assert run.study.trials[-1].world_size == 2
+
+
+def test_lost_workers_that_come_back_in_time_take_part() -> None:
+    run = shrunk()
+    run.pass_time(finale.PATIENCE - 1)
+    run.come(2, epoch=1)
+    assert len(run.crew) == 3
+
+
+def test_a_worker_that_is_about_to_be_ready_is_waited_for_twice_as_long() -> None:
+    run = shrunk()
+    run.tell(WorkerJoined(WorkerId(2, 1), "host"))
+    run.pass_time(2 * finale.PATIENCE - 1)
+    assert run.states()[-1] == "pending"
+    run.pass_time(1)
+    assert len(run.crew) == 2
+
+
+def test_workers_that_never_came_are_waited_for_as_long() -> None:
+    run = Trained(TrainingPlan(5, 2, 1, config={"x": 0.5}), n_trials=0)
+    run.start()
+    (first,) = run.come(0)
+    run.pass_time(2 * finale.PATIENCE - 1)
+    assert run.states() == ["pending"]
+    run.pass_time(1)
+    assert run.crew == [first]
+
+
+def test_fewer_than_the_least_never_begin() -> None:
+    run = shrunk(TrainingPlan(5, 3, 3))
+    run.pass_time(1000 * finale.PATIENCE)
+    assert run.states()[-1] == "pending"
+    assert run.experiment.ending is None
+
+
+def test_each_loss_is_waited_for_anew() -> None:
+    run = shrunk(TrainingPlan(5, 3, 1))
+    run.pass_time(finale.PATIENCE)
+    assert len(run.crew) == 2
+    run.tell(WorkerLost(WorkerId(1, 0), "kill -9"))
+    run.finish(WorkerId(0, 0), outcome="stopped")
+    run.pass_time(finale.PATIENCE - 1)
+    assert run.states()[-1] == "pending"
+    run.pass_time(1)
+    assert len(run.crew) == 1
+    run.finish(WorkerId(0, 0), 0.9)
+    assert run.experiment.ending == "completed"
+
+
+def test_a_training_that_shrank_grows_again_with_its_next_attempt() -> None:
+    run = shrunk()
+    run.pass_time(finale.PATIENCE)
+    run.come(2, epoch=1)
+    assert len(run.crew) == 2  # the attempt that runs is left alone
+    run.finish(WorkerId(1, 0), outcome="raised", kind="exception", message="x", at=1.0)
+    run.finish(WorkerId(0, 0), outcome="stopped")
+    assert len(run.crew) == 3

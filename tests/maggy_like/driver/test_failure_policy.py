@@ -1,0 +1,228 @@
+"""Failures that end the whole search, since every further trial would fail in the same way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hand import Hand
+
+from maggy_like import FailurePolicy, Float, lagom
+from maggy_like.driver.state_machine.inputs import WorkerLost
+from maggy_like.errors import ConfigError, TrialsFailedError
+from maggy_like.worker.child.failures import place_of, types_of
+from optimizers.core.base import Optimizer
+from optimizers.schedulers.asha import ASHA
+
+SPACE = {"lr": Float(0.1, 1.0)}
+
+
+def raised(name: str = "KeyError", place: str = "train.py:train:3", message: str = "") -> dict[str, Any]:
+    """What a worker tells of an attempt that raised an exception."""
+    bases = {"KeyError": ["builtins.KeyError", "builtins.LookupError"]}.get(name, [f"builtins.{name}"])
+    fields = {"kind": "exception", "message": f"{name}: {message}", "traceback": f"Traceback of {message}"}
+    return {"outcome": "raised", **fields, "types": (*bases, "builtins.Exception"), "place": place}
+
+
+def search(optimizer: Optimizer | None = None, *, alike: int = 3, n_trials: int = 20, **options: Any) -> Hand:
+    hand = Hand(optimizer, n_trials=n_trials, alike=alike, max_attempts=1, **options).start()
+    hand.join(0)
+    return hand
+
+
+def fail(hand: Hand, *ends: dict[str, Any]) -> str | None:
+    """Let one attempt after the other end so; why the search ended, if it has."""
+    (worker,) = (worker.id for worker in hand.experiment.workers.values())
+    for end in ends:
+        assert hand.experiment.ending is None
+        hand.finish(worker, **end)
+    return hand.experiment.ending
+
+
+def test_trials_that_fail_alike_end_the_search_whatever_their_messages_say() -> None:
+    hand = search()
+    messages = ("<Net object at 0x7f01>", "<Net object at 0x7f02>", "/tmp/a1b2/17")
+    assert fail(hand, *(raised(message=message) for message in messages)) == "error"
+    assert len(hand.study.trials) == 3
+    error = hand.experiment.error
+    assert isinstance(error, TrialsFailedError)
+    assert "3 trials failed alike and none has succeeded" in str(error)
+    assert "KeyError: /tmp/a1b2/17" in str(error)
+    assert "Traceback of /tmp/a1b2/17" in str(error)
+    assert "FailurePolicy(alike=0), or expected=(KeyError,)" in str(error)
+    assert hand.experiment.ending == "error"
+
+
+def test_the_traceback_of_failures_that_are_alike_is_shown_once() -> None:
+    hand = search(alike=0)
+    fail(hand, *(raised(message=message) for message in "abc"), raised("ValueError", message="d"))
+    assert [text for text in hand.shown if "Traceback" in text] == [
+        "failed: KeyError: a\nTraceback of a",
+        "failed: ValueError: d\nTraceback of d",
+    ]
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        pytest.param([raised(place=f"train.py:train:{line}") for line in range(6)], id="other places"),
+        pytest.param([raised(name) for name in ("KeyError", "ValueError", "TypeError")], id="other types"),
+        pytest.param([{"value": 1.0}, *[raised()] * 6], id="the first has returned"),
+        pytest.param([*[raised()] * 2, {"value": 1.0}, *[raised()] * 6], id="the third has returned"),
+    ],
+)
+def test_other_failures_or_a_success_leave_the_search_alone(ends: list[dict[str, Any]]) -> None:
+    assert fail(search(), *ends) is None
+
+
+def test_two_mistakes_that_take_turns_are_counted_each() -> None:
+    assert fail(search(), *[raised(), raised("ValueError")] * 2) is None
+    assert fail(search(), *[raised(), raised("ValueError")] * 2, raised()) == "error"
+
+
+def test_crashes_are_alike_by_their_kind() -> None:
+    died = [
+        {"outcome": "died", "kind": "exit", "message": f"the trial's process exited with {code}"} for code in (1, 2, 3)
+    ]
+    assert fail(search(), *died) == "error"
+
+
+def test_a_report_and_a_stop_in_it_are_no_success_but_a_pause_is() -> None:
+    hand = search()
+    (worker,) = (worker.id for worker in hand.experiment.workers.values())
+    for _ in range(3):
+        hand.report(worker, 1, 0.5)
+        hand.finish(worker, **raised())
+    assert hand.experiment.ending == "error"
+    assert fail(search(ASHA()), {"value": 0.5}, *[raised()] * 6) is None
+    assert fail(search(ASHA(mode="stopping")), {"outcome": "stopped"}, *[raised()] * 3) == "error"
+
+
+def test_expected_exceptions_never_count_nor_do_those_derived_from_them() -> None:
+    hand = search(expected={"builtins.LookupError"})
+    assert fail(hand, *[raised()] * 6) is None
+    assert fail(hand, *[raised("ValueError")] * 3) == "error"
+
+
+def test_what_machines_do_never_counts() -> None:
+    hand = search(workers=1)
+    for epoch in range(1, 7):
+        (worker,) = (worker.id for worker in hand.experiment.workers.values())
+        hand.tell(WorkerLost(worker, "kill -9", with_gang=epoch % 2 == 0))
+        hand.join(0, epoch)
+    assert hand.experiment.ending is None
+
+
+def test_it_counts_trials_and_not_their_attempts() -> None:
+    hand = Hand(n_trials=20, alike=3, max_attempts=3).start()
+    hand.join(0)
+    assert fail(hand, *[raised()] * 4) is None  # two trials, two attempts each
+    assert fail(hand, raised()) == "error"
+
+
+@pytest.mark.parametrize(("n_trials", "ending"), [(2, "error"), (1, "completed")])
+def test_a_short_search_whose_trials_all_fail_alike_ends_with_the_error_too(n_trials: int, ending: str) -> None:
+    assert fail(search(n_trials=n_trials), *[raised()] * n_trials) == ending
+
+
+def test_a_resumed_search_counts_anew_for_the_function_may_be_mended() -> None:
+    hand = search()
+    assert fail(hand, *[raised()] * 3) == "error"
+    again = Hand(n_trials=20, alike=3, max_attempts=1)
+    again.experiment.replay(hand.events)
+    again.start()
+    again.join(0)
+    assert fail(again, *[raised()] * 2) is None
+    assert fail(again, {"value": 1.0}, *[raised()] * 6) is None
+
+
+# -- what a worker tells ----------------------------------------------------------------------------
+
+
+class OwnError(json.JSONDecodeError):
+    pass
+
+
+def broken(text: str) -> Any:
+    return json.loads(text)
+
+
+def caught(text: str) -> Exception:
+    try:
+        broken(text)
+    except json.JSONDecodeError as error:
+        return error
+    raise AssertionError
+
+
+def test_the_place_is_the_innermost_line_of_the_user_s_own_code() -> None:
+    line = broken.__code__.co_firstlineno + 1
+    assert place_of(caught("{")) == place_of(caught("[1,")) == f"test_failure_policy.py:broken:{line}"
+    assert place_of(ValueError("never raised")) == ""
+
+
+def test_the_types_are_those_of_the_class_and_its_bases() -> None:
+    names = types_of(OwnError("x", "y", 0))
+    assert [name.rpartition(".")[2] for name in names] == [
+        "OwnError",
+        "JSONDecodeError",
+        "ValueError",
+        "Exception",
+        "BaseException",
+    ]
+    assert types_of(KeyError())[0] == "builtins.KeyError"
+
+
+# -- the policy, and whole searches -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alike": -1}, "alike must be a whole number.*got -1"),
+        ({"alike": True}, "alike must be a whole number.*got True"),
+        ({"expected": ValueError}, r"expected must be a tuple of exceptions.*use \(ValueError,\)"),
+        ({"expected": ("ValueError",)}, "expected must hold classes of exceptions, got 'ValueError'"),
+    ],
+)
+def test_a_policy_checks_itself(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        FailurePolicy(**options)
+
+
+def test_enough_is_the_width_of_the_gang_and_at_least_three() -> None:
+    assert [FailurePolicy().enough(width) for width in (1, 3, 8)] == [3, 3, 8]
+    assert [FailurePolicy(alike=n).enough(8) for n in (0, 5)] == [0, 5]
+
+
+def typo(lr: float) -> float:
+    return lr * undefined  # type: ignore[name-defined]  # noqa: F821
+
+
+def mended(lr: float) -> float:
+    return lr
+
+
+def test_a_typo_ends_the_search_with_its_traceback_and_a_mended_function_goes_on(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"optimizer": "random", "n_trials": 30, "workers": 2, "engine": "local"}
+    options |= {"directory": tmp_path, "progress": False, "name": "run"}
+    with pytest.raises(TrialsFailedError, match="NameError: name 'undefined' is not defined") as caught:
+        lagom(typo, SPACE, **options)
+    assert "return lr * undefined" in str(caught.value)
+    result = caught.value.result
+    assert result is not None
+    assert len(result.trials) < 8
+    again = lagom(mended, SPACE, resume=True, **options)
+    assert again.best_value is not None
+    assert sum(trial.state == "failed" for trial in again.trials) < 5
+
+
+def test_expected_failures_fail_their_trials_alone(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"optimizer": "random", "n_trials": 4, "engine": "inline", "progress": False}
+    policy = FailurePolicy(expected=(NameError,))
+    result = lagom(typo, SPACE, failures=policy, directory=tmp_path, **options)
+    assert [trial.state for trial in result.trials] == ["failed"] * 4
+    with pytest.raises(ConfigError, match="failures must be a FailurePolicy, got 3; use FailurePolicy"):
+        lagom(typo, SPACE, failures=3, directory=tmp_path, **options)  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""How many workers a run gets."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from maggy_like.driver.gang_size import MOST_UNASKED, gang_size, least_workers, size_hints
+from maggy_like.engines.base import Engine
+from maggy_like.errors import EngineError
+
+
+class Slots(Engine):
+    """An engine of so many slots; one that grows to so many, where it is elastic."""
+
+    name = "cluster"
+    is_elastic = False  # type: ignore[assignment]
+
+    def __init__(self, slots: int | None, *, elastic: bool = False) -> None:
+        self._slots = slots
+        self.is_elastic = elastic  # type: ignore[misc]
+
+    def slots(self) -> int | None:
+        return self._slots
+
+    def most_workers(self) -> int | None:
+        return self._slots
+
+    def default_workers(self) -> int:
+        assert self._slots is not None
+        return self._slots
+
+    def endpoint(self) -> Any:
+        raise NotImplementedError
+
+    def launch(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+def settings(**given: Any) -> Any:
+    defaults = {"workers": None, "n_trials": 50, "workers_per_trial": 1, "train_steps": 0}
+    return SimpleNamespace(**{**defaults, "max_workers": None, "min_workers": None, **given})
+
+
+@pytest.mark.parametrize(
+    ("slots", "elastic", "given", "size"),
+    [
+        (8, False, {}, 8),
+        (8, False, {"n_trials": 3}, 3),
+        (8, False, {"max_workers": 5}, 5),
+        (8, False, {"max_workers": 12}, 8),
+        (8, False, {"workers": 4}, 4),
+        (None, True, {}, 50),
+        (None, True, {"n_trials": 3, "workers_per_trial": 2}, 6),
+        (None, True, {"n_trials": None}, MOST_UNASKED),
+        (None, True, {"n_trials": 1000, "max_workers": 200}, 200),
+        (20, True, {}, 20),
+        (20, True, {"max_workers": 200}, 20),
+        (400, True, {"n_trials": 1000}, MOST_UNASKED),
+    ],
+)
+def test_a_gang_has_the_size_that_is_of_use_and_that_there_can_be(
+    slots: int | None, elastic: bool, given: dict[str, Any], size: int
+) -> None:
+    assert gang_size(settings(**given), Slots(slots, elastic=elastic)) == size
+
+
+def test_a_bound_that_nobody_asked_for_is_told() -> None:
+    def hints(slots: int | None, **given: Any) -> list[str]:
+        engine = Slots(slots, elastic=True)
+        return size_hints(settings(**given), engine, gang_size(settings(**given), engine))
+
+    told = [f"the gang grows to {MOST_UNASKED} workers at most; pass max_workers=N for more"]
+    assert hints(None, n_trials=1000) == hints(None, n_trials=None) == hints(400, n_trials=1000) == told
+    assert hints(None) == hints(20, n_trials=1000) == hints(None, n_trials=1000, max_workers=64) == []
+
+
+def test_only_as_many_as_a_trial_needs_are_waited_for_where_a_gang_grows() -> None:
+    growing, fixed = Slots(None, elastic=True), Slots(8)
+    assert least_workers(settings(workers_per_trial=2), growing, 50) == 2
+    assert least_workers(settings(), fixed, 8) == 8
+    assert least_workers(settings(n_trials=0, train_steps=9, workers=4), growing, 4) == 4
+    assert least_workers(settings(min_workers=3), growing, 50) == 3
+
+
+def test_a_training_that_does_not_say_for_how_many_to_wait_is_refused() -> None:
+    with pytest.raises(EngineError, match="must know how many workers to wait for; pass workers=N"):
+        gang_size(settings(n_trials=0, train_steps=9), Slots(None, elastic=True))

@@ -1,0 +1,376 @@
+"""Ctrl-C in a script, and a driver that is killed: nothing is left running, nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from spark_jobs import FOLDER
+
+from maggy_like.driver.interrupts import interrupts_to
+
+pytestmark = pytest.mark.e2e
+
+PATHS = os.pathsep.join(filter(None, [FOLDER, os.environ.get("PYTHONPATH")]))
+
+SCRIPT = """
+import sys, threading
+from maggy_like import Float, lagom
+
+def train(x, reporter):
+    reporter.checkpoint(x)
+    reporter.report(score=x)  # after a checkpoint it goes out at once, before what is printed
+    print("under way", flush=True)
+    {wait}
+
+result = lagom(train, {{"x": Float(0, 1)}}, optimizer="random", n_trials=3, workers=2, engine={engine!r},
+               max_budget=5, name="run", directory=sys.argv[1], progress="plain", resume=len(sys.argv) > 2)
+print("ending", result.ending, "best", result.best_value, "states", *sorted(t.state for t in result.trials))
+"""
+SPARK = """
+from maggy_like import spark_session
+from spark_jobs import active_jobs
+spark = spark_session("local[2]")
+"""
+PATIENT = "threading.Event().wait()"
+POLITE = "while not threading.Event().wait(0.05): reporter.report(score=x)"
+
+
+def start(folder: Path, wait: str, engine: str = "local") -> subprocess.Popen[str]:
+    """The script in a process group of its own, once a trial is under way on each worker."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT.format(wait=wait, engine=engine))
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    seen = 0
+    for line in process.stdout:
+        seen += "under way" in line
+        if seen == 2:
+            return process
+    pytest.fail(f"the script ended early with status {process.wait()}")
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has just ended
+        return []
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize("wait", [POLITE, PATIENT], ids=["reports", "never reports"])
+def test_ctrl_c_gives_the_result_so_far_and_leaves_nothing(tmp_path: Path, wait: str) -> None:
+    process = start(tmp_path, wait)
+    children = family(process)
+    assert len(children) >= 6  # two agents, two fork servers, two trials
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "ending interrupted best 0." in out
+    assert "Traceback" not in out
+    assert not psutil.wait_procs(children, timeout=60)[1]
+
+
+def test_ctrl_c_as_the_search_ends_keeps_its_result(tmp_path: Path) -> None:
+    """The closing phase is no place to lose a finished search."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "from maggy_like import Float, lagom\n"
+        "from maggy_like.driver.supervisor import Gang\n"
+        "leave = Gang.leave\n"
+        "def interrupted_leave(self, *rest, **options):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    leave(self, *rest, **options)\n"
+        "Gang.leave = interrupted_leave\n"
+        "result = lagom(lambda x: x, {'x': Float(0, 1)}, optimizer='random', n_trials=2, engine='local',\n"
+        "               directory=sys.argv[1], progress=False)\n"
+        "print('ending', result.ending)\n"
+    )
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "ending completed\n", done.stderr
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
+    process = start(tmp_path, PATIENT)
+    children = family(process)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert not psutil.wait_procs(children, timeout=60)[1]
+
+
+def test_a_killed_driver_takes_its_workers_along_and_resume_loses_nothing(tmp_path: Path) -> None:
+    process = start(tmp_path, PATIENT)
+    children = family(process)
+    process.kill()
+    process.communicate(timeout=60)
+    assert not psutil.wait_procs(children, timeout=60)[1]
+
+    script = (tmp_path / "script.py").read_text().replace(PATIENT, "return reporter.restore() is not None")
+    (tmp_path / "again.py").write_text(script)
+    again = subprocess.run(
+        [sys.executable, str(tmp_path / "again.py"), str(tmp_path), "resume"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "ending completed best 1.0 states completed completed completed" in again.stdout
+
+
+@pytest.mark.spark
+def test_ctrl_c_on_spark_cancels_the_job_and_leaves_no_trial(tmp_path: Path) -> None:
+    script = tmp_path / "spark.py"
+    script.write_text(SPARK + SCRIPT.format(wait=PATIENT, engine="spark") + "print('jobs', active_jobs(spark))\n")
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": PATHS},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    seen = 0
+    for line in process.stdout:
+        seen += "under way" in line
+        if seen == 2:
+            break
+    trials = [p for p in family(process) if "maggy_like.worker.agent.fork_server" in command_of(p)]
+    assert len(trials) >= 4  # two fork servers and their children
+    os.kill(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert "ending interrupted best 0." in out
+    assert "jobs 0" in out
+    assert not psutil.wait_procs(trials, timeout=60)[1]
+
+
+COUNTED = """
+import os, psutil, tempfile, threading
+from maggy_like import Experiment, Float, lagom
+from maggy_like.driver import monitor as watch
+
+interrupted = watch.Watch.interrupted
+
+def tell(self, count):
+    interrupted(self, count)
+    os.write(1, f"pressed {count}\\n".encode())
+
+watch.Watch.interrupted = tell
+
+def train(x, reporter):
+    reporter.report(score=x)
+    print("under way", flush=True)
+    threading.Event().wait()
+
+def words(process):
+    "The command line; none of a dead process, whether somebody has waited for it or not."
+    try:
+        return " ".join(process.cmdline()) if process.status() != psutil.STATUS_ZOMBIE else ""
+    except psutil.Error:  # it has just ended
+        return ""
+
+def left():
+    "Processes, ports, temporary files, threads and jobs of the search."
+    me = psutil.Process()
+    workers = [p for p in me.children(recursive=True) if "maggy_like" in words(p)]
+    processes = len(psutil.wait_procs(workers, timeout=60)[1])
+    ports = sorted(c.laddr.port for c in me.net_connections() if c.status == psutil.CONN_LISTEN)
+    jobs = active_jobs(spark) if spark else 0
+    return processes, ports, sorted(os.listdir(tempfile.gettempdir())), threading.active_count(), jobs
+
+def search(**options):
+    before = left()
+    result = lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=3, workers=2, directory="runs",
+                   max_budget=5, progress="plain", **options)
+    after = left()
+    print("ending", result.ending, "trials", len(result.trials), "left", "nothing" if after == before else after,
+          flush=True)
+
+"""
+LOCAL = "spark = None\n"
+PRESS = "search()\n"
+STOP = """
+experiment, started = Experiment(), []
+
+def on_event(event):
+    started.append(event)
+    if len(started) == 4:  # two trials created, two started
+        threading.Thread(target=experiment.stop).start()
+
+search(experiment=experiment, callbacks=[on_event])
+"""
+NOTHING_LEFT = r"ending {} trials 2 left nothing"
+
+
+class Terminal:
+    """A script in a real terminal of its own.
+
+    Attributes:
+        text: What it has shown so far.
+    """
+
+    def __init__(self, folder: Path, code: str) -> None:
+        (folder / "tmp").mkdir()
+        (folder / "script.py").write_text(code)
+        self.text = ""
+        self.pid, self._screen = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            os.environ |= {"TMPDIR": str(folder / "tmp"), "PYTHONPATH": PATHS}
+            os.execv(sys.executable, [sys.executable, "script.py"])
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._screen, b"\x03")
+
+    def terminate(self) -> None:
+        """As a scheduler or a container does that wants the process to end."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def until(self, pattern: str, times: int = 1) -> None:
+        """Wait until it has shown something; the tests' own time limit ends a wait that is in vain."""
+        while len(re.findall(pattern, self.text)) < times:
+            try:
+                self.text += os.read(self._screen, 65536).decode(errors="replace")
+            except OSError:
+                pytest.fail(f"it ended without {pattern!r}:\n{self.text}")
+
+    def close(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._screen)
+
+
+@contextmanager
+def terminal(folder: Path, code: str) -> Iterator[Terminal]:
+    shown = Terminal(folder, code)
+    try:
+        yield shown
+    finally:
+        shown.close()
+
+
+def test_ctrl_c_in_a_terminal_leaves_nothing(tmp_path: Path) -> None:
+    with terminal(tmp_path, COUNTED + LOCAL + PRESS) as shown:
+        shown.until("under way", times=2)
+        shown.press_ctrl_c()
+        shown.until(NOTHING_LEFT.format("interrupted"))
+        assert "Traceback" not in shown.text
+
+
+def test_a_second_ctrl_c_is_quicker_where_workers_do_not_leave(tmp_path: Path) -> None:
+    with terminal(tmp_path, COUNTED + LOCAL + "watch.LEAVE_PATIENCE = 1e6\n" + PRESS) as shown:
+        shown.until("under way", times=2)
+        for process in psutil.Process(shown.pid).children():
+            process.suspend()
+        shown.press_ctrl_c()
+        shown.until("pressed 1")
+        shown.press_ctrl_c()
+        shown.until(NOTHING_LEFT.format("interrupted"))  # long before the patience with workers is at its end
+
+
+@pytest.mark.parametrize("progress", ["terminal", "plain"])
+def test_sigterm_is_one_ctrl_c(tmp_path: Path, progress: str) -> None:
+    """The result so far is there, the terminal as it was, and how to go on is said."""
+    counted = COUNTED.replace('progress="plain"', f'progress={progress!r}, name="august"')
+    with terminal(tmp_path, counted + LOCAL + PRESS) as shown:
+        shown.until("under way", times=2)
+        shown.terminate()
+        shown.until("pressed 1")
+        shown.until(NOTHING_LEFT.format("interrupted"))
+        assert "Traceback" not in shown.text
+        _, _, end = shown.text.partition(": interrupted after")
+        assert "pass name='august', resume=True to go on with it" in end
+        assert "about" not in end
+        hidden, visible = (shown.text.rfind(code) for code in ("\x1b[?25l", "\x1b[?25h"))
+        assert (hidden >= 0) is (progress == "terminal")
+        assert visible >= hidden
+
+
+def test_sigterm_and_ctrl_c_count_together(tmp_path: Path) -> None:
+    with terminal(tmp_path, COUNTED + LOCAL + "watch.LEAVE_PATIENCE = 1e6\n" + PRESS) as shown:
+        shown.until("under way", times=2)
+        for process in psutil.Process(shown.pid).children():
+            process.suspend()
+        shown.terminate()
+        shown.until("pressed 1")
+        shown.press_ctrl_c()
+        shown.until(NOTHING_LEFT.format("interrupted"))
+
+
+def test_sigterm_ends_an_inline_search_too(tmp_path: Path) -> None:
+    code = SCRIPT.format(wait=PATIENT, engine="inline").replace("workers=2, ", "")
+    (tmp_path / "script.py").write_text(code)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert any("under way" in line for line in process.stdout)
+    process.terminate()
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, "ending interrupted" in out) == (0, True), out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_handled_as_before_once_it_is_over(number: signal.Signals) -> None:
+    counts: list[int] = []
+    before = signal.getsignal(number)
+    with interrupts_to(counts.append):
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+    assert (counts, signal.getsignal(number)) == ([1, 2], before)
+    signal.signal(number, signal.SIG_IGN)
+    try:
+        with interrupts_to(counts.append):
+            signal.raise_signal(number)
+        assert (counts, signal.getsignal(number)) == ([1, 2], signal.SIG_IGN)
+    finally:
+        signal.signal(number, before)
+
+
+def test_stop_from_another_thread_leaves_nothing(tmp_path: Path) -> None:
+    with terminal(tmp_path, COUNTED + LOCAL + STOP) as shown:
+        shown.until(NOTHING_LEFT.format("stopped"))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_ctrl_c_and_stop_on_spark_leave_no_job(tmp_path: Path) -> None:
+    with terminal(tmp_path, COUNTED + SPARK + STOP + PRESS) as shown:
+        shown.until(NOTHING_LEFT.format("stopped"))
+        shown.until("(?s)ending stopped.*under way.*under way")  # the first search may stop before a trial says so
+        shown.press_ctrl_c()
+        shown.until(NOTHING_LEFT.format("interrupted"))
+
+
+@pytest.mark.notebook
+def test_an_interrupted_notebook_keeps_its_kernel_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jupyter_client.manager import run_kernel
+
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    shown = ""
+    with run_kernel(cwd=str(tmp_path)) as client:
+        client.execute(COUNTED + LOCAL + PRESS)
+        while not re.search(r"ending .*\n", shown):  # it may come in pieces
+            message = client.get_iopub_msg(timeout=60)
+            before = shown.count("under way")
+            shown += message["content"].get("text", "")
+            if before < 2 <= shown.count("under way"):
+                client.parent.interrupt_kernel()
+    assert re.search(NOTHING_LEFT.format("interrupted"), shown), shown

@@ -1,0 +1,255 @@
+"""The driver fails, or its journal refuses: whoever waits is told of what, and nothing is said too early."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from wire import hello, wait_for
+
+from maggy_like.display.base import Snapshot
+from maggy_like.driver.loop import TICK, Driver
+from maggy_like.driver.proposer.base import DirectProposer
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.driver.state_machine.inputs import StopRequested, WorkerId
+from maggy_like.errors import StoreError, WorkerError
+from maggy_like.protocol.messages import Logged, Ready
+from maggy_like.protocol.versions import PYTHON, Versions
+from maggy_like.rpc.client import Client
+from maggy_like.rpc.server import Server
+from maggy_like.storage.journal import Journal, place_of
+from optimizers import Float
+from optimizers.core.events import AttemptStarted, Event, Measured, TrialCreated
+from optimizers.core.study import Study
+from optimizers.samplers.random_search import RandomSearch
+
+PATIENCE = 60.0
+"""Seconds that stand for "not for ever"."""
+
+
+class Broken(Exception):
+    """What the fakes raise."""
+
+
+def fail(*_: object, **__: object) -> Any:
+    raise Broken("it fails")
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    """A driver that would wait for its only worker."""
+    study = Study({"x": Float(0, 1)}, RandomSearch(), n_trials=4)
+    server = Server("127.0.0.1")
+    journal = Journal(place_of(str(tmp_path)))
+    base = Snapshot("run", str(tmp_path), "random", "max", "starting", 0.0)
+    made = Driver(StateMachine(study), DirectProposer(study), server, journal, base, 1, keep=None, timeout=None)
+    yield made
+    made.release()
+    made.join()
+    server.close()
+    journal.close()
+
+
+@pytest.mark.parametrize("part", ["_server.poll", "_write_ahead.carry", "_experiment.handle"])
+def test_what_fails_in_the_loop_ends_the_driver_with_that_error(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    owner, name = part.split(".")
+    monkeypatch.setattr(getattr(driver, owner), name, fail)
+    driver.start()
+    assert driver.done.wait(PATIENCE)
+    assert isinstance(driver.error, Broken)
+    assert driver.has_ended
+
+
+@pytest.mark.parametrize("released", [False, True], ids=["while it runs", "as it ends"])
+def test_a_drawing_that_fails_keeps_nobody_waiting(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, released: bool
+) -> None:
+    monkeypatch.setattr(driver, "_draw", fail)
+    if released:
+        driver.release()
+    driver.start()
+    assert driver.done.wait(PATIENCE)
+    driver.join()
+    assert isinstance(driver.error, Broken)
+
+
+def test_a_proposer_that_cannot_start_ends_the_search_with_its_error(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver._proposer, "start", fail)
+    driver.start()
+    wait_for(lambda: driver._experiment.ending is not None, PATIENCE)
+    assert isinstance(driver._experiment.error, Broken)
+    assert driver._experiment.ending == "error"
+
+
+class Refusing:
+    """A journal's ``append`` that refuses while it is told to, and knows when it was tried."""
+
+    def __init__(self, journal: Journal, act: Callable[[], None]) -> None:
+        self.tried = threading.Event()
+        self._append = journal.append
+        self._act: Callable[[], None] | None = act
+
+    def serve(self) -> None:
+        self._act = None
+
+    def __call__(self, events: list[Event]) -> None:
+        if events and self._act is not None:
+            self.tried.set()
+            self._act()
+        self._append(events)
+
+
+def refuse() -> None:
+    raise StoreError("the disk is full")
+
+
+def at_target(driver: Driver) -> None:
+    """Have the search end as it begins: its target was reached by a trial that was cut off."""
+    driver._experiment._target = 0.9
+    config = {"x": 0.5}
+    driver._experiment.replay(
+        [
+            TrialCreated(0, config, 0),
+            AttemptStarted(0, 1, 0, 1, 0.0, config, 0, None, 0, 1),
+            Measured(0, 1, "accuracy", {"accuracy": ([1], [0.95])}, direction="max"),
+        ]
+    )
+
+
+def test_a_search_that_has_reached_its_target_waits_for_a_journal_that_refuses(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_target(driver)
+    journal = driver._write_ahead._journal
+    refusing = Refusing(journal, refuse)
+    monkeypatch.setattr(journal, "append", refusing)
+    driver.start()
+    assert refusing.tried.wait(PATIENCE)
+    wait_for(lambda: driver._write_ahead.is_stuck or driver.done.is_set(), PATIENCE)
+    assert driver._experiment.ending == "target"
+    assert not driver.done.is_set()
+    refusing.serve()
+    wait_for(lambda: driver.has_ended, PATIENCE)
+    assert driver.error is None
+    assert driver.events.get().trial == 0
+
+
+def test_a_search_has_not_ended_before_the_journal_has_its_last_events(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_target(driver)
+    journal, serves = driver._write_ahead._journal, threading.Event()
+    refusing = Refusing(journal, lambda: assert_wait(serves))
+    monkeypatch.setattr(journal, "append", refusing)
+    driver.start()
+    assert refusing.tried.wait(PATIENCE)
+    assert driver._experiment.ending == "target"
+    assert not driver.has_ended  # else the workers, and the patience with the store, would be cut short
+    serves.set()
+    wait_for(lambda: driver.has_ended, PATIENCE)
+
+
+def assert_wait(event: threading.Event) -> None:
+    assert event.wait(PATIENCE)
+
+
+def test_who_stops_a_search_that_has_ended_does_not_wait_for_its_journal(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_target(driver)
+    journal = driver._write_ahead._journal
+    refusing = Refusing(journal, refuse)
+    monkeypatch.setattr(journal, "append", refusing)
+    driver.start()
+    wait_for(lambda: driver._write_ahead.is_stuck, PATIENCE)
+    driver.post(StopRequested("interrupted"))
+    assert driver.done.wait(PATIENCE)
+    assert isinstance(driver.error, StoreError)
+
+
+def test_what_the_journal_does_not_have_is_not_acknowledged(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, server = driver._write_ahead._journal, driver._server
+    refusing = Refusing(journal, refuse)
+    monkeypatch.setattr(journal, "append", refusing)
+    client = Client(server.address, server.public_key, server.admit(WorkerId(0, 0)))
+    client.introduce(hello(0))
+    driver.start()
+    client.send(Ready())  # a trial would begin, if the journal could say so
+
+    def answered() -> bool:
+        before = client.heard
+        client.beat()
+        wait_for(lambda: client.receive() is not None and client.heard > before, PATIENCE)
+        return True
+
+    wait_for(lambda: client.receive() is not None and driver._write_ahead.is_stuck, PATIENCE)
+    client.send(Logged(0, 1, ["a line"]))
+    for _ in range(5):
+        answered()
+        time.sleep(0.1)
+    assert not client._link.is_empty
+    refusing.serve()
+    wait_for(lambda: answered() and client._link.is_empty, PATIENCE)
+    client.close()
+
+
+def test_a_driver_that_stood_still_holds_that_against_no_worker(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, stood_still = driver._server, [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(stood_still), time=time.time)
+    monkeypatch.setattr("maggy_like.driver.loop.time", clock)
+    client = Client(server.address, server.public_key, server.admit(WorkerId(0, 0)))
+    client.introduce(hello(0))
+    driver.start()
+    wait_for(lambda: client.receive() is not None and bool(driver.snapshot.workers), PATIENCE)
+    carry = driver._write_ahead.carry
+
+    def carry_slowly(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(driver._write_ahead, "carry", carry)
+        stood_still.append(100.0)  # as over a store that answers late, or a process that was stopped
+        return carry(*args, **options)
+
+    monkeypatch.setattr(driver._write_ahead, "carry", carry_slowly)
+    wait_for(lambda: len(stood_still) == 2, PATIENCE)
+    since = driver.elapsed()
+    wait_for(lambda: driver.snapshot.elapsed > since + 3 * TICK, PATIENCE)
+    assert [worker.state for worker in driver.snapshot.workers] == ["joining"]
+    client.close()
+
+
+@pytest.fixture
+def stranger(driver: Driver) -> Iterator[Client]:
+    """A worker with another maggy_like."""
+    made = Client(driver._server.address, driver._server.public_key, driver._server.admit(WorkerId(0, 0)))
+    made.introduce(msgspec.structs.replace(hello(0), versions=Versions("0.0.9", "/opt/old", PYTHON, "/w/python")))
+    yield made
+    made.close()
+
+
+def test_a_search_whose_first_worker_has_another_version_ends_with_both(driver: Driver, stranger: Client) -> None:
+    driver.start()
+    wait_for(lambda: stranger.receive() is not None and driver._experiment.ending is not None, PATIENCE)
+    assert driver._experiment.ending == "error"
+    assert isinstance(driver._experiment.error, WorkerError)
+    assert "worker 0 on host cannot serve this search: the driver has maggy_like" in str(driver._experiment.error)
+    assert "the worker 0.0.9 (/opt/old)" in str(driver._experiment.error)
+
+
+def test_a_search_that_has_begun_goes_on_without_a_worker_of_another_version(driver: Driver, stranger: Client) -> None:
+    driver.ready.add(WorkerId(1, 0))
+    driver.start()
+    wait_for(lambda: stranger.receive() is not None and bool(driver.lines), PATIENCE)
+    [line] = driver.lines
+    assert line.text.endswith("; the search goes on without it")
+    assert driver._experiment.ending is None

@@ -1,0 +1,251 @@
+"""An optimizer in a process of its own: what it is told, how it ends, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import psutil
+import pytest
+import train_functions as fns
+from gate import Gate
+from odd_optimizers import Climber, Sealed, Told
+
+from maggy_like import Float, lagom
+from maggy_like.driver.proposer.base import DirectProposer, Proposer
+from maggy_like.driver.proposer.process import ProcessProposer
+from maggy_like.errors import OptimizerError
+from optimizers.core.base import Observation, Optimizer, Pending
+from optimizers.core.events import AttemptStarted, Event
+from optimizers.core.study import Study
+from optimizers.core.trial import TrialState
+from optimizers.space.domains import Integer
+
+pytestmark = pytest.mark.e2e
+
+SPACE = {name: Integer(0, 2**40) for name in ("observed", "pending", "pid", "threads")}
+CONFIG = dict.fromkeys(SPACE, 0)
+UPDATES = (Pending(0, CONFIG), Pending(1, CONFIG), Observation(0, CONFIG, 1, 0.5))
+
+PATIENCE = 60.0
+
+Start = Callable[[Optimizer], ProcessProposer]
+
+
+def proposers() -> list[psutil.Process]:
+    """The optimizers' processes below this one."""
+    return [p for p in psutil.Process().children(recursive=True) if is_proposer(p)]
+
+
+def is_proposer(process: psutil.Process) -> bool:
+    try:
+        return "maggy_like.driver.proposer" in process.cmdline()
+    except psutil.Error:  # it has just ended
+        return False
+
+
+@pytest.fixture
+def lines() -> SimpleQueue[str]:
+    """What optimizers printed."""
+    return SimpleQueue()
+
+
+@pytest.fixture
+def start(lines: SimpleQueue[str]) -> Iterator[Start]:
+    """Start an optimizer's process; it must be gone in the end, and so must its thread."""
+    started: list[Proposer] = []
+    before = set(threading.enumerate())
+
+    def make(optimizer: Optimizer) -> ProcessProposer:
+        proposer = ProcessProposer(Study(SPACE, optimizer))
+        proposer.start(lines.put)
+        started.append(proposer)
+        return proposer
+
+    yield make
+    for proposer in started:
+        proposer.close()
+    assert not proposers()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)  # one that reads may see the end of it somewhat later
+        assert not thread.is_alive()
+
+
+def asked(proposer: Proposer, index: int, updates: Any = ()) -> dict[str, Any]:
+    config = proposer.ask(index, updates)
+    assert config is not None
+    return config
+
+
+def test_it_answers_what_a_thread_would_from_another_process_with_one_thread(start: Start) -> None:
+    proposer, direct = start(Told()), DirectProposer(Study(SPACE, Told()))
+    for index, updates in enumerate([(), UPDATES[:2], UPDATES[2:]]):
+        answer, other = asked(proposer, index, updates), asked(direct, index, updates)
+        assert (answer["observed"], answer["pending"]) == (other["observed"], other["pending"])
+        assert (answer["threads"], other["pid"]) == (1, os.getpid())
+        assert answer["pid"] == proposers()[0].pid
+    assert os.getsid(answer["pid"]) != os.getsid(0)  # Ctrl-C in a terminal does not reach it
+
+
+def test_what_it_prints_is_shown_and_is_no_answer(start: Start, lines: SimpleQueue[str]) -> None:
+    assert asked(start(Told({0: "print"})), 0)["observed"] == 0
+    assert {lines.get(timeout=PATIENCE) for _ in range(3)} == {"from print", "from the descriptor", "from stderr"}
+
+
+@pytest.mark.parametrize(("deed", "kind"), [("raise", KeyError), ("end", EOFError), ("exit", OptimizerError)])
+def test_an_exception_comes_back_with_its_traceback_and_ends_nothing(
+    start: Start, deed: str, kind: type[Exception]
+) -> None:
+    proposer = start(Told({1: deed}))
+    pid = asked(proposer, 0)["pid"]
+    with pytest.raises(kind) as caught:
+        proposer.ask(1, ())
+    (note,) = caught.value.__notes__
+    assert note.startswith("raised in the optimizer's process:\nTraceback")
+    assert "in do\n" in note
+    assert "proposer/__main__.py" not in note
+    assert asked(proposer, 2)["pid"] == pid
+
+
+def test_a_process_that_is_killed_is_started_again_and_told_all(start: Start) -> None:
+    proposer = start(Told())
+    first = asked(proposer, 0, UPDATES[:1])
+    (process,) = proposers()
+    process.kill()
+    process.wait(10)
+    again = asked(proposer, 1, UPDATES[1:])
+    assert again["pid"] != first["pid"]
+    assert (again["observed"], again["pending"]) == (1, 0b10)
+
+
+def test_a_process_that_dies_while_it_is_asked_is_asked_again(start: Start, tmp_path: Path) -> None:
+    proposer = start(Told({1: "kill twice"}, str(tmp_path)))
+    asked(proposer, 0, UPDATES[:2])
+    answer = asked(proposer, 1, UPDATES[2:])
+    assert (answer["observed"], answer["pending"]) == (1, 0b10)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_one_that_always_dies_is_an_error_that_says_how(start: Start) -> None:
+    proposer = start(Told({5: "kill"}))
+    with pytest.raises(OptimizerError, match=r"process of Told ended 3 times \(killed by SIGKILL, .* proposal 5; use"):
+        proposer.ask(5, ())
+
+
+def test_one_that_dies_is_not_waited_for_since_its_child_lives(start: Start) -> None:
+    """The child has the same end of the connection."""
+    with pytest.raises(OptimizerError, match=r"process of Told ended 3 times \(killed by SIGKILL"):
+        start(Told({0: "leave a child"})).ask(0, ())
+
+
+def test_an_ask_that_hangs_is_cut_off(start: Start, lines: SimpleQueue[str]) -> None:
+    proposer = start(Told({0: "hang"}))
+
+    def interrupt() -> None:
+        assert lines.get(timeout=PATIENCE) == "it hangs"
+        proposer.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(OptimizerError, match="killed by SIGKILL"):
+        proposer.ask(0, ())
+    thread.join()
+
+
+def test_the_process_starts_light() -> None:
+    code = "import sys, maggy_like.driver.proposer.__main__; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "optimizers.core.base" in loaded
+    assert not {"zmq", "pyspark", "torch", "scipy", "pandas", "rich"} & set(loaded)
+
+
+# -- in a search ------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_sent_is_told_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(OptimizerError, match=r"Sealed cannot be sent to its process \(its attribute 'guard'\)"):
+        lagom(lambda x: x, {"x": Float(0, 1)}, optimizer=Sealed(), engine="local", directory=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_inline_asks_in_this_process(tmp_path: Path) -> None:
+    space = {"x": Float(0, 1)}
+    result = lagom(lambda x: x, space, optimizer=Sealed(), engine="inline", n_trials=2, directory=tmp_path)
+    assert result.counts == {TrialState.COMPLETED: 2}
+
+
+def test_an_optimizer_that_exits_in_this_process_ends_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with pytest.raises(OptimizerError, match=r"the optimizer raised SystemExit\(3\)"):
+        lagom(lambda **config: 0.0, SPACE, optimizer=Told({1: "exit"}), engine="inline", directory=tmp_path)
+
+
+def test_a_search_survives_its_optimizer_s_death(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    killed: list[int] = []
+
+    def kill_once(event: Event) -> None:
+        if isinstance(event, AttemptStarted) and not killed:
+            (process,) = proposers()
+            killed.append(process.pid)
+            process.kill()
+            gate.open()
+
+    result = lagom(
+        fns.wait_at_gate, {"gate": gate.path, "x": Float(0, 1)}, optimizer=Climber(), n_trials=8, workers=2,
+        engine="local", isolation="worker", callbacks=[kill_once], directory=tmp_path, progress=False,
+    )  # fmt: skip
+    assert killed
+    assert result.counts == {TrialState.COMPLETED: 8}
+    assert not psutil.wait_procs(proposers(), PATIENCE)[1]  # what was killed may wait for a core to die on
+
+
+SCRIPT = """
+import sys, threading
+from maggy_like import Float, lagom
+from optimizers import Optimizer
+
+class Slow(Optimizer):
+    def ask(self, index, history):
+        if index == 1:
+            print("it thinks", flush=True)
+            threading.Event().wait()
+        return {"x": 0.5}
+
+result = lagom(lambda x: x, {"x": Float(0, 1)}, optimizer=Slow(), n_trials=3, workers=2, engine="local",
+               isolation="worker", directory=sys.argv[1], progress="plain")
+print("ending", result.ending)
+"""
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "kill -9"])
+def test_a_search_that_ends_while_the_optimizer_thinks_leaves_nothing(tmp_path: Path, how: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert any("it thinks" in line for line in process.stdout)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert sum(map(is_proposer, children)) == 1
+    if how == "ctrl-c":
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.kill()
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert not psutil.wait_procs(children, PATIENCE)[1]
+    if how == "ctrl-c":
+        assert process.returncode == 0
+        assert "ending interrupted" in out
+        assert "Traceback" not in out

@@ -1,0 +1,210 @@
+"""Earlier runs, and such as go on, opened from their files."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import train_functions as fns
+
+from maggy_like import Experiment, Float, Reporter, Result, lagom, load_run
+from maggy_like.errors import ConfigError, JournalError, OptimizerError, UserError
+from maggy_like.storage.folders import local_url
+from maggy_like.storage.run_paths import RunPlaces
+from optimizers.core.base import History
+from optimizers.core.events import AttemptStarted, Event
+from optimizers.core.trial import Config, TrialState
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.schedulers.population import PBT
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Any:
+    def run(train_fn: Any = fns.climb_on, **options: Any) -> Result:
+        defaults: dict[str, Any] = {"engine": "inline", "optimizer": "random", "n_trials": 4, "max_budget": 3}
+        common: dict[str, Any] = {"directory": tmp_path / "runs", "progress": False, "name": "first"}
+        return lagom(train_fn, {"x": Float(0, 1)}, **{**common, **defaults, **options})
+
+    return run
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {str(file): (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"value": "last", "direction": "min"}, {"metric": "score"}, {"optimizer": "asha", "mode": "promotion"},
+    {"metric": ["score", "start"], "direction": ["max", "min"]}, {"train_best": True},
+    {"optimizer": PBT(population=4, interval=1), "n_trials": 6},
+])  # fmt: skip
+def test_it_is_the_result_that_lagom_returned(search: Any, tmp_path: Path, options: dict[str, Any]) -> None:
+    result, before = search(**options), contents(tmp_path)
+    again = load_run(tmp_path / "runs" / "first")
+    assert contents(tmp_path) == before
+    assert again == result
+    assert repr(again) == repr(result)
+    assert again.to_pandas().equals(result.to_pandas())
+    assert again.curves().equals(result.curves())
+    if result.training is not None:
+        assert again.training is not None
+        assert again.training.load() == result.training.load()
+    if result.best_config is not None:
+        with pytest.raises(UserError, match=r"its function is not known; use maggy_like.run\(train_fn"):
+            again.train()
+
+
+def test_all_that_a_result_offers(search: Any, tmp_path: Path) -> None:
+    result = search(n_trials=24, max_budget=1)
+    again = load_run(str(tmp_path / "runs" / "first") + "/")
+    assert again.importance() == result.importance()
+    assert again.to_optuna().best_params == result.best_config
+    (result.directory / "logs").mkdir(exist_ok=True)
+    (result.directory / "logs" / "trial-00001.log").write_text("hello\n")
+    assert again.log(1) == result.log(1)
+
+
+def test_a_run_whose_places_are_apart(search: Any, tmp_path: Path) -> None:
+    journals = f"memory://{uuid.uuid4().hex}"
+    result = search(journal=journals, store=tmp_path / "states", train_best=True)
+    again = load_run(f"{journals}/first")
+    assert again == result
+    assert again.training is not None
+    assert again.training.load() == 3
+    with pytest.raises(ConfigError, match=r"there is no run in '.*first'; use the folder of one"):
+        load_run(tmp_path / "runs" / "first")
+
+
+@pytest.mark.parametrize("store", [None, "runs"])
+def test_a_run_that_was_moved(search: Any, tmp_path: Path, store: str | None) -> None:
+    search(train_best=True, store=None if store is None else tmp_path / store)
+    shutil.move(tmp_path / "runs" / "first", tmp_path / "elsewhere here")
+    again = load_run(tmp_path / "elsewhere here")
+    assert again.directory == tmp_path / "elsewhere here"
+    assert again.load_best() == 3
+    assert again.training is not None
+    assert again.training.load() == 3
+
+
+def test_a_folder_whose_name_has_a_space_holds_the_run_s_states(search: Any, tmp_path: Path) -> None:
+    result = search(directory=tmp_path / "my runs", train_best=True)
+    assert result.training.load() == 3
+    assert [folder.name for folder in tmp_path.iterdir()] == ["my runs"]
+
+
+@pytest.mark.parametrize("store", ["checkpoints", ".", "a/b c", "s3://bucket/first"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_places_are_read_back(tmp_path: Path, store: str, apart: bool) -> None:
+    url = store if "://" in store else local_url(tmp_path / store)
+    places = RunPlaces(tmp_path, "s3://journals/first" if apart else str(tmp_path), url)
+    folder = Path() if apart else tmp_path
+    assert RunPlaces.recorded(places.journal, folder, *places.record) == places
+    moved = RunPlaces.recorded("elsewhere", Path("/elsewhere"), *places.record)
+    is_inside = "://" not in store and not apart
+    assert moved.store == (local_url(Path("/elsewhere", store)) if is_inside else url)
+
+
+def test_a_run_that_goes_on_and_how_it_ended(search: Any, tmp_path: Path) -> None:
+    experiment, seen, run = Experiment(), [], tmp_path / "runs" / "first"
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, AttemptStarted):
+            seen.append(load_run(run))
+            if event.trial == 2:
+                experiment.stop()
+
+    def train(x: float, reporter: Reporter) -> float:
+        if reporter.trial == 2:
+            fns.swallow_everything(x, reporter)
+        return x
+
+    result = search(train, engine="local", workers=1, max_budget=10**9, experiment=experiment, callbacks=[on_event])
+    assert [it.ending for it in seen] == ["running"] * 3
+    assert seen[2].counts == {TrialState.COMPLETED: 2, TrialState.RUNNING: 1}
+    assert result.ending == load_run(run).ending == "stopped"
+    resumed = search(lambda x: x, max_budget=10**9, resume=True)
+    assert resumed.ending == load_run(run).ending == "completed"
+    assert load_run(run) == resumed
+
+
+def test_a_run_whose_driver_was_killed(tmp_path: Path) -> None:
+    code = f"""
+import os, signal
+from maggy_like import Float, lagom
+def train(x, reporter):
+    if reporter.trial == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+lagom(train, {{"x": Float(0, 1)}}, optimizer="random", engine="inline", n_trials=4, name="first",
+      directory={str(tmp_path)!r}, progress=False)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == -signal.SIGKILL
+    result = load_run(tmp_path / "first")
+    assert result.ending == "killed"
+    assert result.counts == {TrialState.COMPLETED: 2, TrialState.RUNNING: 1}
+    assert 0 <= result.seconds < 120
+
+
+def test_a_run_that_ended_with_an_error(search: Any, tmp_path: Path) -> None:
+    class Breaks(RandomSearch):
+        def ask(self, index: int, history: History) -> Config | None:
+            if index == 2:
+                raise OptimizerError("it broke")
+            return super().ask(index, history)
+
+    with pytest.raises(OptimizerError, match="it broke"):
+        search(optimizer=Breaks())
+    result = load_run(tmp_path / "runs" / "first")
+    assert (result.ending, len(result.trials) <= 2) == ("error", True)
+
+
+def test_of_a_damaged_journal_the_whole_lines_are_read(
+    search: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = search()
+    file = tmp_path / "runs" / "first" / "journal.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if b'"measured"' in line)
+    file.write_bytes(b"".join([*lines[:at], lines[at].replace(b"measured", b"mea5ured"), *lines[at + 1 :]]))
+    before = contents(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        again = load_run(tmp_path / "runs" / "first")
+    assert f"the journal is damaged, and what is whole was read: {file}, line {at + 1} is damaged" in caplog.text
+    assert [trial.config for trial in again.trials] == [trial.config for trial in result.trials]
+    assert contents(tmp_path) == before
+    file.write_bytes(lines[0][:-9])
+    with pytest.raises(JournalError, match="line 1 is no header of a run"):
+        load_run(tmp_path / "runs" / "first")
+
+
+def test_what_is_no_run(search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search(name="august")
+    search(name="winter")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").rename("maggy_runs")
+    with pytest.raises(
+        ConfigError, match=r"'maggy_runs' is a folder of runs, .*: 'maggy_runs/august', 'maggy_runs/winter'$"
+    ):
+        load_run("maggy_runs")
+    for given in ("maggy_runs/agust", "agust", "august"):
+        with pytest.raises(ConfigError, match=r"there is no run in .*\(did you mean 'maggy_runs/august'\?\)"):
+            load_run(given)
+    with pytest.raises(ConfigError, match=r"there is no run in 'nowhere/at/all'; use the folder of one, as result"):
+        load_run("nowhere/at/all")
+    with pytest.raises(ConfigError, match=r"'nowhere://x' cannot be opened: .*use a URL that fsspec knows"):
+        load_run("nowhere://x")
+    with pytest.raises(ConfigError, match="load_run takes the folder of a run, a path or a URL, got 3"):
+        load_run(3)  # type: ignore[arg-type]
+
+
+def test_runs_of_an_object_store_are_named(search: Any) -> None:
+    journals = f"memory://{uuid.uuid4().hex}"
+    search(journal=journals, name="august")
+    with pytest.raises(ConfigError, match=rf"is a folder of runs, .*: '{journals}/august'"):
+        load_run(journals)

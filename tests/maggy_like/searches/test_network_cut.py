@@ -1,0 +1,117 @@
+"""Workers behind a link that goes down in the middle of a search: for seconds, and for longer than anybody waits."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from far import FarEngine, enter
+from gate import Gate
+
+from maggy_like import Float, lagom
+from maggy_like.driver import runner as job
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.engines.local import LocalRun
+from maggy_like.rpc.endpoint import Endpoint
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured
+from optimizers.core.trial import TrialState
+
+pytestmark = pytest.mark.e2e
+
+STEPS = 40
+
+
+def make_train() -> Callable[..., None]:
+    """A training of two seconds after the cut; pickled by value, since a worker has no such module."""
+
+    def train(gate: str, x: float, reporter: Any) -> None:
+        import time
+
+        for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):
+            if step == 3:
+                open(gate, "rb").close()
+            time.sleep(0.05)
+            reporter.checkpoint(step)
+            reporter.report(score=x * step, step=step)
+
+    return train
+
+
+class Cut:
+    """Takes the link down once each worker's trial is under way, and up again later.
+
+    Args:
+        link: Its name.
+        gate: Opened when the link is down.
+        seconds: When it goes up again; None for when both trials have been given up.
+    """
+
+    def __init__(self, link: str, gate: Gate, seconds: float | None) -> None:
+        self.steps: Counter[tuple[int, int]] = Counter()
+        self.attempts: Counter[int] = Counter()
+        self._link = link
+        self._gate = gate
+        self._seconds = seconds
+        self._is_cut = False
+        self._given_up: set[int] = set()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case AttemptStarted(trial=trial):
+                self.attempts[trial] += 1
+            case Measured(trial=trial, columns=columns):
+                self.steps.update((trial, step) for step in columns["score"][0])
+                if not self._is_cut and {number for number, _ in self.steps} == {0, 1}:
+                    self._cut()
+            case AttemptEnded(trial=trial, state=TrialState.PENDING):
+                self._given_up.add(trial)
+                if self._seconds is None and self._given_up == {0, 1}:
+                    self._set("up")
+
+    def _cut(self) -> None:
+        self._is_cut = True
+        self._set("down")
+        self._gate.open()
+        if self._seconds is not None:
+            threading.Timer(self._seconds, self._set, ["up"]).start()
+
+    def _set(self, state: str) -> None:
+        subprocess.run(["ip", "link", "set", self._link, state], check=True)
+
+
+@pytest.mark.parametrize(("seconds", "heartbeat"), [(5.0, 60.0), (None, 6.0)], ids=["short", "long"])
+def test_a_cut_network_costs_attempts_at_most(
+    namespace: tuple[str, str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float | None,
+    heartbeat: float,
+) -> None:
+    name, link, host = namespace
+    enter(name, tmp_path, monkeypatch)
+    cancel = LocalRun.cancel
+    monkeypatch.setattr(job, "StateMachine", partial(StateMachine, heartbeat_timeout=heartbeat))
+    # The engine does not reach who is cut off either: they wake when the link is back, and say what is late.
+    monkeypatch.setattr(LocalRun, "cancel", lambda run: cancel(run) if run.epoch else None)
+    gate = Gate(tmp_path / "gate")
+    cut = Cut(link, gate, seconds)
+
+    result = lagom(
+        make_train(), {"gate": gate.path, "x": Float(0, 1)}, optimizer="random", n_trials=4, max_budget=STEPS,
+        workers=2, engine=FarEngine(Endpoint(host)), directory=tmp_path, progress=False, callbacks=[cut],
+    )  # fmt: skip
+
+    assert result.counts == {TrialState.COMPLETED: 4}
+    assert cut.steps == Counter({(trial, step): 1 for trial in range(4) for step in range(1, STEPS + 1)})
+    for trial in result.trials:
+        assert list(trial.curve.values) == [trial.config["x"] * step for step in range(1, STEPS + 1)]
+    if seconds is not None:
+        assert set(cut.attempts.values()) == {1}
+    else:
+        assert cut.attempts[0] == cut.attempts[1] == 2

@@ -1,0 +1,168 @@
+"""Population-based training on real processes: children go on from their parents' states."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gate import Gate
+
+from maggy_like import Float, Result, lagom
+from maggy_like.errors import OptimizerError
+from maggy_like.protocol.state_names import parse_name
+from optimizers.core.events import AttemptEnded, Event, TrialCreated
+from optimizers.core.trial import Trial, TrialState
+from optimizers.schedulers.population import PBT
+from optimizers.schedulers.stopping import MedianRule
+
+pytestmark = pytest.mark.e2e
+
+SPACE = {"rate": Float(1e-3, 1.0, log=True)}
+
+
+def anneal(rate: float, reporter: Any) -> None:
+    """The expected loss of SGD under noise, from wherever the state is."""
+    step, loss = reporter.restore() or (0, 100.0)
+    while step < reporter.budget:
+        step, loss = step + 1, (1.0 - rate) ** 2 * loss + rate**2
+        reporter.checkpoint((step, loss))
+        reporter.report(loss=loss, step=step)
+
+
+def anneal_late(rested: str, born: str, gate: str, rate: float, reporter: Any) -> None:
+    """``anneal``; the first child dies before it has read its parent's state, and reads it late.
+
+    The worst of the first four is the last to rest, so that it is judged beside all others and given up. None of them
+    goes on from its first rest before there is a child: all who can be its parent might have run to the end by then.
+    """
+    if reporter.trial == 3 and reporter.attempt == 1:
+        open(rested, "rb").close()
+    if reporter.trial < 4 and reporter.attempt == 2:
+        open(born, "rb").close()
+    if reporter.trial == 4 and reporter.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if reporter.trial == 4 and reporter.attempt == 2:
+        open(gate, "rb").close()
+    anneal(rate, reporter)
+
+
+def anneal_past_gate(gate: str, rate: float, reporter: Any) -> None:
+    """``anneal``; those after the first seven wait until somebody has opened the named pipe for writing."""
+    if reporter.trial > 6:
+        open(gate, "rb").close()
+    anneal(rate, reporter)
+
+
+def search(train_fn: Any, folder: Path, space: Any = SPACE, **options: Any) -> Result:
+    defaults = {
+        "optimizer": PBT(population=4, interval=2, quantile=0.5),
+        "n_trials": 16,
+        "max_budget": 12,
+        "direction": "min",
+        "engine": "local",
+        "workers": 2,
+        "directory": folder,
+        "progress": False,
+    }
+    return lagom(train_fn, space, **{**defaults, **options})
+
+
+def check_descent(trials: list[Trial]) -> int:
+    """Check that each child's first loss follows from its parent's at that step; how many children there are."""
+    children = [trial for trial in trials if trial.parent is not None and len(trial.curve)]
+    for child in children:
+        parent, rate = trials[child.parent or 0], child.config["rate"]
+        assert child.curve.steps[0] == child.start + 1
+        assert child.start % 2 == 0
+        before = parent.curve.values[parent.curve.steps.index(child.start)]
+        assert child.curve.values[0] == pytest.approx((1.0 - rate) ** 2 * before + rate**2)
+    return len(children)
+
+
+def test_children_go_on_from_their_parents_states(tmp_path: Path) -> None:
+    result = search(anneal, tmp_path)
+    assert result.ending == "completed"
+    assert check_descent(result.trials) >= 3
+    assert set(result.counts) <= {TrialState.COMPLETED, TrialState.PAUSED}
+    assert all(trial.step == 12 for trial in result.trials if trial.state is TrialState.COMPLETED)
+    table = result.to_pandas()
+    assert table["parent"].notna().sum() == sum(trial.parent is not None for trial in result.trials)
+    check_store(result)
+
+
+def check_store(result: Result) -> None:
+    """Check that old states are removed, and needed ones stay."""
+    needed = {state.name for trial in result.trials for state in (trial.checkpoint, trial.rest) if state is not None}
+    store = result.directory / "checkpoints"
+    files = {str(file.relative_to(store)) for file in store.glob("*/*")}
+    assert needed <= files
+    for trial in result.trials:
+        own = {name for name in files if parse_name(name).trial == trial.id}
+        assert len(own - needed) <= 2  # of the last attempt, one before its newest; of the one before, what it left
+
+
+def test_a_child_that_reads_late_finds_its_parent_s_state(tmp_path: Path) -> None:
+    """The child is killed, and waits until its parent has run to the end; the parent's old state is still there."""
+    rested, born, gate = (Gate(tmp_path / name) for name in ("rested", "born", "gate"))
+    parents: list[int | None] = []
+    resting: set[int] = set()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, TrialCreated) and event.trial == 4:
+            parents.append(event.parent)
+            born.open()
+        if isinstance(event, AttemptEnded) and event.state is TrialState.PAUSED:
+            resting.add(event.trial)
+            if resting == {0, 1, 2}:
+                rested.open()
+        if isinstance(event, AttemptEnded) and event.state is TrialState.COMPLETED and event.trial in parents:
+            gate.open()
+
+    gates = {"rested": rested.path, "born": born.path, "gate": gate.path}
+    space = {**gates, **SPACE}
+    points = [{**gates, "rate": rate} for rate in (0.5, 0.3, 0.02, 0.01)]  # a good half, a bad half
+    optimizer = PBT(population=4, interval=2)
+    result = search(
+        anneal_late, tmp_path, space, optimizer=optimizer, n_trials=5, points_to_evaluate=points, callbacks=[on_event]
+    )
+    assert result.ending == "completed"
+    assert not result.failures
+    child = result.trials[4]
+    assert child.losses == 1
+    assert check_descent(result.trials) == 1
+    (parent,) = parents
+    assert parent is not None
+    assert result.trials[parent].step == 12
+    assert child.start < 10
+
+
+def test_a_resumed_search_knows_who_descends_from_whom(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    space = {"gate": gate.path, **SPACE}
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, TrialCreated) and event.trial == 6:
+            signal.raise_signal(signal.SIGINT)
+            gate.open()  # until now there was no end but this one
+
+    first = search(anneal_past_gate, tmp_path, space, name="run", callbacks=[interrupt])
+    assert first.ending == "interrupted"
+    again = search(anneal_past_gate, tmp_path, space, name="run", resume=True)
+    assert again.ending == "completed"
+    assert not again.failures
+    known = [(trial.parent, trial.config) for trial in first.trials]
+    assert [(trial.parent, trial.config) for trial in again.trials[: len(known)]] == known
+    assert check_descent(again.trials) >= 2
+
+
+@pytest.mark.parametrize("optimizer", ["pbt", MedianRule(PBT())])
+def test_a_function_that_saves_nothing_is_refused_before_anything_starts(optimizer: Any, tmp_path: Path) -> None:
+    def train(rate: float, reporter: Any) -> None:
+        reporter.report(rate)
+
+    with pytest.raises(OptimizerError, match=r"train saves or restores none; call reporter.restore\(\)"):
+        lagom(train, SPACE, optimizer=optimizer, directory=tmp_path, engine="local")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,259 @@
+"""Each fault of a trial costs its attempt alone, and says what it was; real processes, real faults."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import trial_faults
+from trial_faults import SLEEP
+
+from maggy_like import Result, lagom
+from maggy_like.driver import runner as job
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.driver.state_machine.workers import Team, Worker
+from maggy_like.protocol.messages import Reported
+from maggy_like.protocol.task import WorkerTask
+from maggy_like.storage.journal import place_of, read_journal
+from maggy_like.storage.log_file import MAX_END, MAX_FILE
+from optimizers.core.events import AttemptEnded, Event
+from optimizers.core.trial import Trial, TrialState
+
+pytestmark = pytest.mark.e2e
+
+CLOSED = "closed the connection to its agent"
+
+FAULTS = {  # how: (kind, words, attempts)
+    "raise": ("exception", r"^ValueError: the reason \(attempt 2, just as the one before\)$", 2),
+    "raise at length": ("exception", r"^ValueError: no file \\udce9: x+\n\.\.\. \d+ characters left out ", 2),
+    "exit": ("exit", r"train_fn called sys.exit\(3\)", 2),
+    "exit at once": ("exit", "the trial's process exited with status 7", 2),
+    "segfault": ("signal", "the trial's process was killed by SIGSEGV", 2),
+    "kill itself": ("signal", "was killed by SIGKILL, which did not come from its worker", 2),
+    "kill its group": ("signal", "was killed by SIGKILL, which did not come from its worker", 2),
+    "kill its parent": ("signal", "went down with the fork server, its parent", 2),
+    "take memory": ("exception", "MemoryError", 2),
+    "close all and compute": ("disconnected", CLOSED, 2),
+    "close all and return": ("disconnected", CLOSED, 2),
+    "close all but stdin": ("disconnected", CLOSED, 2),
+    "scribble": ("disconnected", CLOSED, 2),
+    "report text": ("report", "report.score=.... must be a number, got 'high'", 1),
+    "fall back": ("report", "step=2 does not come after step=3", 1),
+    "no value": ("no_value", "returned no number and reported nothing", 1),
+}
+SILENCE = ("timeout", "reported nothing for report_timeout=3 s", 2)
+SILENT = {"hang": SILENCE, "hang deaf": SILENCE}
+HARMLESS = [
+    "leave a thread",
+    "leave grandchildren",
+    "leave daemons",
+    "raise in a thread",
+    "return twice",
+    "report twice",
+    "make a mess",
+    "close output",
+]
+ONE_PROCESS_A_WORKER = ["raise", "exit", "segfault", "kill its parent", "close all and return", "scribble"]
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    """What the search recorded."""
+    return []
+
+
+@pytest.fixture
+def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[Event]) -> Iterator[Any]:
+    """lagom on two local workers, with little patience; nothing may be left behind."""
+    monkeypatch.setattr("maggy_like.driver.runner.WorkerTask", partial(WorkerTask, grace=0.3))
+
+    def run(train_fn: Any, space: Any, points: list[dict[str, Any]], **options: Any) -> Result:
+        defaults = {"engine": "local", "workers": 2, "max_budget": 6, "optimizer": "random", "metric": "score"}
+        given = {**defaults, "n_trials": len(points), "points_to_evaluate": points, **options}
+        return lagom(train_fn, space, directory=tmp_path, progress=False, callbacks=[events.append], **given)
+
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    yield run
+    assert not [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    left = [p for p in psutil.process_iter(["cmdline"]) if SLEEP in (p.info["cmdline"] or ())]
+    assert not psutil.wait_procs(left, timeout=60)[1]  # what was killed takes a moment
+
+
+@pytest.mark.parametrize("isolation", ["process", "worker"])
+def test_each_fault_costs_its_attempt_alone_and_says_what_it_was(
+    search: Any, events: list[Event], tmp_path: Path, isolation: str
+) -> None:
+    faults = list(FAULTS) if isolation == "process" else ONE_PROCESS_A_WORKER
+    harmless = HARMLESS if isolation == "process" else []
+    check_all(search, events, [*faults, *harmless], tmp_path / "meeting", isolation=isolation)
+
+
+@pytest.mark.parametrize("isolation", ["process", "worker"])
+def test_a_trial_that_falls_silent_costs_its_attempt_alone(
+    search: Any, events: list[Event], tmp_path: Path, isolation: str
+) -> None:
+    hows = list(SILENT) if isolation == "process" else ["hang"]
+    check_all(search, events, hows, tmp_path / "meeting", isolation=isolation, report_timeout=3.0)
+
+
+def check_all(search: Any, events: list[Event], odd: list[str], meeting: Path, **options: Any) -> None:
+    """Search through trials of which every other one behaves, and the last two meet; see what becomes of each."""
+    os.mkfifo(meeting)
+    hows = [how for pair in zip(odd, ["behave"] * 99, strict=False) for how in pair]
+    hows += [f"read: {meeting}", f"write: {meeting}"]
+    result = search(trial_faults.behave, {"how": list(dict.fromkeys(hows))}, [{"how": how} for how in hows], **options)
+    assert result.ending == "completed"
+    for trial in result.trials:
+        how = trial.config["how"]
+        if (fault := {**FAULTS, **SILENT}.get(how)) is not None:
+            check_fault(result, trial, *fault)
+        else:
+            assert (how, trial.state, trial.value, trial.attempt) == (how, TrialState.COMPLETED, 1.0, 1)
+            assert list(trial.curve.values) in ([0.5, 1.0], [0.5, 0.6, 1.0])
+    # No worker was lost or replaced, and both worked to the end.
+    ended = [event for event in events if isinstance(event, AttemptEnded)]
+    assert not [event for event in ended if event.failure is not None and event.failure.kind == "worker_lost"]
+    assert len({trial.metrics["agent"] for trial in result.trials if trial.state is TrialState.COMPLETED}) == 2
+
+
+def check_fault(result: Result, trial: Trial, kind: str, words: str, attempts: int) -> None:
+    how, failure = trial.config["how"], trial.failure
+    assert failure is not None, how
+    assert (how, trial.state, failure.kind, trial.attempt) == (how, TrialState.FAILED, kind, attempts)
+    assert re.search(words, failure.message)
+    assert result.log(trial.id).count(f"about to: {how}\n") == attempts
+    if kind in ("signal", "timeout", "disconnected"):
+        assert f"about to: {how}" in failure.traceback  # the last lines of its output
+    if how == "raise":
+        assert 'raise ValueError("the reason")' in failure.traceback
+        assert "worker/child.py" not in failure.traceback
+
+
+def test_every_attempt_s_failure_stands_in_the_journal_and_the_table_has_their_number(search: Any) -> None:
+    result = search(trial_faults.behave, {"how": ["raise"]}, [{"how": "raise"}])
+    contents = read_journal(place_of(str(result.directory)))
+    ended = [event for event in contents.events if isinstance(event, AttemptEnded)]
+    assert [(event.attempt, event.state.value) for event in ended] == [(1, "pending"), (2, "failed")]
+    assert all(event.failure is not None and "the reason" in event.failure.traceback for event in ended)
+    assert list(result.to_pandas()["attempts"]) == [2]
+
+
+def test_a_trial_that_gets_further_each_time_is_worth_another_attempt(search: Any, tmp_path: Path) -> None:
+    result = search(trial_faults.fail_at_first, {"marks": str(tmp_path)}, [{"marks": str(tmp_path)}])
+    (trial,) = result.trials
+    assert (trial.state, trial.attempt, trial.losses) == (TrialState.COMPLETED, 3, 2)
+    assert list(trial.curve.steps) == [1, 2, 3, 4, 5, 6]
+    assert (tmp_path / "steps").read_text() == "1 2 3 4 5 6 "
+    assert trial.failure is None
+
+
+class Patient(StateMachine):
+    """The time of an attempt begins with its first report, however long a busy machine takes until then."""
+
+    def _assign(self, crew: list[Worker], trial: Trial) -> None:
+        super()._assign(crew, trial)
+        for team in self._teams:
+            if team.trial == trial.id:
+                team.since = math.inf
+
+    def _reported(self, team: Team, message: Reported) -> None:
+        team.since = min(team.since, self._now)
+        super()._reported(team, message)
+
+
+def test_a_trial_that_takes_too_long_is_run_again_and_keeps_its_last_lines(
+    search: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "StateMachine", Patient)
+    result = search(
+        trial_faults.behave, {"how": ["compute for ever"]}, [{"how": "compute for ever"}], trial_timeout=0.5
+    )
+    check_fault(result, result.trials[0], "timeout", "took longer than trial_timeout=0.5 s", 2)
+
+
+def test_a_checkpoint_is_a_sign_of_life(search: Any) -> None:
+    result = search(trial_faults.save_and_be_slow, {"x": [0.0]}, [{"x": 0.0}], report_timeout=1.0)
+    assert result.counts == {TrialState.COMPLETED: 1}
+
+
+def test_a_flood_of_output_fills_no_disk_and_its_trial_can_be_stopped(search: Any) -> None:
+    points = [{"x": 1.0}, {"x": 0.0}, {"x": 0.0}]
+    result = search(trial_faults.flood, {"x": [0.0, 1.0]}, points, report_timeout=1.0, max_attempts=2)
+    flooded, *others = result.trials
+    assert flooded.failure is not None
+    assert "reported nothing for report_timeout=1 s (attempt 2 of 2)" in flooded.failure.message
+    assert [trial.state for trial in others] == [TrialState.COMPLETED] * 2
+    log = result.directory / "logs" / "00000.log"
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - MAX_END - 1000))
+        end = file.read()
+    assert log.stat().st_size < MAX_FILE + 3 * MAX_END
+    assert b" bytes left out ...\na line like" in end
+    assert b"a line like" in end[-50:]  # whatever was cut off as it was killed
+    log.unlink()  # it is large
+
+
+MEMORY = 700 << 20
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group of limited memory, for a process to put itself into."""
+    root = Path("/sys/fs/cgroup")
+    first, limits = root / "memory", ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+    if not first.is_dir():
+        first, limits = root, ("memory.max", "memory.swap.max")
+    group = first / f"maggy-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        try:
+            (group / limits[0]).write_text(str(MEMORY))
+        except OSError as error:
+            pytest.skip(f"no control group can be given a memory limit here: {error}")
+        with contextlib.suppress(OSError):  # a kernel without swap accounting
+            (group / limits[1]).write_text(str(MEMORY) if "limit" in limits[1] else "0")
+        yield group
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                psutil.Process(int(pid)).wait(60)
+        group.rmdir()
+
+
+def test_a_trial_that_runs_out_of_memory_costs_itself_alone(run_script: Any, memory_group: Path) -> None:
+    script = """
+import json, os, pathlib, sys
+group, tests, folder = sys.argv[1:]
+pathlib.Path(group, "cgroup.procs").write_text(str(os.getpid()))
+sys.path.insert(0, tests)
+from maggy_like import lagom
+import trial_faults
+if __name__ == "__main__":
+    trials = []
+    # One after the other: a kill while the kernel ends somebody else for want of memory cannot be told from that.
+    for how in ("take all memory", "kill itself"):
+        result = lagom(trial_faults.behave, {"how": [how, "behave"]}, optimizer="random", metric="score", n_trials=2,
+                       points_to_evaluate=[{"how": how}, {"how": "behave"}], workers=2, engine="local",
+                       progress=False, directory=folder)
+        trials += result.trials
+    failures = [trial.failure and (trial.failure.kind, trial.failure.message) for trial in trials]
+    print(json.dumps([failures, [trial.attempt for trial in trials]]))
+"""
+    ended = run_script(script, memory_group, Path(__file__).parents[2] / "support", "runs")
+    assert ended.returncode == 0, ended.stderr
+    (taken, well, killed, also_well), attempts = json.loads(ended.stdout)
+    assert (taken[0], well, killed[0], also_well) == ("oom", None, "signal", None)
+    assert "ran out of memory and was killed by the kernel (SIGKILL)" in taken[1]
+    assert attempts == [2, 1, 2, 1]

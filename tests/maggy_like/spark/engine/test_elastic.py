@@ -1,0 +1,107 @@
+"""A search on a real cluster whose executors come, leave and die while it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(590)]
+
+SCRIPT = """
+import os, time
+from concurrent.futures import ThreadPoolExecutor
+from maggy_like import Float, SparkEngine, StandaloneCluster, lagom, run, spark_session
+from maggy_like.errors import EngineError
+from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved
+from optimizers.core.trial import TrialState
+
+def train(gate, x, reporter):
+    start = reporter.restore() or 0
+    for step in range(start + 1, reporter.budget + 1):
+        reporter.checkpoint(step)
+        reporter.report(score=x, step=step)
+        if os.path.exists(gate):
+            return {"score": x, "start": start}
+        time.sleep(0.1)
+
+def refused(call):
+    try:
+        call()
+    except EngineError as error:
+        print("refused:", error)
+
+class Story:
+    '''What happens to the cluster, and after what.'''
+
+    def __init__(self, cluster, gate):
+        self.cluster, self.gate, self.saved, self.workers = cluster, gate, set(), set()
+        self.chapter = 0
+        self.hand = ThreadPoolExecutor(1)  # a Worker ends with the thread that has started it
+
+    def turn(self, chapter, action):
+        if self.chapter == chapter:
+            self.chapter += 1
+            self.hand.submit(action)
+
+    def __call__(self, event):
+        if isinstance(event, AttemptStarted):
+            self.workers.add(event.worker)
+            self.turn(0, self.cluster.add_worker)  # its only slot is taken, and the other places wait for more
+        elif isinstance(event, CheckpointSaved):
+            self.saved.add(event.trial)
+            if len(self.saved) == 2:
+                self.turn(1, self.cluster.add_worker)
+                self.turn(2, lambda: self.cluster.decommission_worker(0))
+        elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
+            print("lost:", event.failure.kind)
+            self.turn(3, lambda: self.cluster.kill_worker(1))
+            if event.failure.kind == "node_lost":
+                open(self.gate, "w").close()
+
+if __name__ == "__main__":
+    gate = os.path.abspath("gate")
+    space = {"gate": gate, "x": Float(0, 1)}
+    options = {"optimizer": "random", "directory": "runs", "max_budget": 100_000, "progress": "plain"}
+    with StandaloneCluster(1, memory="1g", dynamic=True) as cluster:
+        spark = spark_session(cluster.master_url, conf=cluster.conf | {"spark.dynamicAllocation.maxExecutors": "3"})
+        refused(lambda: lagom(train, space, engine=SparkEngine(spark, barrier=True), **options))
+        refused(lambda: lagom(train, space, workers_per_trial=2, **options))
+        refused(lambda: lagom(train, space, train_best=True, **options))
+        refused(lambda: lagom(train, space, workers=4, **options))
+        refused(lambda: run(train, {"gate": gate, "x": 1.0}, workers=2, budget=1, directory="runs"))
+        print("nothing started:", not os.path.exists("runs"))
+        story = Story(cluster, gate)
+        result = lagom(train, space, n_trials=5, max_attempts=1, callbacks=[story], **options)
+        print("jobs left:", len(spark.sparkContext.statusTracker().getActiveJobsIds()))
+        spark.stop()
+    print("counts", sorted((state.value, count) for state, count in result.counts.items()))
+    print("losses", sum(trial.losses for trial in result.trials))
+    print("several workers", len(story.workers) > 1)
+    moved = [trial for trial in result.trials if trial.attempt > 1]
+    print("moved", len(moved), "from their checkpoints", all(trial.metrics["start"] > 0 for trial in moved))
+"""
+
+
+def test_a_search_grows_with_its_cluster_and_outlives_its_machines(run_script: Any) -> None:
+    """No executor at first, then one more, one decommissioned, one killed; no trial has lost an attempt."""
+    done = run_script(SCRIPT, timeout=580)
+    said = done.stdout
+    assert done.returncode == 0, said + done.stderr
+    assert "refused: Spark starts no barrier stage while spark.dynamicAllocation.enabled=true" in said
+    assert "refused: workers_per_trial=2 needs workers that start together" in said
+    assert said.count("refused: a training on the whole gang needs workers that start together") == 2
+    assert "refused: workers=4 but the Spark session grows to 3 slots at most" in said
+    assert "nothing started: True" in said
+    assert said.count("Spark has no executor yet; it is asked for 3 tasks") == 1
+    assert sorted(line for line in said.splitlines() if line.startswith("lost:")) == [
+        "lost: node_left",
+        "lost: node_lost",
+    ]
+    assert "counts [('completed', 5)]" in said
+    assert "losses 0" in said
+    assert "several workers True" in said
+    assert "its Spark executor is being decommissioned; it goes on from its checkpoint at step" in said
+    assert "its Spark executor is gone (worker lost: " in said
+    assert "moved 2 from their checkpoints True" in said
+    assert "jobs left: 0" in said

@@ -1,0 +1,209 @@
+"""The gang as one barrier stage, on every kind of master."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pyarrow
+import pytest
+import train_functions as fns
+from gate import Gate
+
+from maggy_like import Float, SparkEngine, lagom
+from maggy_like.errors import EngineError
+from maggy_like.spark.engine.failures import cause_of
+from maggy_like.spark.engine.job import SparkRun
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event
+from optimizers.core.trial import TrialState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from maggy_like import StandaloneCluster
+
+pytestmark = pytest.mark.spark
+
+SPACE = {"x": Float(0, 1)}
+
+TESTS = {"PYTHONPATH": str(Path(fns.__file__).parent)}
+
+ON_A_MASTER = """
+import sys, os, time
+from pathlib import Path
+from gate import Gate
+from maggy_like import Float, SparkEngine, lagom, spark_session
+from optimizers.core.events import AttemptStarted
+
+def train(gate, x, reporter):
+    open(gate, "rb").close()
+    start = (reporter.restore() or 0) + 1
+    for step in range(start, reporter.budget + 1):
+        reporter.checkpoint(step)
+        reporter.report(score=x * step, step=step)
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "-1")
+    return {"score": x * reporter.budget, "gpu": int(gpu), "pid": os.getpid()}
+
+if __name__ == "__main__":
+    master, folder, conf = sys.argv[1], sys.argv[2], eval(sys.argv[3])
+    gate, workers = Gate(Path("gate")), set()
+
+    def on_event(event):
+        if isinstance(event, AttemptStarted):
+            workers.add(event.worker)
+            if len(workers) == 2:
+                gate.open()
+
+    space = {"gate": os.path.abspath(gate.path), "x": Float(0, 1)}
+    connect = "spark.remote" in conf
+    spark = spark_session(None if connect else master, conf=conf)
+    more = {"workers": 2} if connect else {}
+    while not connect and SparkEngine(spark).slots() < 2:  # executors register one by one
+        time.sleep(0.1)
+    try:
+        result = lagom(train, space, n_trials=9, min_budget=1, max_budget=9, directory=folder, progress="plain",
+                       callbacks=[on_event], **more)
+    finally:
+        spark.stop()
+    print("counts", sorted((state.value, count) for state, count in result.counts.items()))
+    print("gpus", sorted({int(trial.metrics["gpu"]) for trial in result.trials}))
+    print("workers", len({trial.worker for trial in result.trials}))
+    print("processes", len({trial.metrics["pid"] for trial in result.trials}))
+"""
+
+
+def test_local_master_runs_the_search_in_its_tasks(spark_local: SparkSession, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    workers: set[int] = set()
+
+    def open_when_both_are_there(event: Event) -> None:
+        if isinstance(event, AttemptStarted):
+            workers.add(event.worker)
+            if len(workers) == 2:
+                gate.open()
+
+    result = lagom(fns.climb_on_past_gate, {"gate": gate.path, **SPACE}, n_trials=9, min_budget=1, max_budget=9,
+                   directory=tmp_path, progress=False, callbacks=[open_when_both_are_there])  # fmt: skip
+    assert result.counts == {TrialState.PAUSED: 7, TrialState.COMPLETED: 2}
+    assert {trial.worker for trial in result.trials} == {0, 1}
+
+
+def test_a_gang_larger_than_the_slots_is_refused_with_both_numbers(spark_local: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="workers=3 but the Spark session has 2 slots now; pass workers=2"):
+        lagom(fns.climb, SPACE, workers=3, directory=tmp_path, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def agents() -> list[int]:
+    """Process ids of the Python workers of this process's Spark that have a fork server."""
+    family = {process.pid for process in psutil.Process().children(recursive=True)}
+    found = {p.pid: p.info for p in psutil.process_iter(["ppid", "cmdline"]) if p.pid in family}
+    servers = [info for info in found.values() if "maggy_like.worker.agent.fork_server" in (info["cmdline"] or ())]
+    parents = {info["ppid"] for info in servers}
+    return [pid for pid in parents if pid in found and "pyspark" in " ".join(found[pid]["cmdline"] or ())]
+
+
+def test_a_killed_task_brings_the_gang_back_with_the_next_epoch(spark_local: SparkSession, tmp_path: Path) -> None:
+    """kill -9 of a Spark Python worker: the barrier stage falls as a whole, and is launched again."""
+    gate = Gate(tmp_path / "gate")
+    killed: list[int] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, AttemptStarted) and not killed:
+            killed.append(agents()[0])
+            psutil.Process(killed[0]).kill()
+        elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
+            gate.open()
+
+    space = {"gate": gate.path, **SPACE}
+    result = lagom(fns.wait_at_gate, space, optimizer="random", n_trials=4, directory=tmp_path / "runs",
+                   progress=False, callbacks=[on_event])  # fmt: skip
+    assert killed
+    assert result.counts == {TrialState.COMPLETED: 4}
+    assert 1 <= sum(trial.attempt - 1 for trial in result.trials) <= 2
+
+
+def test_the_session_is_found_from_any_thread(spark_local: SparkSession) -> None:
+    engines: list[SparkEngine] = []
+    thread = threading.Thread(target=lambda: engines.append(SparkEngine()))
+    thread.start()
+    thread.join()
+    assert engines[0].slots() == 2
+
+
+def test_a_long_spark_error_is_cut_to_its_cause() -> None:
+    text = """An error occurred while calling o1.collectToPython.
+: org.apache.spark.SparkException: Job aborted: org.apache.spark.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    import msgspec
+ModuleNotFoundError: No module named 'msgspec'
+
+\tat org.apache.spark.X(Y.scala:1)"""
+    assert cause_of(text) == "ModuleNotFoundError: No module named 'msgspec'"
+    assert cause_of("a\nb\nc\nd") == "a b c"
+
+
+def test_each_task_gets_its_own_key_and_no_plan_shows_one(spark_local: SparkSession) -> None:
+    keys = [(b"public-%d" % index, b"secret-%d" % index) for index in (3, 5)]
+    run = SparkRun.__new__(SparkRun)
+    run.indexes, run._keys, run._session = (3, 5), tuple(keys), spark_local
+
+    def said(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        yield pyarrow.RecordBatch.from_pydict({"rows": [repr([tuple(row.values()) for row in rows])]})
+
+    tasks = run._places().mapInArrow(said, "rows string", barrier=True)
+    assert [row["rows"] for row in tasks.collect()] == [repr([(3, *keys[0])]), repr([(5, *keys[1])])]
+    plan = tasks._jdf.queryExecution().toString()
+    assert "LocalRelation" in plan
+    assert "secret-3" not in plan
+
+
+def test_fewer_partitions_than_workers_are_told_at_once(spark_local: SparkSession, tmp_path: Path) -> None:
+    spark_local.conf.set("spark.sql.leafNodeDefaultParallelism", 1)
+    try:
+        with pytest.raises(EngineError, match="leafNodeDefaultParallelism"):
+            lagom(fns.climb, SPACE, optimizer="random", n_trials=2, directory=tmp_path, progress=False, workers=2)
+    finally:
+        spark_local.conf.unset("spark.sql.leafNodeDefaultParallelism")
+
+
+def test_an_engine_may_be_given_its_session(spark_local: SparkSession, tmp_path: Path) -> None:
+    engine = SparkEngine(spark_local)
+    assert engine.slots() == 2
+    result = lagom(fns.climb, SPACE, optimizer="random", n_trials=2, engine=engine, workers=1,
+                   directory=tmp_path, progress=False)  # fmt: skip
+    assert result.counts == {TrialState.COMPLETED: 2}
+
+
+@pytest.mark.parametrize("profile", [False, True], ids=["session asks for GPUs", "gang asks for GPUs"])
+def test_standalone_gives_each_worker_its_own_gpu(
+    standalone_cluster: StandaloneCluster, run_script: Any, tmp_path: Path, profile: bool
+) -> None:
+    conf = dict(standalone_cluster.conf)
+    if profile:
+        del conf["spark.task.resource.gpu.amount"]
+    done = run_script(ON_A_MASTER, standalone_cluster.master_url, tmp_path / "runs", conf, env=TESTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "counts [('completed', 2), ('paused', 7)]" in done.stdout
+    assert "gpus [0, 1]" in done.stdout
+    assert "workers 2" in done.stdout
+    assert "processes 9" in done.stdout
+
+
+@pytest.mark.usefixtures("connect_port")
+@pytest.mark.parametrize(
+    ("master", "conf"),
+    [
+        ("local-cluster[2,1,1024]", {"spark.executor.memory": "1g"}),
+        ("connect", {"spark.remote": "local[2]"}),  # no JVM of its own: the workers must be named
+    ],
+)
+def test_other_masters(run_script: Any, tmp_path: Path, master: str, conf: dict[str, str]) -> None:
+    done = run_script(ON_A_MASTER, master, tmp_path / "runs", conf, env=TESTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "counts [('completed', 2), ('paused', 7)]" in done.stdout
+    assert "workers 2" in done.stdout

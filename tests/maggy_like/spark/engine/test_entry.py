@@ -1,0 +1,66 @@
+"""The function that Spark carries to a task says itself what its machine lacks."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from maggy_like.protocol.versions import own_versions
+from maggy_like.spark.engine.entry import entry
+from maggy_like.spark.engine.failures import unfit_worker
+
+RUN = """
+import pickle, sys
+{first}
+function = pickle.load(sys.stdin.buffer)
+try:
+    print(list(function(iter([1, 2]))))
+except ImportError as error:
+    print(error)
+"""
+
+
+def run_elsewhere(first: str) -> str:
+    """What comes of the function in another process, where something was done first."""
+
+    def member(batches: Iterator[Any]) -> Iterator[Any]:
+        import maggy_like.worker.agent.agent  # noqa: F401
+
+        yield from batches
+
+    code = RUN.format(first=first)
+    sent = cloudpickle.dumps(entry(member))
+    ran = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True)
+    return (ran.stdout + ran.stderr).decode()
+
+
+def test_it_runs_where_all_is_there() -> None:
+    assert run_elsewhere("") == "[1, 2]\n"
+
+
+def test_what_a_machine_lacks_is_named_with_the_machine_and_its_python() -> None:
+    said = run_elsewhere("sys.modules['maggy_like'] = None")
+    assert said.startswith(f"{sys.executable} on {socket.gethostname()} cannot serve this search: ModuleNotFoundError")
+    assert "it looks for modules in " in said
+    assert "--py-files" in said
+    assert unfit_worker(f"ImportError: {said}") == ""  # another launch would end so too, and all is said
+
+
+def test_another_maggy_like_there_is_told_with_both_versions_before_it_reads_the_task(tmp_path: Path) -> None:
+    (tmp_path / "maggy_like").mkdir()
+    (tmp_path / "maggy_like" / "__init__.py").write_text("__version__ = '0.0.9'\n")
+    said = run_elsewhere(f"sys.path.insert(0, {str(tmp_path)!r})")
+    own = own_versions()
+    assert f"the driver has maggy_like {own.package} ({own.home}) and the worker 0.0.9 ({tmp_path}" in said
+
+
+def test_a_library_that_does_not_fit_there_is_told_with_the_setting() -> None:
+    cause = "ImportError: /a.so: failed to map segment from shared object"
+    assert "raise spark.executor.pyspark.memory" in (unfit_worker(cause) or "")
+    assert unfit_worker("OSError: [Errno 12] Cannot allocate memory") is None  # of a fork, say: it may pass

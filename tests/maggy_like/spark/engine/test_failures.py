@@ -1,0 +1,113 @@
+"""What is said of a Spark whose Java is gone, or whose workers run another Python."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from maggy_like.errors import EngineError
+from maggy_like.spark.engine.engine import SparkEngine
+from maggy_like.spark.engine.failures import cause_of, check_python
+from maggy_like.spark.engine.job import SparkRun
+
+JAVA_GONE = """
+import os, signal, time
+from pathlib import Path
+from maggy_like import Float, lagom, spark_session
+from maggy_like.errors import EngineError
+from optimizers.core.events import Measured
+
+spark = spark_session("local[2]")
+java = spark.sparkContext._gateway.proc.pid
+killed = []
+
+def train(x, reporter):
+    for step in range(1, reporter.budget + 1):
+        reporter.report(score=x, step=step)
+        time.sleep(0.05)
+
+def on_event(event):
+    if isinstance(event, Measured) and not killed:
+        killed.append(time.monotonic())
+        os.kill(java, signal.SIGKILL)
+
+try:
+    lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=4, max_budget=100_000, directory=Path("runs"),
+          progress="plain", callbacks=[on_event])
+except EngineError as error:
+    print(error)
+    print("seconds", time.monotonic() - killed[0])
+    print("trials", len(error.result.trials))
+"""
+
+
+@pytest.mark.spark
+def test_a_java_process_that_is_killed_ends_the_search_at_once_and_is_named(run_script: Any) -> None:
+    done = run_script(JAVA_GONE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the Spark application's Java process (pid " in done.stdout
+    assert "is gone: killed by SIGKILL" in done.stdout
+    assert "Connection refused" not in done.stdout
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("seconds ", "trials ")))
+    assert float(said["seconds"]) < 60  # it would wait for slots for two minutes
+    assert int(said["trials"]) >= 1
+
+
+@pytest.fixture
+def another_python(tmp_path: Path) -> str:
+    """A Python of another minor version, as far as anybody asks it."""
+    program = tmp_path / "python3.8"
+    program.write_text("#!/bin/sh\necho 3.8\n")
+    program.chmod(0o700)
+    return str(program)
+
+
+def test_a_local_master_s_other_python_is_told_before_anything_starts(another_python: str) -> None:
+    settings = {"spark.master": "local[2]"}
+    session = SimpleNamespace(
+        _sc=None, conf=settings, sparkContext=SimpleNamespace(pythonExec=another_python, _jsc=None)
+    )
+    for ask in (lambda engine: engine.require(2), lambda engine: engine.default_workers()):
+        with pytest.raises(
+            EngineError, match=r"which is Python 3\.8, and this is .*spark_session\(\), or set PYSPARK_"
+        ):
+            ask(SparkEngine(session))  # type: ignore[arg-type]
+
+
+def test_the_same_version_elsewhere_will_do(tmp_path: Path) -> None:
+    link = tmp_path / "python"
+    link.symlink_to(sys.executable)
+    check_python(str(link))
+    check_python(str(tmp_path / "none"))  # Spark says what is wrong with it
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        'Traceback (most recent call last):\n  File "w.py", line 1\npyspark.errors.PySparkRuntimeError: '
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.8 than that in driver: 3.11",
+        "Traceback (most recent call last):\n  File \"w.py\", line 1\nModuleNotFoundError: No module named 'msgspec'",
+    ],
+)
+def test_another_python_on_a_cluster_is_told_at_the_first_failure(error: str) -> None:
+    run = SparkRun.__new__(SparkRun)
+    run._session = SimpleNamespace()  # type: ignore[assignment]
+    said = run._explain(error, None)
+    assert run.is_hopeless
+    assert f"set PYSPARK_PYTHON={sys.executable}" in said
+
+
+def test_of_a_long_error_the_cause_is_shown() -> None:
+    text = """An error occurred while calling o1.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed ResultStage.
+\tat org.apache.spark.X(Y.scala:1)
+Caused by: org.apache.spark.SparkException: wrapped
+\t... 12 more
+Caused by: java.io.IOException: No space left on device
+\tat java.base/Z(W.java:1)"""
+    assert cause_of(text) == "java.io.IOException: No space left on device"
+    assert cause_of("first\n\tat org.X(Y.scala:1)\nsecond") == "first second"

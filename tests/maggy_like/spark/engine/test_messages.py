@@ -1,0 +1,176 @@
+"""What people read of Spark's faults: one line in our words, and the rest in a file."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hand import Hand
+
+from maggy_like.api import engine_choice as choice
+from maggy_like.driver.state_machine.inputs import WorkerId, WorkerLost
+from maggy_like.engines.local import LocalEngine
+from maggy_like.errors import EngineError
+from maggy_like.spark import kinds, session
+from maggy_like.spark.engine.details import write_details
+from maggy_like.spark.engine.failures import cause_of
+from maggy_like.spark.engine.progress_bar import hidden_progress_bar
+
+CRASHED = """An error occurred while calling o578.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier \
+ResultStage. Most recent failure reason: Stage failed because barrier task ResultTask(9, 1) finished unsuccessfully.
+org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting 'spark.sql.x' to 'true'.
+\tat org.apache.spark.api.python.BasePythonRunner.applyOrElse(PythonRunner.scala:1136)
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:386)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (CRASHED, "the Python process of a Spark task died, or was killed"),
+        (
+            CRASHED.replace("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).",
+                            "ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: it"),
+            "Spark lost executor 1: it Consider setting 'spark.sql.x' to 'true'.",
+        ),
+        (
+            "An error occurred while calling o1.collectToPython.\n: org.apache.spark.SparkException: Job aborted due "
+            "to stage failure: [SPARK-24819]: Too few slots.\n\tat org.apache.spark.X(Y.scala:1)",
+            "[SPARK-24819]: Too few slots.",
+        ),
+    ],
+)  # fmt: skip
+def test_a_failure_is_told_in_one_line_of_ours(text: str, told: str) -> None:
+    assert cause_of(text) == told
+
+
+def test_the_whole_of_it_stands_in_a_file(tmp_path: Path) -> None:
+    folder = tmp_path / "workers"
+    path = write_details(str(folder), "august", (0, 1), 2, CRASHED)
+    assert write_details(str(folder), "august", (0,), 3, "once more") == path == str(folder / "spark.log")
+    text = Path(path).read_text()
+    assert "august: the job of workers 0, 1, incarnation 2, ended\n" + CRASHED in text
+    assert text.endswith("incarnation 3, ended\nonce more\n")
+    (tmp_path / "file").touch()
+    assert write_details(str(tmp_path / "file"), "august", (0,), 0, CRASHED) == ""
+
+
+def test_a_gang_that_falls_is_told_of_once_and_each_of_its_trials_in_short() -> None:
+    hand = Hand().start()
+    workers = [hand.join(index) for index in (0, 1)]
+    shown = len(hand.shown)
+    hand.tell(*(WorkerLost(worker, "Spark lost executor 1: exit code 137", with_gang=True) for worker in workers))
+    assert hand.shown[shown:] == ["attempt 1 lost; it will run again"] * 2
+    hand.join(0, epoch=1)
+    hand.tell(WorkerLost(WorkerId(0, 1), "its process died"))
+    assert "worker 0 on host was lost: its process died" in hand.shown
+
+
+def test_a_connect_client_s_progress_is_hidden_from_the_thread_of_our_job_alone() -> None:
+    progress: Any = importlib.import_module("pyspark.sql.connect.shell.progress")
+    shown: list[str] = []
+    client = SimpleNamespace(_progress_handlers=[lambda **_: shown.append(threading.current_thread().name)])
+    spark: Any = SimpleNamespace(client=client)
+    before = progress.progress_bar_enabled
+
+    def tell() -> None:
+        progress.Progress(handlers=client._progress_handlers)._notify()
+
+    def beside() -> None:
+        thread = threading.Thread(target=tell, name="theirs")
+        thread.start()
+        thread.join()
+
+    try:
+        with hidden_progress_bar(spark), pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SPARK_CONNECT_PROGRESS_BAR_ENABLED", "1")
+            tell()
+            assert not progress.progress_bar_enabled()
+            beside()
+        assert shown == ["theirs"]
+        tell()
+        assert shown == ["theirs", threading.current_thread().name]
+        assert len(client._progress_handlers) == 1
+    finally:
+        progress.progress_bar_enabled = before
+
+
+def test_auto_inside_a_task_is_refused_and_local_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "is_in_task", lambda: True)
+    monkeypatch.setattr(session, "active_session", lambda: None)
+    with pytest.raises(EngineError, match=r"inside a Spark task.*call it on the Spark driver, or pass engine='local'"):
+        choice.choose_engine("auto")
+    assert isinstance(choice.choose_engine("local"), LocalEngine)
+    monkeypatch.setattr(kinds, "is_in_task", lambda: False)
+    assert isinstance(choice.choose_engine("auto"), LocalEngine)
+
+
+SCRIPT = """
+import os
+from maggy_like import Float, lagom, spark_session
+from maggy_like.errors import MaggyError
+
+spark = spark_session("local[2]")
+
+def train(x, reporter):
+    import psutil
+    from pathlib import Path
+    reporter.report(score=x, step=1)
+    mark = Path(MARK)
+    if not mark.exists():
+        mark.touch()
+        psutil.Process().parent().parent().kill()  # the agent: the Python process of a Spark task
+        while True:
+            reporter.report(score=x, step=2)
+    return x
+
+MARK = os.path.abspath("killed")
+found = lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=2, max_budget=2, directory="runs", name="august",
+              workers=2, progress="plain")
+print("ENDED", found.ending)
+
+def small(x):
+    return x
+
+def in_a_task(batches):
+    import pandas
+    for batch in batches:
+        for engine in ("auto", "local"):
+            try:
+                result = lagom(small, {"x": Float(0, 1)}, optimizer="random", n_trials=1, workers=1, engine=engine,
+                               directory=os.path.join(HERE, "inner"), progress=False)
+                said = result.ending
+            except MaggyError as error:
+                said = str(error)
+            yield pandas.DataFrame({"said": [engine + ": " + said]})
+
+HERE = os.getcwd()
+for row in spark.range(1).coalesce(1).mapInPandas(in_a_task, "said string").collect():
+    print("SAID", row["said"])
+"""
+
+
+@pytest.mark.spark
+def test_people_read_lines_of_ours_and_no_page_of_java(run_script: Any, tmp_path: Path) -> None:
+    done = run_script(SCRIPT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ENDED completed" in done.stdout
+    fell = [line for line in done.stdout.splitlines() if "fell together" in line]
+    log = tmp_path / "runs" / "august" / "workers" / "spark.log"
+    assert len(fell) == 1, done.stdout
+    assert fell[0].startswith("workers 0, 1 fell together, and start again: ")
+    assert fell[0].endswith("workers/spark.log)")
+    assert "\tat org.apache.spark" in log.read_text()
+    seen = done.stdout + done.stderr
+    assert "\tat " not in seen, seen
+    assert "py4j" not in seen
+    assert "collectToPython" not in seen
+    said = [line.removeprefix("SAID ") for line in done.stdout.splitlines() if line.startswith("SAID ")]
+    assert said[0].startswith("auto: engine='auto' cannot search inside a Spark task")
+    assert said[1:] == ["local: completed"]

@@ -1,0 +1,179 @@
+"""Slots that are left to others, and what is said of jobs that hold them."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from maggy_like.errors import ConfigError, EngineError
+from maggy_like.spark.engine import neighbours, waiting
+from maggy_like.spark.engine.engine import SparkEngine
+from maggy_like.spark.engine.neighbours import neighbours_hints
+from maggy_like.spark.engine.waiting import Diagnosis, RunningJob, holders
+
+
+class FakeSession:
+    """A session that is asked for nothing but its settings."""
+
+
+class ClassicSession(FakeSession):
+    _sc = None
+
+
+class FakeSlots:
+    def __init__(self, count: int | None, **conf: str) -> None:
+        self._count = count
+        self._conf = {"spark_master": "spark://far:7077", **conf}
+
+    @property
+    def is_local(self) -> bool:
+        return self._conf["spark_master"].startswith("local[")
+
+    def count(self) -> int | None:
+        return self._count
+
+    def wait(self, wanted: int | None) -> int | None:
+        return self._count
+
+    def conf(self, key: str, default: str) -> str:
+        return self._conf.get(key.replace(".", "_"), default)
+
+
+def engine(slots: int | None, **options: Any) -> SparkEngine:
+    made = SparkEngine(ClassicSession(), **options)  # type: ignore[arg-type]
+    made._slots = FakeSlots(slots)  # type: ignore[assignment]
+    made._check_session = lambda: None  # type: ignore[method-assign]
+    return made
+
+
+def test_reserved_slots_are_left_to_others() -> None:
+    shared = engine(4, reserve=1)
+    assert (shared.slots(), shared.default_workers()) == (3, 3)
+    shared.require(3)
+    assert engine(1, reserve=3).slots() == 0
+
+
+@pytest.mark.parametrize(
+    ("slots", "reserve", "workers", "message"),
+    [
+        (
+            4,
+            1,
+            4,
+            "workers=4 but the Spark session has 4 slots now, of which reserve=1 are for others; pass workers=3 or",
+        ),
+        (
+            2,
+            2,
+            1,
+            "workers=1 but the Spark session has 2 slots now, of which reserve=2 are for others; pass a smaller re",
+        ),
+        (2, 0, 3, "workers=3 but the Spark session has 2 slots now; pass workers=2 or fewer, or give the session more"),
+    ],
+)
+def test_a_gang_that_would_take_reserved_slots_is_refused(slots: int, reserve: int, workers: int, message: str) -> None:
+    with pytest.raises(EngineError, match=re.escape(message)):
+        engine(slots, reserve=reserve).require(workers)
+
+
+def test_a_reserve_that_leaves_nothing_is_refused() -> None:
+    with pytest.raises(
+        EngineError, match=re.escape("reserve=2 leaves no slot: the Spark session has 2 now; pass reserve=1")
+    ):
+        engine(2, reserve=2).default_workers()
+
+
+@pytest.mark.parametrize("reserve", [-1, True, 1.0, "1", None])
+def test_nonsense_is_no_reserve(reserve: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"reserve must be a number of slots, 0 or more, got {reserve!r}"):
+        engine(2, reserve=reserve)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("host", "tcp://10.0.0.5:80", "host must be a host name or an address, without a port"),
+        ("host", "0.0.0.0", "host='0.0.0.0' is no address that workers can connect to"),
+        ("bind", "10.0.0.5:80", "bind must be a host name or an address, without a port"),
+        (
+            "port",
+            "20100-20000",
+            "port must be a port from 1 to 65535 or a range of them, lowest first, got '20100-20000'",
+        ),
+        ("rank_ports", 0, "rank_ports must be a port from 1 to 65535 or a range of them, lowest first, got 0"),
+    ],
+)
+def test_nonsense_is_no_address_and_no_port(option: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        engine(2, **{option: value})
+
+
+def test_a_gang_that_takes_all_slots_says_so_once_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "_TOLD", type(neighbours._TOLD)())
+    one, other = FakeSession(), FakeSession()
+    ask: Any = neighbours_hints
+    assert ask(one, FakeSlots(8), 7) == []
+    [hint] = ask(one, FakeSlots(8), 8)
+    assert hint.startswith("all 8 slots of the Spark session are taken until the search ends")
+    assert ask(one, FakeSlots(8), 8) == []
+    assert len(ask(other, FakeSlots(8), 8)) == 1
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [
+        FakeSlots(2, spark_master="local[2]"),
+        FakeSlots(2, spark_dynamicAllocation_enabled="true"),
+        FakeSlots(1),
+        FakeSlots(None),
+    ],
+    ids=["one user's", "it grows", "none to leave", "nobody knows"],
+)
+def test_where_nobody_has_to_wait_nothing_is_said(slots: FakeSlots) -> None:
+    ask: Any = neighbours_hints
+    assert ask(FakeSession(), slots, 2) == []
+
+
+def job(number: int, name: str, tasks: int, *tags: str, group: str = "") -> RunningJob:
+    return RunningJob(number, name, group, frozenset(tags), tasks)
+
+
+def test_jobs_that_hold_slots_are_named_the_largest_first() -> None:
+    etl, other = job(7, "count at etl.py:12", 2), job(9, "nightly", 1, group="etl")
+    assert holders([other, etl, job(10, "waits itself", 0)], 4, 2) == (
+        "job 7 'count at etl.py:12' holds 2 slots, job 9 'nightly' of group 'etl' holds 1 slot"
+    )
+    many = [job(number, "sum", 1) for number in range(5)]
+    assert holders(many, 8, 2).endswith("job 2 'sum' holds 1 slot, 2 more jobs hold others")
+    assert holders([], 1, 2) == "the session has 1 slot now"
+    assert holders([], 2, 2) == holders([], None, 2) == ""
+
+
+def test_tasks_that_run_and_are_not_heard_have_the_address_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    running = [job(3, "gang", 0, "maggy-1"), job(7, "count", 2)]
+    monkeypatch.setattr(waiting, "running_jobs", lambda session: running)
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: now))
+    diagnosis = Diagnosis(SimpleNamespace(_sc=None))  # type: ignore[arg-type]
+
+    def why(came: int = 0) -> str:
+        return diagnosis.why({"maggy-1"}, "tcp://10.0.0.5:20000", 2, 2, came)
+
+    assert why() == "job 7 'count' holds 2 slots"
+    running[:] = [job(3, "gang", 2, "maggy-1")]
+    assert why() == ""  # their Python may be importing what it needs
+    now += waiting.MUTE_PATIENCE + 1
+    assert why().startswith("2 of its tasks run, but none has reached tcp://10.0.0.5:20000: check that the workers'")
+    running[:] = [job(3, "gang", 1, "maggy-1")]
+    assert why().startswith("a task of it runs, but none has reached tcp://10.0.0.5:20000: ")
+    assert why(came=1) == ""
+    running.append(job(7, "count", 1))
+    assert why(came=1) == "job 7 'count' holds 1 slot"
+
+
+def test_a_connect_session_does_not_tell() -> None:
+    said = Diagnosis(FakeSession()).why((), "tcp://10.0.0.5:20000", None, 2, 0)  # type: ignore[arg-type]
+    assert said.startswith("Spark Connect does not tell why; if its tasks run, none has reached tcp://10.0.0.5:20000: ")

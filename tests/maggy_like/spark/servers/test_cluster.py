@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from maggy_like.errors import EngineError, UserError
+from maggy_like.spark import StandaloneCluster
+from maggy_like.spark.servers.daemon import Daemon
+
+RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.mark.parametrize("wrong", [{"workers": 0}, {"cores": 0}, {"gpus": -1}])
+def test_numbers_that_are_too_small(wrong: dict[str, int]) -> None:
+    [(name, value)] = wrong.items()
+    with pytest.raises(UserError, match=f"got {name}={value}; use "):
+        StandaloneCluster(**wrong)
+
+
+def test_a_process_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Master that ends at once: its last words are in the error, and the cluster's folder is gone."""
+    program = tmp_path / "bin" / "spark-class"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'no such class:' $1\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("maggy_like.spark.servers.cluster.ensure_java", lambda: None)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    with pytest.raises(EngineError, match=r"Spark Master ended while it started(.|\n)*no such class: org"):
+        StandaloneCluster(1)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_process_outlives_the_thread_that_asked_for_it() -> None:
+    """The death signal of Linux comes as the thread that made a process ends."""
+    made: list[Daemon] = []
+    command = ["sh", "-c", "echo ready: yes; exec sleep 1000"]
+    thread = threading.Thread(target=lambda: made.append(Daemon("sleeper", command, os.environ, "ready: (.*)")))
+    thread.start()
+    thread.join()
+    assert made[0].wait_ready(time.monotonic() + 60.0) == "yes"
+    watched = os.pidfd_open(made[0].pid)
+    assert select.select([watched], [], [], 0.5)[0] == []
+    made[0].kill()
+    assert select.select([watched], [], [], 20)[0]
+    os.close(watched)
+
+
+def test_a_program_that_is_not_there_is_an_error_of_the_caller() -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        Daemon("nobody", ["/no-such-program"], os.environ, "(.*)")
+
+
+@pytest.mark.spark
+def test_a_barrier_job_gets_the_gpus_of_both_workers(
+    standalone_cluster: StandaloneCluster, run_script: RunScript
+) -> None:
+    done = run_script(
+        """
+import json, sys
+from maggy_like.spark import spark_session
+spark = spark_session(sys.argv[1], conf=json.loads(sys.argv[2]))
+
+def task(batches):
+    import pyarrow as pa
+    from pyspark import BarrierTaskContext
+    context = BarrierTaskContext.get()
+    yield pa.RecordBatch.from_pylist([{
+        "tasks": len(context.getTaskInfos()), "gpu": ",".join(context.resources()["gpu"].addresses)
+    }])
+
+job = spark.range(2, numPartitions=2).mapInArrow(task, "tasks long, gpu string", barrier=True)
+print(json.dumps(sorted((row.tasks, row.gpu) for row in job.collect())))
+spark.stop()
+""",
+        standalone_cluster.master_url,
+        json.dumps(standalone_cluster.conf),
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[2, "0"], [2, "1"]]
+
+
+@pytest.mark.spark
+def test_stop_ends_the_processes_and_removes_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with StandaloneCluster(1, memory="600m") as cluster:
+        pids = cluster.pids
+        assert len(pids) == 2
+        assert len(list(tmp_path.iterdir())) == 1
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert list(tmp_path.iterdir()) == []
+    cluster.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(sys.platform != "linux", reason="the death signal is Linux's")
+def test_nothing_outlives_a_killed_caller(tmp_path: Path) -> None:
+    code = """
+import signal
+from maggy_like.spark import StandaloneCluster
+cluster = StandaloneCluster(1, memory="600m")
+print(*cluster.pids, flush=True)
+signal.pause()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as caller:
+        assert caller.stdout is not None
+        watched = [os.pidfd_open(int(pid)) for pid in caller.stdout.readline().split()]
+        caller.send_signal(signal.SIGKILL)
+    assert len(watched) == 2
+    for pidfd in watched:
+        assert select.select([pidfd], [], [], 20)[0], "a process of the cluster still runs"
+        os.close(pidfd)

@@ -1,0 +1,159 @@
+"""What every place of a journal promises: local file, memory, and any object store by fsspec."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from maggy_like.errors import JournalError, StoreError
+from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, place_of, read_journal
+from maggy_like.storage.journal.object_store import SEGMENT
+from optimizers.core.events import AttemptStarted, CheckpointSaved, Event, TrialCreated
+
+HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", ["max"], [], 0, 27)
+CREATED = TrialCreated(0, {"x": 0.5}, 0)
+STARTED = AttemptStarted(0, 1, 3, 27, 12.25, {"x": 0.5}, 0)
+
+Where = Callable[[], str]
+
+
+@pytest.fixture(params=["path", "file", "memory", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "s3":
+        for name, value in request.getfixturevalue("object_store").items():
+            monkeypatch.setenv(name, value)
+        return f"s3://runs/{uuid.uuid4().hex}/run"
+    if request.param == "memory":
+        return f"memory://{uuid.uuid4().hex}/run"
+    folder = tmp_path / "deep" / "run"
+    return folder.as_uri() if request.param == "file" else str(folder)
+
+
+def written(url: str, *batches: list[Event]) -> None:
+    journal = Journal(place_of(url))
+    journal.begin(HEADER)
+    for batch in batches:
+        journal.append(batch)
+    journal.close()
+
+
+def test_nothing_is_there_before_the_header(url: str) -> None:
+    assert not place_of(url).exists()
+    with pytest.raises(JournalError, match=r"there is no journal in .*run; use the folder of a run"):
+        read_journal(place_of(url))
+    Journal(place_of(url)).close()
+    assert not place_of(url).exists()
+    written(url)
+    assert place_of(url).exists()
+
+
+def test_what_was_appended_is_read_in_order(url: str) -> None:
+    written(url, [CREATED], [], [STARTED, CheckpointSaved(0, 1, 3, "00000/1-1.pkl")])
+    contents = read_journal(place_of(url))
+    assert contents.header == HEADER
+    assert contents.events == [CREATED, STARTED, CheckpointSaved(0, 1, 3, "00000/1-1.pkl")]
+    assert not contents.damage
+    assert contents.last == 4
+
+
+def test_a_journal_that_is_taken_up_goes_on(url: str) -> None:
+    written(url, [CREATED])
+    journal = Journal(place_of(url))
+    journal.read()
+    journal.append([STARTED])
+    journal.close()
+    contents = read_journal(place_of(url))
+    assert contents.events == [CREATED, STARTED]
+    assert not contents.damage
+
+
+def test_an_append_is_there_at_once(url: str) -> None:
+    journal = Journal(place_of(url))
+    journal.begin(HEADER)
+    journal.append([CREATED])
+    assert read_journal(place_of(url)).events == [CREATED]
+    journal.close()
+
+
+def test_more_than_fits_into_one_segment(url: str) -> None:
+    events = [TrialCreated(n, {"text": "x" * (SEGMENT // 10)}) for n in range(35)]
+    events.append(TrialCreated(35, {"text": "y" * (2 * SEGMENT)}))
+    written(url, *([event] for event in events))
+    contents = read_journal(place_of(url))
+    assert contents.events == events
+    assert not contents.damage
+    sizes = [len(part.data) for part in place_of(url).read()]
+    assert url.startswith(("memory", "s3")) == (len(sizes) == 5)
+    assert all(size <= SEGMENT for size in sizes[:-1]) or len(sizes) == 1
+
+
+@pytest.mark.parametrize("before", [0, SEGMENT // 2], ids=["a new segment", "one that has room"])
+def test_an_append_whose_answer_alone_was_lost_stands_once(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"memory://{uuid.uuid4().hex}/run"
+    events = [TrialCreated(n, {"text": "x" * size}) for n, size in enumerate([SEGMENT - before, SEGMENT // 3, SEGMENT])]
+    journal = Journal(place_of(url))
+    journal.begin(HEADER)
+    journal.append(events[:1])
+    put = MemoryFileSystem.pipe_file
+
+    def put_and_fail(self: MemoryFileSystem, *args: Any, **options: Any) -> None:
+        put(self, *args, **options)
+        raise TimeoutError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "pipe_file", put_and_fail)
+        with pytest.raises(StoreError, match="no answer"):
+            journal.append(events[1:2])
+    journal.append(events[1:])  # again, with what has come meanwhile
+    journal.close()
+    contents = read_journal(place_of(url))
+    assert contents.events == events
+    assert not contents.damage
+
+
+def test_a_second_driver_is_refused_until_the_first_has_left(url: str) -> None:
+    first = Journal(place_of(url))
+    with pytest.raises(JournalError, match=r"the run in .*run is in use by .*wait until it ends, or end it"):
+        Journal(place_of(url))
+    first.renew()
+    first.close()
+    Journal(place_of(url)).close()
+
+
+def test_a_mended_journal_takes_the_place_of_the_damaged_one(url: str) -> None:
+    written(url, [CREATED], [STARTED])
+    before = place_of(url).read()
+    journal = Journal(place_of(url))
+    journal.read()
+    kept = journal.replace(HEADER, [STARTED])
+    journal.append([CREATED])
+    journal.close()
+    contents = read_journal(place_of(url))
+    assert contents.events == [STARTED, CREATED]
+    assert not contents.damage
+    assert "damaged-1" in kept
+    kept_data = read_kept(kept)
+    assert kept_data == b"".join(part.data for part in before)
+
+
+def read_kept(kept: str) -> bytes:
+    import fsspec
+
+    fs, path = fsspec.core.url_to_fs(kept)
+    files = fs.ls(path, detail=False) if fs.isdir(path) else [path]
+    return b"".join(fs.cat_file(file) for file in sorted(files))
+
+
+def test_every_line_is_plain_json_with_its_number(url: str) -> None:
+    written(url, [CREATED])
+    data = b"".join(part.data for part in place_of(url).read())
+    records = [msgspec.json.decode(line) for line in data.splitlines()]
+    assert [record["n"] for record in records] == [1, 2]
+    assert all(len(record["crc"]) == 8 for record in records)
+    assert records[1]["config"] == {"x": 0.5}

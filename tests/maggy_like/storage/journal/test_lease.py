@@ -1,0 +1,228 @@
+"""Who may drive a run whose journal lies where there are no locks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import fsspec
+import msgspec
+import pytest
+
+from maggy_like.errors import JournalError
+from maggy_like.storage.journal.claims import SETTLE
+from maggy_like.storage.journal.lease import LAPSE, RENEWAL, Lease
+
+
+class Shelf:
+    """The lease of one run, in memory."""
+
+    def __init__(self) -> None:
+        self.fs = fsspec.filesystem("memory")
+        self.path = f"/{uuid.uuid4().hex}/lease.json"
+
+    def lease(self) -> Lease:
+        return Lease(self.fs, self.path, "memory://run")
+
+    def says(self) -> dict[str, Any]:
+        return dict(msgspec.json.decode(self.fs.cat_file(self.path)))
+
+    def change(self, **fields: Any) -> None:
+        self.fs.pipe_file(self.path, msgspec.json.encode({**self.says(), **fields}))
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    monkeypatch.setattr("maggy_like.storage.journal.claims.time.sleep", lambda seconds: None)
+    return Shelf()
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> float:
+    """The time, which stands still."""
+    at = time.time()
+    monkeypatch.setattr("maggy_like.storage.journal.lease.time.time", lambda: at)
+    return at
+
+
+def dead_process() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return process.pid
+
+
+def test_a_second_driver_is_told_who_holds_it_and_when_it_lapses(shelf: Shelf, now: float) -> None:
+    first = shelf.lease()
+    first.take()
+    with pytest.raises(JournalError) as caught:
+        shelf.lease().take()
+    host = re.escape(os.uname().nodename)
+    assert re.search(rf"in use by process {os.getpid()} on {host}.*lapses in 60 s", str(caught.value))
+    first.give_back()
+    assert not shelf.fs.exists(shelf.path)
+
+
+def test_a_lease_of_another_host_is_taken_over_when_it_has_lapsed(shelf: Shelf, now: float) -> None:
+    shelf.lease().take()
+    shelf.change(host="elsewhere", time=now - LAPSE + 5)
+    with pytest.raises(JournalError, match=r"on elsewhere; .*lapses in 5 s"):
+        shelf.lease().take()
+    shelf.change(time=now - LAPSE - 1)
+    shelf.lease().take()
+    assert shelf.says()["host"] == os.uname().nodename
+
+
+def test_a_dead_holder_on_this_host_is_passed_over_at_once(shelf: Shelf) -> None:
+    shelf.lease().take()
+    shelf.change(pid=dead_process())
+    shelf.lease().take()
+    assert shelf.says()["pid"] == os.getpid()
+    shelf.change(owner="a process of the same number, before this container was started again")
+    shelf.lease().take()
+
+
+def test_the_same_host_name_on_another_machine_is_another_host(shelf: Shelf) -> None:
+    shelf.lease().take()
+    shelf.change(pid=dead_process(), machine="0123456789ab")
+    with pytest.raises(JournalError, match="is in use"):
+        shelf.lease().take()
+
+
+def test_numbers_of_another_table_of_processes_mean_nothing_here(shelf: Shelf) -> None:
+    """Containers may share the host's name and address, and each count their processes themselves."""
+    code = "from maggy_like.storage.journal.lease import _machine; print(_machine())"
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
+    try:
+        there = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs the right to make a namespace of processes")
+    shelf.lease().take()
+    shelf.change(pid=dead_process(), machine=there)
+    with pytest.raises(JournalError, match="is in use"):
+        shelf.lease().take()
+
+
+def test_it_is_renewed_when_it_is_due(shelf: Shelf, now: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = shelf.lease()
+    lease.take()
+    taken = shelf.says()["time"]
+    lease.renew()
+    assert shelf.says()["time"] == taken
+    monkeypatch.setattr("maggy_like.storage.journal.lease.time.time", lambda: now + RENEWAL + 1)
+    lease.renew()
+    assert shelf.says()["time"] == now + RENEWAL + 1
+
+
+def test_a_driver_that_woke_too_late_finds_out_and_leaves_the_other_s_lease(
+    shelf: Shelf, now: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen, other = shelf.lease(), shelf.lease()
+    frozen.take()
+    monkeypatch.setattr("maggy_like.storage.journal.lease.time.time", lambda: now + LAPSE + 1)
+    other.take()
+    with pytest.raises(JournalError, match=rf"was taken over: process {os.getpid()} on .*; let that process go on"):
+        frozen.renew()
+    frozen.give_back()
+    assert shelf.fs.exists(shelf.path)
+
+
+@pytest.fixture(params=["s3", "memory"])
+def contested(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """The lease of one run in a store with conditional writes, and in one without."""
+    monkeypatch.setattr("maggy_like.storage.journal.claims.SETTLE", 0.0)
+    if request.param == "memory":
+        return Shelf()
+    for name, value in request.getfixturevalue("object_store").items():
+        monkeypatch.setenv(name, value)
+    shelf = Shelf()
+    shelf.fs = fsspec.filesystem("s3", skip_instance_cache=True)
+    shelf.path = f"runs/{uuid.uuid4().hex}/lease.json"
+    return shelf
+
+
+def paused(monkeypatch: pytest.MonkeyPatch, lease: Lease, meanwhile: Callable[[], None]) -> None:
+    """Have ``lease`` stand still, between its next look and what it does then, while others act."""
+    look = Lease._look
+
+    def look_and_pause(self: Lease) -> Any:
+        found = look(self)
+        if self is lease:
+            monkeypatch.setattr(Lease, "_look", look)
+            meanwhile()
+        return found
+
+    monkeypatch.setattr(Lease, "_look", look_and_pause)
+
+
+def test_of_two_that_come_at_once_one_is_refused(contested: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    late, first = contested.lease(), contested.lease()
+    paused(monkeypatch, late, first.take)
+    with pytest.raises(JournalError, match="is in use"):
+        late.take()
+    first.renew()
+    first.give_back()
+    assert not contested.fs.exists(contested.path)
+
+
+def test_of_two_that_take_a_lapsed_lease_over_one_is_refused(
+    contested: Shelf, now: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contested.lease().take()
+    contested.change(time=now - LAPSE - 1)
+    late, first = contested.lease(), contested.lease()
+    paused(monkeypatch, late, first.take)
+    with pytest.raises(JournalError, match="is in use"):
+        late.take()
+    assert contested.says()["owner"] == first._owner
+
+
+def test_a_driver_that_freezes_as_it_renews_takes_nothing_back(
+    contested: Shelf, now: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen, other = contested.lease(), contested.lease()
+    frozen.take()
+    monkeypatch.setattr("maggy_like.storage.journal.lease.time.time", lambda: now + LAPSE + 1)
+    paused(monkeypatch, frozen, other.take)
+    with pytest.raises(JournalError, match="was taken over"):
+        frozen.renew()
+    assert contested.says()["owner"] == other._owner
+
+
+def test_a_write_that_another_follows_at_once_does_not_count(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without conditional writes: who wrote last holds it, and the other finds out before it begins."""
+    shelf.lease().take()
+    shelf.change(time=0.0)
+    early, late = shelf.lease(), shelf.lease()
+    sleeps = []
+
+    def settle(seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) == 1:
+            late._write(shelf.fs.cat_file(shelf.path))
+
+    monkeypatch.setattr("maggy_like.storage.journal.claims.time.sleep", settle)
+    with pytest.raises(JournalError, match="is in use"):
+        early.take()
+    assert shelf.says()["owner"] == late._owner
+    assert sleeps == [SETTLE] * 2
+
+
+def test_an_answer_that_was_lost_on_its_way_is_no_other_driver(
+    contested: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = contested.lease()
+    write = lease._claim.write
+
+    def write_twice(data: bytes, tag: Any = None) -> Any:
+        write(data, tag)
+        return write(data, tag)  # as botocore does where no answer comes
+
+    monkeypatch.setattr(lease._claim, "write", write_twice)
+    lease.take()
+    assert contested.says()["owner"] == lease._owner

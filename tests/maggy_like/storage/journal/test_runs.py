@@ -1,0 +1,222 @@
+"""What a run does with its journal, wherever that is and whatever befell it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import uuid
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import train_functions as fns
+from gate import Gate
+
+from maggy_like import Float, Reporter, Result, lagom
+from maggy_like.driver import runner as job
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.driver.write_ahead import WriteAhead
+from maggy_like.errors import ConfigError, JournalError, StoreError
+from maggy_like.storage.journal import place_of, read_journal
+from maggy_like.storage.journal.local import LocalPlace
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
+from optimizers.core.trial import TrialState
+
+pytestmark = pytest.mark.e2e
+
+HEARTBEAT = 3.0
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Any:
+    def run(train_fn: Any = fns.climb_on, **options: Any) -> Result:
+        defaults: dict[str, Any] = {"engine": "inline", "optimizer": "random", "n_trials": 4, "max_budget": 3}
+        common: dict[str, Any] = {"directory": tmp_path, "progress": False, "name": "run"}
+        return lagom(train_fn, {"x": Float(0, 1)}, **{**defaults, **common, **options})
+
+    return run
+
+
+@pytest.fixture(params=["path", "file", "memory"])
+def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "memory":
+        return f"memory://{uuid.uuid4().hex}/journals"
+    folder = tmp_path / "journals"
+    return folder.as_uri() if request.param == "file" else str(folder)
+
+
+def test_a_journal_elsewhere_serves_resume_and_warm_start(search: Any, elsewhere: str, tmp_path: Path) -> None:
+    first = search(journal=elsewhere)
+    assert first.journal == f"{elsewhere}/run"
+    assert not (tmp_path / "run" / "journal.jsonl").exists()
+    with pytest.raises(ConfigError, match=r"there is a run named 'run' in .*journals already; pass resume=True"):
+        search(journal=elsewhere)
+    again = search(journal=elsewhere, directory=tmp_path / "fresh", n_trials=6, resume=True)
+    assert [trial.config for trial in again.trials[:4]] == [trial.config for trial in first.trials]
+    assert again.counts == {TrialState.COMPLETED: 6}
+    for earlier in (again, f"{elsewhere}/run"):
+        warm = search(name=None, warm_start=[earlier], n_trials=1)
+        assert warm.best_config == again.best_config
+
+
+def test_what_is_no_place_for_a_run(search: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"journal='nowhere://x' cannot be opened: .*use a URL that fsspec knows"):
+        search(journal="nowhere://x")
+    with pytest.raises(ConfigError, match="journal must be the path or URL of a folder, got 3"):
+        search(journal=3)
+    with pytest.raises(ConfigError, match=r"store='nowhere://x' cannot be opened: .*use a URL that fsspec knows"):
+        search(store="nowhere://x")
+    with pytest.raises(ConfigError, match=r"warm_start: 'nowhere://x' cannot be opened"):
+        search(warm_start=["nowhere://x"])
+    with pytest.raises(JournalError, match=r"there is no run named 'run' in .* to resume"):
+        search(resume=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(JournalError, match=r"the journal in .*/file/run cannot be .*: .*Not a directory"):
+        search(journal=str(tmp_path / "file"))
+
+
+def test_a_damaged_run_goes_on_and_tells_where_and_what(
+    search: Any, elsewhere: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = search(journal=elsewhere)
+    lost = {line: flip(f"{elsewhere}/run", line) for line in range(2, 40) if says(f"{elsewhere}/run", line, "created")}
+    assert len(lost) == 4
+    seen: list[Event] = []
+    with caplog.at_level(logging.WARNING, logger="maggy_like"):
+        options: dict[str, Any] = {"engine": "local", "workers": 1, "progress": "plain", "callbacks": [seen.append]}
+        again = search(journal=elsewhere, resume=True, n_trials=5, **options)
+    assert [repr(trial) for trial in again.trials[:4]] == [repr(trial) for trial in first.trials]
+    assert [event.trial for event in seen if isinstance(event, AttemptStarted)] == [4]
+    name = "journal-000001.jsonl" if elsewhere.startswith("memory") else "journal.jsonl"
+    for line in lost:
+        assert any(f"/run/{name}, line {line} is damaged" in text for text in caplog.messages)
+    assert sum("its creation was inferred" in text for text in caplog.messages) == 4
+    out = capsys.readouterr().out
+    assert f"/run/{name}, line {min(lost)} is damaged" in out
+    assert "... and 5 more" in out
+
+    caplog.clear()
+    third = search(journal=elsewhere, resume=True, n_trials=6)
+    assert [repr(trial) for trial in third.trials[:5]] == [repr(trial) for trial in again.trials]
+    assert not caplog.messages
+
+
+def says(url: str, line: int, kind: str) -> bool:
+    lines = place_of(url).read()[0].data.split(b"\n")
+    return line <= len(lines) and lines[line - 1].startswith(f'{{"type":"{kind}"'.encode())
+
+
+def flip(url: str, line: int) -> None:
+    """Change one byte in the midst of a line."""
+    lines = place_of(url).read()[0].data.split(b"\n")
+    lines[line - 1] = lines[line - 1][:20] + b"#" + lines[line - 1][21:]
+    fs, path = fsspec.core.url_to_fs(url)
+    (file,) = (found for found in fs.ls(path, detail=False) if found.endswith("l"))
+    fs.pipe_file(file, b"\n".join(lines))
+
+
+def test_a_damaged_run_serves_as_warm_start(search: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = search()
+    flip(str(tmp_path / "run"), 2)
+    options: dict[str, Any] = {"engine": "local", "workers": 1, "progress": "plain"}
+    warm = search(name="new", warm_start=[first], n_trials=1, **options)
+    assert warm.best_config == first.best_config
+    out = " ".join(capsys.readouterr().out.split())
+    assert "4 of 4 trials of 'run' are of use, though" in out
+    assert "journal.jsonl, line 2 is damaged" in out
+
+
+def test_a_second_driver_on_a_run_is_refused(search: Any, elsewhere: str) -> None:
+    refused: list[JournalError] = []
+
+    def attempt(event: Event) -> None:
+        if isinstance(event, TrialCreated):
+            with pytest.raises(JournalError, match=r"is in use by .*wait until it ends, or end it") as caught:
+                search(journal=elsewhere, resume=True)
+            refused.append(caught.value)
+
+    assert search(journal=elsewhere, n_trials=1, callbacks=[attempt]).counts == {TrialState.COMPLETED: 1}
+    assert len(refused) == 1
+    assert search(journal=elsewhere, n_trials=2, resume=True).counts == {TrialState.COMPLETED: 2}
+
+
+def test_a_round_of_the_driver_costs_one_append(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a slow store takes its time, what the workers say piles up, and is then written in one piece."""
+    sizes: list[int] = []
+    append = LocalPlace.append
+
+    def slow_append(place: LocalPlace, data: bytes) -> None:
+        threading.Event().wait(0.05)
+        sizes.append(data.count(b"\n"))
+        append(place, data)
+
+    monkeypatch.setattr(LocalPlace, "append", slow_append)
+    result = search(fns.climb, engine="local", workers=4, n_trials=40, max_budget=9, isolation="worker")
+    assert result.counts == {TrialState.COMPLETED: 40}
+    assert sum(sizes) == len(read_journal(place_of(result.journal)).events) + 3  # the header, its begin and its end
+    assert max(sizes) > 4  # more than one message brings about
+
+
+def test_workers_that_a_slow_store_kept_from_being_heard_are_not_lost(
+    search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they said meanwhile lies there unread."""
+    gate, renewals = Gate(tmp_path / "gate"), itertools.count()
+
+    def renew(_: LocalPlace) -> None:
+        match next(renewals):
+            case 8:
+                threading.Event().wait(HEARTBEAT + 1.0)
+            case 12:
+                gate.open()
+
+    monkeypatch.setattr(LocalPlace, "renew", renew)
+    monkeypatch.setattr(job, "StateMachine", partial(StateMachine, heartbeat_timeout=HEARTBEAT))
+    result = lagom(
+        fns.wait_at_gate, {"gate": gate.path, "x": Float(0, 1)}, optimizer="random", n_trials=2, workers=2,
+        engine="local", directory=tmp_path, progress=False,
+    )  # fmt: skip
+    assert next(renewals) > 12
+    assert [(trial.state, trial.attempt) for trial in result.trials] == [(TrialState.COMPLETED, 1)] * 2
+
+
+def test_a_store_that_is_gone_ends_the_search(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(event: Event) -> None:
+        if isinstance(event, AttemptEnded):
+            monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.pipe_file", refuse)
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise PermissionError("the key was withdrawn")
+
+    journal = f"memory://{uuid.uuid4().hex}"
+    monkeypatch.setattr("maggy_like.driver.loop.WriteAhead", partial(WriteAhead, patience=0.5))
+    told = r"in memory://.*/run cannot be written: the key was withdrawn, for \d+ s now; make room"
+    with pytest.raises(StoreError, match=told):
+        search(fns.climb, engine="local", workers=2, journal=journal, n_trials=500, callbacks=[leave])
+    monkeypatch.undo()
+    before = read_journal(place_of(f"{journal}/run"))
+    done = {event.trial for event in before.events if isinstance(event, AttemptEnded)}
+    assert done
+    seen: list[Event] = []
+    again = search(fns.climb, journal=journal, resume=True, n_trials=len(done) + 5, callbacks=[seen.append])
+    assert again.counts[TrialState.COMPLETED] >= len(done)
+    assert not done & {event.trial for event in seen if isinstance(event, AttemptStarted)}
+
+
+def test_the_files_of_a_run_are_the_user_s_alone(search: Any, tmp_path: Path) -> None:
+    def train(x: float, reporter: Reporter) -> None:
+        print("one that prints nothing has no log file")
+        fns.climb_on(x, reporter)
+
+    result = search(train, engine="local", workers=1, n_trials=1)
+    found = {path.relative_to(result.directory): path.stat().st_mode & 0o777 for path in result.directory.rglob("*")}
+    found[Path()] = result.directory.stat().st_mode & 0o777
+    folders = {path for path in found if (result.directory / path).is_dir()}
+    assert {str(path) for path in folders} == {".", "logs", "workers", "checkpoints", "checkpoints/00000"}
+    assert {path.name for path in found} >= {"journal.jsonl", "journal.lock", "00000.log", "0.log", ".run"}
+    assert any(path.suffix == ".pkl" for path in found)
+    assert {oct(found[path]) for path in folders} == {"0o700"}
+    assert {oct(mode) for path, mode in found.items() if path not in folders} == {"0o600"}

@@ -1,0 +1,136 @@
+"""A store that refuses in mid-search, for real: where its folder was, there is a file."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import train_functions as fns
+
+from maggy_like import Experiment, Float, Result, lagom, run
+from maggy_like.driver import runner as job
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.driver.state_machine.store_outage import Outage
+from maggy_like.errors import StoreError
+from optimizers.core.events import CheckpointSaved, Event
+from optimizers.core.trial import TrialState
+
+pytestmark = pytest.mark.e2e
+
+
+class Store:
+    """A store of a search, and the search; it refuses from the first saved state on.
+
+    Attributes:
+        waits: Trials that said that they wait.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.link = folder / "states"
+        self.waits: set[int] = set()
+        self.then: Any = self.serve
+        self._folder = folder
+        (folder / "disk").mkdir()
+        (folder / "full").touch()
+        self.serve()
+        self._refused = False
+        heard = Outage.heard
+
+        def hear(outage: Outage, team: Any, worker: Any, message: Any, now: float) -> Any:
+            shown = heard(outage, team, worker, message, now)
+            if message.reason:
+                self.waits.add(team.trial)
+                if len(self.waits) == 2:
+                    self.then()
+            return shown
+
+        monkeypatch.setattr(Outage, "heard", hear)
+
+    def serve(self) -> None:
+        self._point_to("disk")
+
+    def _point_to(self, target: str) -> None:
+        (self._folder / "new").symlink_to(self._folder / target)
+        os.replace(self._folder / "new", self.link)
+
+    def refuse(self, event: Event) -> None:
+        if isinstance(event, CheckpointSaved) and not self._refused:
+            self._refused = True
+            self._point_to("full")
+
+    def search(self, **options: Any) -> Result:
+        common: dict[str, Any] = {
+            "optimizer": "random", "n_trials": 6, "max_budget": 5, "workers": 2, "engine": "local", "name": "run",
+            "directory": self._folder, "store": self.link, "progress": "plain", "callbacks": [self.refuse],
+            "max_attempts": 1,
+        }  # fmt: skip
+        return lagom(fns.climb_on, {"x": Float(0, 1)}, **{**common, **options})
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    return Store(tmp_path, monkeypatch)
+
+
+def test_a_store_that_refuses_for_a_while_fails_no_trial(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    result = store.search()
+    assert [(trial.state, trial.attempt, len(trial.curve)) for trial in result.trials] == [
+        (TrialState.COMPLETED, 1, 5)
+    ] * 6
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("; trials wait and try again") == 1
+    assert f"the store {store.link.as_uri()}/run cannot be written (" in said
+    assert said.count("the store serves again after") == 1
+    assert not list(store.link.rglob("*.part"))
+
+
+def test_a_store_that_stays_away_ends_the_run_and_resume_loses_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.then = lambda: None
+    monkeypatch.setattr(job, "StateMachine", partial(StateMachine, store_patience=1.0))
+    with pytest.raises(StoreError, match=r"the store file://.*cannot be written \(.*resume=True: the") as caught:
+        store.search()
+    assert caught.value.result is not None
+    assert {trial.state for trial in caught.value.result.trials} <= {TrialState.PENDING, TrialState.COMPLETED}
+    store.serve()
+    again = store.search(resume=True)
+    assert [(trial.state, len(trial.curve), trial.losses) for trial in again.trials] == [
+        (TrialState.COMPLETED, 5, 0)
+    ] * 6
+
+
+def test_a_stop_ends_the_wait(store: Store) -> None:
+    handle = Experiment()
+    store.then = handle.stop
+    result = store.search(experiment=handle)
+    assert result.ending == "stopped"
+    assert [trial.state for trial in result.trials].count(TrialState.FAILED) == 0
+    store.serve()
+    assert store.search(resume=True).counts == {TrialState.COMPLETED: 6}
+
+
+def test_what_a_function_returned_waits_for_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    def answer(folder: str) -> Any:
+        link = Path(folder) / "states"
+        (Path(folder) / "new").symlink_to(Path(folder) / "full")
+        os.replace(Path(folder) / "new", link)
+        return {1, 2, 3}  # no plain data: it goes to the store
+
+    store.waits.add(-1)
+    returned = run(
+        answer,
+        {"folder": str(tmp_path)},
+        workers=1,
+        engine="local",
+        directory=tmp_path,
+        store=store.link,
+        progress=False,
+    )
+    assert returned == {1, 2, 3}
+    assert store.waits == {-1, 0}

@@ -1,0 +1,247 @@
+"""``directory=`` is a URL: a run lives in any file system, and a URL is all that anybody needs to find it again."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import uuid
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import train_functions as fns
+from fsspec.implementations.memory import MemoryFileSystem
+
+from maggy_like import Float, Reporter, Result, lagom, load_run
+from maggy_like.errors import ConfigError
+from maggy_like.storage import folders
+from maggy_like.storage.folders import check_folder
+from maggy_like.storage.run_paths import RunPlaces
+from maggy_like.storage.scratch import OutputFolder
+from optimizers.core.trial import TrialState
+
+RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(params=["file", "memory"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"file://{tmp_path}/my runs" if request.param == "file" else f"memory://{uuid.uuid4().hex}/my runs"
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Any:
+    def run(directory: str | Path, train_fn: Any = fns.climb_on, **options: Any) -> Result:
+        defaults: dict[str, Any] = {"engine": "inline", "optimizer": "random", "n_trials": 4, "max_budget": 3}
+        common: dict[str, Any] = {"directory": directory, "progress": False, "name": "run"}
+        return lagom(train_fn, {"x": Float(0, 1)}, **{**common, **defaults, **options})
+
+    return run
+
+
+def test_a_run_at_a_url_is_found_resumed_and_learned_from_by_its_url_alone(
+    search: Any, directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = search(f"{directory}/", train_best=True)
+    url = f"{directory}/run"
+    assert (first.directory, first.journal, first.store, first.name) == (url, url, f"{url}/checkpoints", "run")
+    again = load_run(url)
+    assert again == first
+    assert repr(again) == repr(first)
+    assert again.load_best() == again.training.load() == 3
+    resumed = search(directory, train_best=True, n_trials=6, resume=True)
+    assert [trial.config for trial in resumed.trials[:4]] == [trial.config for trial in first.trials]
+    assert load_run(f"{url}/") == resumed
+    warm = search(directory, name="warm", warm_start=[url], n_trials=1)
+    assert warm.best_config == resumed.best_config
+    training = first.train(budget=2, progress=False)
+    assert training.directory == f"{directory}/{training.name}"
+    assert training.name.startswith("run-train-")
+    assert load_run(training.directory).training.load() == 2
+    assert {path.name for path in tmp_path.iterdir()} <= {"my runs"}
+    with pytest.raises(ConfigError, match=r"is a folder of runs, not a run; use the folder of one: '.*my runs/run'"):
+        load_run(directory)
+
+
+def test_a_run_at_a_url_moves_with_its_folder(search: Any, directory: str, tmp_path: Path) -> None:
+    before = search(directory, train_best=True)
+    fs, path = fsspec.core.url_to_fs(directory)
+    fs.mv(path, f"{path} moved", recursive=True)
+    moved = load_run(f"{directory} moved/run")
+    assert (moved.directory, moved.store) == (f"{directory} moved/run", f"{directory} moved/run/checkpoints")
+    assert moved.load_best() == moved.training.load() == 3
+    assert moved.best_config == before.best_config
+    resumed = search(f"{directory} moved", train_best=True, n_trials=5, resume=True)
+    assert len(resumed.trials) == 5
+
+
+def test_a_folder_and_its_url_are_the_same_run(search: Any, tmp_path: Path) -> None:
+    search(f"file://{tmp_path}/runs", train_best=True)
+    by_path = load_run(tmp_path / "runs" / "run")
+    assert by_path.directory == tmp_path / "runs" / "run"
+    assert by_path.load_best() == 3
+    assert len(search(tmp_path / "runs", n_trials=5, train_best=True, resume=True).trials) == 5
+    shutil.move(tmp_path / "runs", tmp_path / "there")
+    assert load_run(f"file://{tmp_path}/there/run").load_best() == 3
+
+
+@pytest.mark.parametrize("apart", ["", "journal", "store"])
+@pytest.mark.parametrize("directory", ["s3://bucket/runs/first", "file:///my runs/first"])
+def test_places_at_a_url_are_read_back(directory: str, apart: str) -> None:
+    journal = "gs://other/first" if apart == "journal" else directory
+    store = "gs://states/first" if apart == "store" else f"{directory}/checkpoints"
+    places = RunPlaces(directory, journal, store)
+    assert RunPlaces.recorded(journal, journal, *places.record) == places
+    assert places.of_sibling("second") == RunPlaces(
+        directory.replace("first", "second"), journal.replace("first", "second"), store.replace("first", "second")
+    )
+    if not apart:
+        moved = RunPlaces.recorded("az://new/x", "az://new/x", *places.record)
+        assert moved == RunPlaces("az://new/x", "az://new/x", "az://new/x/checkpoints")
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    ("s3:/bucket/runs", r"is neither a path nor a URL; pass the text 's3://bucket/runs'"),
+    (Path("s3://bucket/runs"), r"is neither a path nor a URL; pass the text 's3://bucket/runs'"),
+    ("dbfs:/runs", r"pass the text '/dbfs/runs'"),
+    ("file:/shared", r"pass the text 'file:///shared'"),
+    ("file://shared/runs", r"is relative to the present folder; pass 'file:///shared/runs'"),
+    ("simplecache::s3://bucket/runs", r"is a chain of file systems, .*; pass 's3://bucket/runs'"),
+    ("s3://bucket/runs?versionId=3", r"has a '\?', which begins a query or a pattern"),
+    ("s3://bucket/run*", r"has a '\*', which begins a query or a pattern"),
+    ("file:///my%20runs", r"has percent signs, which fsspec does not read; write 'file:///my runs'"),
+    ("s3://bucket/a/../b", r"has '\.\.', which an object store takes for a name"),
+    ("s3://bucket/runs ", r"begins or ends with white space"),
+    ("s3://", r"names no folder; pass s3://NAME"),
+    ("S3://bucket/runs", r"fsspec knows no 'S3'; pass 's3://bucket/runs'"),
+    ("dbfs://host/runs", r"cannot be opened: .*'instance' and 'token'; see to its address and your credentials"),
+    ("nowhere://bucket", r"directory='nowhere://bucket' cannot be opened: .*; use a URL that fsspec knows"),
+    ("gs://bucket/runs", r"a package is missing here \(.*gcsfs.*\); install it here and where the workers run"),
+    ("abfss://runs@me.dfs.core.windows.net/a", r"package is missing here \(Install adlfs .*\); install it here and"),
+    ("", r"directory must be the path or URL of a folder, got ''; leave it out for 'maggy_runs'"),
+    (3, r"directory must be the path or URL of a folder, got 3"),
+])  # fmt: skip
+def test_mistakes_in_a_url_are_told_before_anything_starts(search: Any, given: Any, told: str) -> None:
+    package = next((name for name in ("gcsfs", "adlfs") if name in told), "")
+    if package and find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
+    with pytest.raises(ConfigError, match=told):
+        search(given)
+
+
+def test_a_path_is_left_alone() -> None:
+    assert check_folder("directory", "my?runs [1]/%20/") == "my?runs [1]/%20"
+    assert check_folder("directory", "/") == "/"
+
+
+def test_memory_that_no_worker_sees_is_refused(search: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"directory='memory://runs' is in this process's memory, which no worker sees"
+    ):
+        search("memory://runs", engine="local", workers=1)
+
+
+def test_a_place_that_refuses_is_told_before_anything_starts(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise PermissionError("no credentials")
+
+    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.pipe_file", refuse)
+    told = r"directory='memory://x' cannot be written and read \(PermissionError: no credentials\); see to"
+    with pytest.raises(ConfigError, match=told):
+        search("memory://x")
+
+
+def test_a_place_that_does_not_answer_is_told_before_anything_starts(
+    search: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(folders, "PROBE_PATIENCE", 0.05)
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda *_, **__: answers.wait(60.0))
+    with pytest.raises(ConfigError, match=r"directory='memory://x' does not answer: no file could be written there in"):
+        search("memory://x")
+    answers.set()
+
+
+def test_what_workers_say_themselves_goes_to_the_run_s_folder_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    at_path = OutputFolder(tmp_path / "run")
+    assert (at_path.path, at_path.move()) == (tmp_path / "run" / "workers", "")
+    url = f"memory://{uuid.uuid4().hex}/run"
+    silent, output, stuck = OutputFolder(url), OutputFolder(url), OutputFolder(url)
+    assert (silent.move(), silent.path.exists()) == ("", False)
+    (output.path / "spark.log").write_text("Java's frames")
+    (stuck.path / "0.log").write_text("kept")
+    assert output.move() == f"what the workers themselves said is in {url}/workers"
+    assert (output.path.exists(), output.move()) == (False, "")
+    assert fsspec.filesystem("memory").cat_file(f"{url}/workers/spark.log") == b"Java's frames"
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda *_: 1 / 0)
+    assert stuck.move() == f"what the workers themselves said is in {stuck.path}"
+    assert (stuck.path / "0.log").read_text() == "kept"
+
+
+SCRIPT = """
+import sys
+from maggy_like import Float, lagom, load_run
+
+def train(x, reporter):
+    print("at", x)
+    begun = reporter.restore() or 0
+    for step in range(begun + 1, reporter.budget + 1):
+        reporter.checkpoint(step)
+        reporter.report(score=x * step, step=step)
+        if x == 0.5 and not begun:
+            raise ConnectionError("once")
+
+def search(**options):
+    return lagom(train, {"x": Float(0, 1)}, points_to_evaluate=[{"x": 0.5}], optimizer="random", workers=2,
+                 engine="local", max_budget=3, name="run", directory=sys.argv[1], **options)
+
+result = search(n_trials=3, progress="plain")
+again = load_run(sys.argv[1] + "/run")
+assert again == result, (again, result)
+assert again.load_best() == 3
+more = search(n_trials=4, progress=False, resume=True)
+assert [t.config for t in more.trials[:3]] == [t.config for t in result.trials]
+assert more.log(0).count("at 0.5") == more.trials[0].attempt == 2
+assert [more.log(t.id) for t in more.trials[1:]] == [f"at {t.config['x']}" + chr(10) for t in more.trials[1:]]
+print("done", more.directory)
+"""
+
+
+@pytest.mark.e2e
+def test_a_run_whose_folder_is_in_an_object_store(
+    object_store: dict[str, str], run_script: RunScript, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    ran = run_script(SCRIPT, "s3://runs/here", env={**object_store, "TMPDIR": str(scratch)})
+    assert "done s3://runs/here/run" in ran.stdout, ran.stderr
+    assert {path.name for path in tmp_path.iterdir()} <= {"scratch", "script.py"}
+    assert not [path.name for path in scratch.iterdir() if path.name.startswith("maggy")]
+
+
+@pytest.mark.e2e
+def test_a_store_that_refuses_logs_costs_nothing_and_is_told_once(
+    search: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(x: float, reporter: Reporter) -> float:
+        print("hello")
+        return x
+
+    # `refusing://` is known to this process alone: the workers have no package for it.
+    fsspec.register_implementation("refusing", MemoryFileSystem, clobber=True)
+    monkeypatch.setattr("maggy_like.driver.runner.is_in_memory", lambda _: False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    result = search(f"refusing://{uuid.uuid4().hex}", train, engine="local", workers=2, progress="plain")
+    assert result.counts == {TrialState.COMPLETED: 4}
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("the trials' logs do not arrive: the store refusing://") == 1
+    assert "does not see the store of this run (ValueError: Protocol not known: refusing), so" in out
+    assert "see to the package, the credentials and the way to it on that host" in out
+    assert sorted(file.name for file in tmp_path.glob("maggy-logs-*/*.log")) == [f"0000{n}.log" for n in range(4)]

@@ -1,0 +1,77 @@
+"""The function in a trial's process, and what it finds around it."""
+
+from __future__ import annotations
+
+import linecache
+import pickle
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from maggy_like.protocol.task import WorkerTask
+from maggy_like.train_function.inspection import MAX_SOURCE, pickle_train_fn, sources_of
+from maggy_like.train_function.load import load_train_fn
+
+CELL = """
+class Box:
+    pass
+
+def helper():
+    return Box
+
+def train(x):
+    if x:
+        raise ValueError(x)  # in a cell
+    return helper, Box
+"""
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A ``__main__`` of a notebook with one cell; afterwards the process has its own again."""
+    module = types.ModuleType("__main__")
+    module.__file__ = "script.py"
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    monkeypatch.setitem(linecache.cache, "<cell>", (len(CELL), None, CELL.splitlines(keepends=True), "<cell>"))
+    exec(compile(CELL, "<cell>", "exec"), vars(module))
+    return module
+
+
+def load(train_fn: Callable[..., Any], **fields: Any) -> Callable[..., Any]:
+    sources = sources_of(train_fn)
+    data = pickle_train_fn(train_fn)
+    linecache.clearcache()
+    return load_train_fn(WorkerTask("", b"", "", data, (), (), (), "", "", sources=sources, **fields))
+
+
+def test_functions_and_classes_of_main_are_pickled_by_name_in_a_trial(main: types.ModuleType) -> None:
+    helper, box = load(main.train)(x=0)
+    assert sys.modules["__main__"] is not main
+    assert not hasattr(sys.modules["__main__"], "__file__")  # or multiprocessing's spawn would run the script again
+    assert helper is not main.helper
+    assert pickle.loads(pickle.dumps(helper)) is helper
+    assert type(pickle.loads(pickle.dumps(box()))) is box
+
+
+def test_in_the_caller_s_own_process_nothing_is_changed(main: types.ModuleType) -> None:
+    load(main.train, isolation="none")
+    assert sys.modules["__main__"] is main
+
+
+def test_a_traceback_has_the_lines_of_a_notebook_s_cell(main: types.ModuleType) -> None:
+    train = load(main.train)
+    with pytest.raises(ValueError, match="1") as raised:
+        train(x=1)
+    assert "raise ValueError(x)  # in a cell" in "".join(traceback.format_exception(raised.value))
+
+
+def test_sources_are_those_of_main_s_functions_and_bounded(main: types.ModuleType, monkeypatch: Any) -> None:
+    assert sources_of(main.train) == {"<cell>": CELL}
+    assert sources_of(load) == {}
+    long = "#\n" * MAX_SOURCE
+    monkeypatch.setitem(linecache.cache, "<cell>", (len(long), None, long.splitlines(keepends=True), "<cell>"))
+    assert sources_of(main.train) == {}

@@ -1,0 +1,339 @@
+"""An agent, between a driver and children that the test plays: nothing that a child does or leaves undone stops it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from maggy_like.driver.state_machine.inputs import WorkerId
+from maggy_like.processes.channel import Channel
+from maggy_like.protocol.messages import (
+    Abort,
+    Assign,
+    Beat,
+    Broken,
+    Finished,
+    Halt,
+    Kept,
+    Place,
+    Ready,
+    Refused,
+    Reported,
+    Stop,
+    ToDriver,
+    ToWorker,
+    decode_to_worker,
+    encode,
+)
+from maggy_like.protocol.task import WorkerContext, WorkerTask
+from maggy_like.rpc.limits import MAX_FRAME
+from maggy_like.rpc.server import Server
+from maggy_like.worker.agent import attempt
+from maggy_like.worker.agent import standby as spare
+from maggy_like.worker.agent.agent import Agent
+from maggy_like.worker.agent.children import Child
+
+PATIENCE = 20.0
+GRACE = 0.2
+
+Message = TypeVar("Message", bound=ToDriver)
+
+
+class Played:
+    """A child whose process is the test."""
+
+    def __init__(self, child: Child, channel: Channel) -> None:
+        self.child = child
+        self.channel = channel
+
+    def say(self, message: ToDriver) -> None:
+        self.channel.send(encode(message))
+
+    def hear(self) -> ToWorker:
+        frame = self.channel.receive()
+        assert frame is not None
+        return decode_to_worker(frame)
+
+
+class PlayedNursery:
+    """Makes children that the test plays, and ends when it says so."""
+
+    def __init__(self, *, inline: bool = False) -> None:
+        self.born: SimpleQueue[Played] = SimpleQueue()
+        self.killed: SimpleQueue[Child] = SimpleQueue()
+        self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._read, self._write = os.pipe()
+        self.descriptor = None if inline else self._read
+
+    def spawn(self) -> Child:
+        channel, theirs = Channel.pair()
+        child = Child(channel, None)
+        self.born.put(Played(child, Channel(theirs)))
+        return child
+
+    def attend(self) -> bool:
+        os.read(self._read, 1)
+        self._news.get_nowait()()
+        return True
+
+    def kill(self, child: Child) -> None:
+        self.killed.put(child)
+
+    def close(self) -> None:
+        os.close(self._read)
+        os.close(self._write)
+
+    def tell(self, child: Child, **news: Any) -> None:
+        """What becomes of a child, by its attributes."""
+        self._news.put(lambda: child.__dict__.update(news))
+        os.write(self._write, b"!")
+
+
+class Stage:
+    """A driver, and the agent that serves it."""
+
+    def __init__(self, nursery: PlayedNursery, context: WorkerContext, task: WorkerTask, server: Server) -> None:
+        self.nursery = nursery
+        self.heard: list[ToDriver] = []
+        self._server = server
+        self._worker = WorkerId(context.index, context.epoch)
+        self._played: list[Played] = []
+        self._thread = threading.Thread(target=Agent(task, context, nursery=nursery).run)
+        self._thread.start()
+
+    def next_child(self, *, ready: bool = True) -> Played:
+        """The child that was begun next."""
+        played = self.nursery.born.get(timeout=PATIENCE)
+        self._played.append(played)
+        if ready:
+            played.say(Ready())
+        return played
+
+    def say(self, *messages: ToWorker) -> None:
+        for message in messages:
+            self._server.send(self._worker, message)
+
+    def until(self, is_it: Callable[[ToDriver], bool]) -> ToDriver:
+        """The next such message of the worker."""
+        deadline = monotonic() + PATIENCE
+        while monotonic() < deadline:
+            for received in self._server.poll(0.05):
+                if isinstance(received.message, Beat):
+                    self.say(Beat())
+                self.heard.append(received.message)
+            self._server.acknowledge()
+            while self.heard:
+                if is_it(message := self.heard.pop(0)):
+                    return message
+        raise AssertionError("the worker says nothing of the kind")
+
+    def next(self, kind: type[Message]) -> Message:
+        message = self.until(lambda message: isinstance(message, kind))
+        assert isinstance(message, kind)
+        return message
+
+    def close(self) -> None:
+        self.say(Refused("over"))
+        while self._thread.is_alive():
+            list(self._server.poll(0.05))
+            self._server.acknowledge()
+        for played in self._played:
+            played.channel.close()
+        while not self.nursery.born.empty():
+            self.nursery.born.get().channel.close()
+
+
+Begin = Callable[..., Stage]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    """Raises a stage; gives options to the task and to the context."""
+    server = Server("127.0.0.1")
+    keys = server.admit(WorkerId(0, 0))
+    stages: list[Stage] = []
+
+    def begin(*, gpus: tuple[str, ...] = (), inline: bool = False, **options: Any) -> Stage:
+        task = WorkerTask(server.address, server.public_key, "run", b"", (), (), (), str(tmp_path), str(tmp_path))
+        isolation = "none" if inline else "process"
+        task = msgspec.structs.replace(task, **{"grace": GRACE, "isolation": isolation, **options})
+        context = replace(WorkerContext(0, 0, "host", keys), accelerators=gpus)
+        stages.append(Stage(PlayedNursery(inline=inline), context, task, server))
+        return stages[-1]
+
+    yield begin
+    for stage in stages:
+        stage.close()
+    server.close()
+
+
+def assign(trial: int, *, place: Place | None = None) -> Assign:
+    return Assign(trial, 1, {}, 10, place=place)
+
+
+def run_one(stage: Stage) -> tuple[Played, Played]:
+    """Have the first child run trial 0 to its end; it, and the next one, of which nothing was heard."""
+    first = stage.next_child()
+    stage.next(Ready)
+    stage.say(assign(0))
+    assert first.hear() == assign(0)
+    second = stage.next_child(ready=False)
+    first.say(Finished(0, 1, "returned", 1.0))
+    assert stage.next(Finished).outcome == "returned"
+    return first, second
+
+
+@pytest.mark.parametrize("word", [Stop(1, 1), Halt(1, 1), Abort(1, 1)], ids=["stop", "halt", "abort"])
+def test_an_assignment_whose_child_does_not_get_ready_can_be_stopped(begin: Begin, word: ToWorker) -> None:
+    stage = begin()
+    first, hung = run_one(stage)
+    stage.say(assign(1, place=Place(1, 2, 1, 2, 0, 1)), word)
+    assert stage.next(Finished) == Finished(1, 1, "stopped")
+    check_goes_on(stage, first, hung)
+
+
+def test_an_assignment_whose_child_does_not_get_ready_is_a_timeout_of_the_trial(begin: Begin) -> None:
+    stage = begin(report_timeout=0.3)
+    first, hung = run_one(stage)
+    stage.say(assign(1))
+    end = stage.next(Finished)
+    assert (end.trial, end.attempt, end.outcome, end.kind) == (1, 1, "died", "timeout")
+    assert end.message == "the worker's process could not load train_fn within 0.3 s (see report_timeout)"
+    check_goes_on(stage, first, hung)
+
+
+def check_goes_on(stage: Stage, first: Played, hung: Played) -> None:
+    """The child that hung was killed, others that do are no reason to leave, and the next trial runs."""
+    while stage.nursery.killed.get(timeout=PATIENCE) is not hung.child:
+        pass  # the first child does not exit either
+    for gone in (first, hung):
+        stage.nursery.tell(gone.child, status=-9)
+    heir = stage.next_child()
+    stage.say(assign(2))
+    assert heir.hear() == assign(2)
+
+
+def test_children_that_were_killed_as_they_hung_do_not_count_as_stillborn(begin: Begin) -> None:
+    stage = begin()
+    _, hung = run_one(stage)
+    for trial in range(1, spare.MAX_STILLBORN + 2):
+        stage.say(assign(trial), Abort(trial, 1))
+        assert stage.next(Finished) == Finished(trial, 1, "stopped")
+        stage.nursery.tell(hung.child, status=-9)
+        hung = stage.next_child(ready=False)
+    hung.say(Ready())
+    stage.say(assign(9))
+    assert hung.hear() == assign(9)
+
+
+def test_a_gpu_that_is_not_let_go_of_is_not_waited_for_without_a_limit(begin: Begin) -> None:
+    stage = begin(gpus=("0",), report_timeout=0.3)
+    first, second = run_one(stage)
+    second.say(Ready())
+    stage.say(assign(1))
+    end = stage.next(Finished)
+    assert (end.kind, end.message) == (
+        "timeout",
+        "the process of the trial before still held the GPU after 0.4 s (see report_timeout)",
+    )
+    stage.say(assign(2))
+    stage.nursery.tell(first.child, status=-9)
+    assert second.hear() == assign(2)
+
+
+def test_a_child_that_does_not_listen_stops_nothing(begin: Begin) -> None:
+    """It may wait for the agent to read; so may the agent not wait for it."""
+    stage = begin()
+    child = stage.next_child()
+    stage.next(Ready)
+    answers = [Kept(0, 1, (f"{number}" * 200_000,)) for number in range(8)]
+    stage.say(assign(0), *answers)
+    report = Reported(0, 1, "loss", {"loss": ([1], [1.0])})
+    for _ in range(3):  # with a sign of life between: the agent has long had all
+        stage.next(Beat)
+        child.say(report)
+        assert stage.next(Reported) == report
+    assert [child.hear() for _ in range(9)] == [assign(0), *answers]
+    child.channel.close()
+    stage.say(*answers)  # nor does one that is gone
+    stage.say(Abort(0, 1))
+    assert stage.nursery.killed.get(timeout=PATIENCE) is child.child
+
+
+@pytest.mark.parametrize(
+    ("end", "kind"),
+    [({"status": 3}, "exit"), ({"status": -9}, "signal"), ({"status": -9, "killed": True}, "disconnected")],
+    ids=["exit", "somebody's kill", "our kill"],
+)
+def test_an_exit_that_is_told_late_is_still_the_trial_s_own(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any], kind: str
+) -> None:
+    """Of a child that is gone the connection ends first, and its fork server may have to wait for a core to say how."""
+    monkeypatch.setattr(attempt, "HANGUP_PATIENCE", 0.1)
+    stage = begin()
+    child = stage.next_child()
+    stage.next(Ready)
+    stage.say(assign(0))
+    assert child.hear() == assign(0)
+    child.channel.close()
+    assert stage.nursery.killed.get(timeout=PATIENCE) is child.child
+    stage.nursery.tell(child.child, **end)
+    assert stage.next(Finished).kind == kind
+
+
+def test_a_spare_child_that_cannot_be_forked_costs_the_running_trial_nothing(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spare, "FORK_DELAY", 0.05)
+    stage = begin()
+    runs = stage.next_child()
+    stage.next(Ready)
+    stage.say(assign(0))
+    assert runs.hear() == assign(0)
+    for _ in range(spare.MAX_STILLBORN + 2):
+        since = monotonic()
+        stage.nursery.tell(stage.next_child(ready=False).child, status=0, not_forked="no more processes")
+        heir = stage.next_child(ready=False)
+        assert monotonic() - since >= 0.05
+        stage.nursery.born.put(heir)
+    stage.next_child()
+    runs.say(Finished(0, 1, "returned", 1.0))
+    assert stage.next(Finished).outcome == "returned"
+
+
+def test_a_worker_that_can_fork_no_child_at_all_says_so(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spare, "FORK_DELAY", 0.05)
+    monkeypatch.setattr("maggy_like.rpc.client.CLOSE_PATIENCE", PATIENCE)  # until the stage listens
+    stage = begin()
+    for _ in range(spare.MAX_STILLBORN):
+        stage.nursery.tell(stage.next_child(ready=False).child, status=0, not_forked="no more processes")
+    assert stage.next(Broken).message == "its child processes cannot be made: no more processes"
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind"), [(bytes(MAX_FRAME + 1), "too_large"), (b"junk", "disconnected")], ids=["too large", "junk"]
+)
+def test_inline_what_cannot_be_read_ends_its_attempt_alone(begin: Begin, frame: bytes, kind: str) -> None:
+    stage = begin(inline=True)
+    child = stage.next_child()
+    stage.next(Ready)
+    stage.say(assign(0))
+    assert child.hear() == assign(0)
+    child.channel.send(frame)
+    end = stage.next(Finished)
+    assert (end.trial, end.outcome, end.kind) == (0, "died", kind)
+    assert child.hear() == Stop(0, 1)
+    stage.say(assign(1))
+    assert child.hear() == assign(1)
+    child.say(Finished(0, 1, "stopped"))  # the old one, late
+    child.say(Finished(1, 1, "returned", 1.0))
+    assert stage.next(Finished) == Finished(1, 1, "returned", 1.0)

@@ -1,0 +1,175 @@
+"""The fork server leaves, and leaves nothing behind, whenever it is told to."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import cloudpickle
+import msgspec
+import psutil
+import pytest
+
+from maggy_like.processes.channel import Channel
+from maggy_like.protocol.task import WorkerTask
+from maggy_like.worker.agent.fork_server import FORK, KILL, REQUEST, Forked, NotForked
+
+SCRIPT = """
+import os, signal
+from maggy_like.worker.agent import fork_server as forkserver
+
+reap = os.waitpid
+
+def reap_and_be_told_to_leave(pid, options):
+    reaped = reap(pid, options)
+    if reaped[0]:
+        os.waitpid = reap
+        signal.raise_signal(signal.SIGTERM)
+    return reaped
+
+os.waitpid = reap_and_be_told_to_leave
+forkserver.main({control}, {parent})
+"""
+
+
+FORK_FAILS_ONCE = """
+import os
+from maggy_like.worker.agent import fork_server as forkserver
+
+fork = os.fork
+
+def fail():
+    os.fork = fork
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+os.fork = fail
+forkserver.main({control}, {parent})
+"""
+
+MANY_DESCRIPTORS = """
+import os, resource
+from maggy_like.worker.agent import fork_server as forkserver
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+while os.dup(2) < 1024:
+    pass
+forkserver.main({control}, {parent})
+"""
+
+NO_DESCRIPTORS = """
+import os, resource
+from maggy_like.worker.agent import fork_server as forkserver
+
+answer = forkserver.ForkServer._answer
+
+def answer_without(server):
+    forkserver.ForkServer._answer = answer
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        return answer(server)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+forkserver.ForkServer._answer = answer_without
+forkserver.main({control}, {parent})
+"""
+
+
+class Server:
+    """A fork server whose agent is the test."""
+
+    def __init__(self, script: str = SCRIPT) -> None:
+        self._control, theirs = socket.socketpair()
+        self._replies = Channel(self._control)
+        self._channels: list[Channel] = []
+        script = script.format(control=theirs.fileno(), parent=os.getpid())
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", script], stdin=subprocess.PIPE, pass_fds=[theirs.fileno()]
+            )
+        task = WorkerTask("tcp://x:1", b"", "run", cloudpickle.dumps(abs), (), tuple(sys.path), (), "", "")
+        assert self.process.stdin is not None
+        with self.process.stdin as stdin:
+            stdin.write(msgspec.msgpack.encode(task))
+
+    def fork(self) -> psutil.Process:
+        """Have a child made."""
+        reply = self.ask_for_fork()
+        assert isinstance(reply, Forked)
+        return psutil.Process(reply.pid)
+
+    def ask_for_fork(self) -> Forked | NotForked:
+        """What comes of asking for a child."""
+        channel, theirs = Channel.pair()
+        self._channels.append(channel)
+        with theirs, open(os.devnull, "wb") as output:
+            socket.send_fds(self._control, [REQUEST.pack(FORK, 0)], [theirs.fileno(), output.fileno()])
+            reply = self._replies.receive()
+        assert reply is not None
+        return msgspec.msgpack.decode(reply, type=Forked | NotForked)
+
+    def kill(self, child: psutil.Process) -> None:
+        """Have a child killed."""
+        self._control.sendall(REQUEST.pack(KILL, child.pid))
+
+    def hang_up(self) -> None:
+        """As at the end of an agent."""
+        self._control.close()
+
+    def close(self) -> None:
+        """Nothing of it is left, if need be by force."""
+        self.hang_up()
+        for channel in self._channels:
+            channel.close()
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    server = Server(getattr(request, "param", SCRIPT))
+    yield server
+    server.close()
+
+
+def test_it_leaves_when_its_agent_hangs_up(server: Server) -> None:
+    check_end(server, lambda _: server.hang_up())
+
+
+def test_it_leaves_when_told_to(server: Server) -> None:
+    check_end(server, lambda _: server.process.terminate())
+
+
+def test_it_leaves_when_told_to_while_it_reaps_a_child(server: Server) -> None:
+    """As at the death of an agent: its children end, and the kernel's signal comes, at the same moment."""
+    check_end(server, server.kill)
+
+
+@pytest.mark.parametrize("server", [MANY_DESCRIPTORS], indirect=True, ids=["many"])
+def test_it_serves_with_more_descriptors_than_select_can_tell(server: Server) -> None:
+    check_end(server, lambda _: server.hang_up())
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [(FORK_FAILS_ONCE, "[Errno 11] Resource temporarily unavailable"), (NO_DESCRIPTORS, "not enough values to unpack")],
+    indirect=["server"],
+    ids=["no process", "no descriptor"],
+)
+def test_a_fork_that_fails_is_told_and_costs_no_other_child_its_life(server: Server, reason: str) -> None:
+    refused = server.ask_for_fork()
+    assert isinstance(refused, NotForked)
+    assert reason in refused.reason
+    check_end(server, lambda _: server.hang_up())
+
+
+def check_end(server: Server, cause: Callable[[psutil.Process], None]) -> None:
+    """What ends the server ends its children."""
+    children = [server.fork(), server.fork()]
+    cause(children[0])
+    assert server.process.wait(20) == 0
+    assert not psutil.wait_procs(children, timeout=20)[1]

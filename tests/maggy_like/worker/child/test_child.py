@@ -1,0 +1,270 @@
+"""The child's two threads: the service goes on whatever the trial reports, and every end can be told."""
+
+from __future__ import annotations
+
+import fcntl
+import inspect
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maggy_like.processes.channel import Channel
+from maggy_like.protocol.messages import (
+    Assign,
+    Broken,
+    Checkpointed,
+    Finished,
+    Kept,
+    Ready,
+    Reported,
+    Stop,
+    ToWorker,
+    decode_to_driver,
+    encode,
+)
+from maggy_like.protocol.task import WorkerTask
+from maggy_like.storage.checkpoints import CheckpointStore, load_state, returned_url
+from maggy_like.worker.child import process as child
+from maggy_like.worker.child import saves
+from maggy_like.worker.child.failures import MAX_TEXT
+from maggy_like.worker.child.reporter import Reporter
+from maggy_like.worker.child.sender import Sender
+
+ASSIGN, STOP = Assign(0, 1, {}, 9), Stop(0, 1)
+UNSENT = "MemoryError: no room to encode"
+SURROGATE = "caf\udce9"
+
+
+def task_of(train_fn: bytes = b"", **fields: Any) -> WorkerTask:
+    return WorkerTask("tcp://x:1", b"", "run", train_fn, (), (), (), **{"store": "", "logs": "", **fields})
+
+
+class Agent:
+    """The agent's end of a child that serves in a thread of this process."""
+
+    def __init__(self, mine: Channel, theirs: socket.socket) -> None:
+        self._channel = mine
+        self._theirs = Channel(theirs)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def tell(self, message: ToWorker) -> None:
+        self._channel.send(encode(message))
+
+    def hear(self) -> Any:
+        frame = self._channel.receive()
+        assert frame is not None
+        return decode_to_driver(frame)
+
+    def leave(self) -> None:
+        self._channel.close()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        self._theirs.close()
+
+    def _serve(self) -> None:
+        task = task_of(interval=0.01)
+        child.serve(self._theirs, task, trials=None, before_end=lambda _: None, on_orphaned=lambda: None)
+
+
+Serve = Callable[..., Agent]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """``serve(train_fn)`` gives the agent's end of a child that is ready."""
+    agents = []
+
+    def start(train_fn: Any, wrap: Callable[[socket.socket], socket.socket] = lambda it: it) -> Agent:
+        monkeypatch.setattr(child, "load_train_fn", lambda task: train_fn)
+        mine, theirs = Channel.pair()
+        mine._sock.settimeout(20)
+        agents.append(Agent(mine, wrap(theirs)))
+        assert agents[-1].hear() == Ready()
+        return agents[-1]
+
+    yield start
+    for agent in agents:
+        agent.leave()
+
+
+def await_stop(reporter: Reporter) -> None:
+    """Wait until the service thread has heard a ``Stop``."""
+    assert reporter._sender is not None
+    reporter._sender.verdicts.get(timeout=20)
+
+
+def test_reports_of_one_batch_may_hold_more_than_the_first(serve: Serve) -> None:
+    def train(reporter: Reporter) -> None:
+        assert reporter._sender is not None
+        with reporter._sender._lock:  # both go in one batch
+            reporter.report(loss=1.0)
+            reporter.report(loss=0.5, accuracy=1.0)
+        await_stop(reporter)
+        reporter.report(loss=0.25)
+
+    agent = serve(train)
+    agent.tell(ASSIGN)
+    columns = {"loss": ([1, 2], [1.0, 0.5]), "accuracy": ([2], [1.0])}
+    assert agent.hear() == Reported(0, 1, "loss", columns)
+    agent.tell(STOP)
+    assert agent.hear() == Finished(0, 1, "stopped")
+
+
+@pytest.fixture
+def unsent(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """No report can be sent; set when that was tried."""
+    tried = threading.Event()
+
+    def send_some(self: Sender, *, awaiting: bool) -> bool:
+        tried.set()
+        raise MemoryError("no room to encode")
+
+    monkeypatch.setattr(Sender, "_send_some", send_some)
+    return tried
+
+
+def test_the_service_goes_on_where_it_cannot_send_and_the_next_report_raises_why(
+    serve: Serve, unsent: threading.Event
+) -> None:
+    def train(reporter: Reporter) -> None:
+        reporter.report(1.0)
+        await_stop(reporter)
+        reporter.report(2.0)
+
+    agent = serve(train)
+    for _ in range(2):
+        unsent.clear()
+        agent.tell(ASSIGN)
+        assert unsent.wait(20)
+        agent.tell(STOP)  # the thread that was not able to send hears it
+        finished = agent.hear()
+        assert (finished.outcome, finished.kind, finished.message) == ("raised", "exception", UNSENT)
+
+
+def test_an_attempt_that_ends_with_reports_that_cannot_be_sent_has_failed(
+    serve: Serve, unsent: threading.Event
+) -> None:
+    agent = serve(lambda reporter: reporter.report(1.0))
+    agent.tell(ASSIGN)
+    finished = agent.hear()
+    assert (finished.outcome, finished.message) == ("raised", UNSENT)
+    assert finished.at > 0
+
+
+def test_a_process_may_have_more_than_1024_open_files(serve: Serve) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1200:
+        pytest.skip(f"this process may open no more than {hard} files")
+
+    def far_away(theirs: socket.socket) -> socket.socket:
+        with theirs:
+            return socket.socket(fileno=fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 1100))
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    try:
+        agent = serve(lambda reporter: 0.5, far_away)
+        agent.tell(ASSIGN)
+        assert agent.hear() == Finished(0, 1, "returned", 0.5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def end_of(train_fn: Callable[[], Any], **fields: Any) -> Finished:
+    """How a run of a function ends, as the driver hears it."""
+    parameters = inspect.signature(train_fn).parameters.values()
+    task = task_of(**fields)
+    reporter = Reporter(store=CheckpointStore(task.store or None))
+    finished = child.run_attempt(train_fn, parameters, reporter, ASSIGN, task, lambda: None)
+    frame = encode(finished)
+    assert len(frame) < 10 * MAX_TEXT
+    return decode_to_driver(frame)  # type: ignore[return-value]
+
+
+def test_a_failure_of_any_length_is_told() -> None:
+    def train() -> None:
+        raise ValueError("bad rows: " + "x" * (17 << 20) + " end")
+
+    finished = end_of(train)
+    for text in (finished.message, finished.traceback.strip()):
+        assert len(text) < MAX_TEXT + 100
+        assert "ValueError: bad rows: xxx" in text
+        assert " characters left out ...\nxxx" in text
+        assert text.endswith("x end")
+
+
+def test_a_failure_with_text_that_is_no_unicode_is_told() -> None:
+    def train() -> None:
+        raise ValueError(f"cannot read {SURROGATE}")
+
+    finished = end_of(train)
+    assert finished.message == r"ValueError: cannot read caf\udce9"
+    assert finished.traceback.endswith("ValueError: cannot read caf\\udce9\n")
+    assert len(end_of(lambda: sys.exit("x" * (17 << 20))).message) < MAX_TEXT + 100
+
+
+def test_a_function_that_cannot_be_loaded_is_told_whatever_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(task: WorkerTask) -> None:
+        raise ImportError(SURROGATE)
+
+    monkeypatch.setattr(child, "load_train_fn", load)
+    mine, theirs = Channel.pair()
+    with theirs:
+        child.serve(Channel(theirs), task_of(), trials=1, before_end=lambda _: None, on_orphaned=lambda: None)
+        frame = mine.receive()
+    mine.close()
+    assert frame is not None
+    assert decode_to_driver(frame) == Broken(r"train_fn cannot be loaded on the worker: ImportError: caf\udce9")
+
+
+def test_states_are_removed_before_exit_hooks_end_the_threads_of_their_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def train(reporter: Reporter) -> None:
+        for step in (1, 2):
+            reporter.checkpoint(step)
+            reporter.report(loss=1.0, step=step)
+        reported.set()
+
+    def before_end(tell: Callable[[], None]) -> None:
+        left.extend(path.name for path in (tmp_path / "00000").iterdir())
+
+    left: list[str] = []
+    reported = threading.Event()
+    monkeypatch.setattr(child, "load_train_fn", lambda task: train)
+    monkeypatch.setattr(saves, "ANSWER_PATIENCE", 60.0)
+    mine, theirs = Channel.pair()
+    task = task_of(interval=0.01, store=tmp_path.as_uri())
+    serving = partial(child.serve, trials=1, before_end=before_end, on_orphaned=lambda: None)
+    thread = threading.Thread(target=serving, args=(Channel(theirs), task))
+    thread.start()
+    mine.send(encode(ASSIGN))
+    discards = iter([(), ("00000/1-1.pkl",)])
+    while (frame := mine.receive()) is not None and not isinstance(message := decode_to_driver(frame), Finished):
+        if isinstance(message, Checkpointed):
+            assert message.step == 1 or reported.wait(60)  # the function is through when it is heard
+            mine.send(encode(Kept(0, 1, next(discards))))
+    mine.close()
+    thread.join(60)
+    theirs.close()
+    assert left == ["1-2.pkl"]
+
+
+@pytest.mark.parametrize("returned", [SURROGATE, [SURROGATE], {SURROGATE: 1}])
+def test_text_that_is_no_unicode_is_returned_by_way_of_the_store(tmp_path: Path, returned: Any) -> None:
+    finished = end_of(lambda: returned, returns_anything=True, store=tmp_path.as_uri())
+    assert finished.stored
+    assert load_state(returned_url(tmp_path.as_uri())) == returned
+
+
+def test_a_returned_metric_s_name_must_be_text() -> None:
+    finished = end_of(lambda: {SURROGATE: 1.0})
+    assert (finished.outcome, finished.kind) == ("raised", "report")
+    assert r"the metric's name 'caf\udce9' is no valid Unicode text" in finished.message

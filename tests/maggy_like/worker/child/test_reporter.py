@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from maggy_like.protocol.fields import MAX_NAMES
+from maggy_like.protocol.messages import Assign, Beat, Checkpointed, Reported, ToDriver, decode_to_driver
+from maggy_like.storage.checkpoints import CheckpointStore, is_visible, load_state, mark_store
+from maggy_like.worker.child.metrics import ReportError
+from maggy_like.worker.child.reporter import BudgetUsed, Reporter, TrialStopped
+from maggy_like.worker.child.sender import Sender
+
+
+class Line:
+    """A sender whose messages are kept."""
+
+    def __init__(self, store: CheckpointStore | None = None, **fields: object) -> None:
+        assign = Assign(0, 1, {}, **{"budget": 10, **fields})  # type: ignore[arg-type]
+        self.frames: list[bytes] = []
+        self.sender = Sender(assign, self.frames.append)
+        self.reporter = Reporter.for_trial(assign, store or CheckpointStore(None), self.sender)
+
+    @property
+    def messages(self) -> list[ToDriver]:
+        return [decode_to_driver(frame) for frame in self.frames]
+
+
+def test_reports_are_kept_until_flushed_in_columns() -> None:
+    line = Line(objective="accuracy")
+    line.reporter.report(accuracy=0.5, loss=1.0)
+    line.reporter.report(accuracy=0.75, loss=0.5, step=4)
+    assert line.frames == []
+    line.sender.flush()
+    columns = {"accuracy": ([1, 4], [0.5, 0.75]), "loss": ([1, 4], [1.0, 0.5])}
+    assert line.messages == [Reported(0, 1, "accuracy", columns)]
+
+
+def test_the_only_metric_is_the_objective() -> None:
+    line = Line()
+    line.reporter.report(0.5)
+    line.sender.flush()
+    assert line.messages == [Reported(0, 1, "value", {"value": ([1], [0.5])})]
+    assert line.reporter.objective == "value"
+
+
+def test_a_milestone_waits_for_the_verdict() -> None:
+    line = Line(objective="a", milestones=(2, 4))
+    line.reporter.report(a=1.0)
+    line.sender.verdicts.put(False)
+    line.reporter.report(a=2.0)
+    assert line.messages == [Reported(0, 1, "a", {"a": ([1, 2], [1.0, 2.0])}, awaiting=True)]
+    line.sender.verdicts.put(True)
+    with pytest.raises(TrialStopped):
+        line.reporter.report(a=3.0, step=7)
+    assert line.messages[1:] == [Reported(0, 1, "a", {"a": ([7], [3.0])}, awaiting=True)]
+
+
+def test_a_stop_is_heard_at_the_next_report() -> None:
+    line = Line()
+    line.reporter.report(1.0)
+    line.sender.stopped = True
+    with pytest.raises(TrialStopped):
+        line.reporter.report(2.0)
+
+
+def test_the_budget_s_last_report_returns_and_the_next_ends_the_trial() -> None:
+    line = Line(budget=3)
+    line.reporter.report(1.0, step=2)
+    line.reporter.report(1.0, step=4)
+    with pytest.raises(BudgetUsed):
+        line.reporter.report(1.0, step=5)
+
+
+def test_no_except_exception_eats_the_end() -> None:
+    assert not issubclass(TrialStopped, Exception)
+    assert not issubclass(BudgetUsed, Exception)
+
+
+@pytest.mark.parametrize(
+    "value", [np.float32(0.5), np.int64(1), torch.tensor([0.5]), torch.tensor(0.5, requires_grad=True), True, 3]
+)
+def test_numbers_of_other_libraries_serve(value: float) -> None:
+    line = Line()
+    line.reporter.report(value)
+    assert type(line.sender.buffer[0][1]["value"]) is float
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda r: r.report(accuracy="high"),
+            r"report\(accuracy=...\) must be a number, got 'high' of type str",
+        ),
+        (lambda r: r.report(accuracy=None), "must be a number, got None"),
+        (lambda r: r.report(accuracy=torch.ones(2)), "must be a number, got tensor"),
+        (lambda r: r.report(a=1.0, b=2.0), "which metric is optimised.*a, b.*metric=NAME"),
+        (lambda r: r.report(), "Given: nothing"),
+        (lambda r: r.average(0.5), r"average\(0.5\) has a weight and nothing to average; .* average\(loss=...\)"),
+        (lambda r: r.report(1.0, step=1.5), "whole number, got 1.5"),
+        (lambda r: r.report(1.0, step=2**64), r"step must be below 2\*\*63, got 18446744073709551616"),
+        (lambda r: r.report(1.0, step=-(2**63)), "step must be below"),
+        (lambda r: (r.report(1.0, step=2**63 - 1), r.report(1.0)), "step must be below"),
+        (lambda r: r.report(1.0, step=10**5000), "step must be below .* got one of 16610 bits"),
+        (lambda r: r.report(1.0, step="x" * 10**6), r"whole number, got 'x{90,100}\.\.\.x{90,100}'$"),
+        (lambda r: r.report(accuracy="x" * 10**6), r"must be a number, got 'x{90,100}\.\.\.x{90,100}' of type str$"),
+        (lambda r: r.report(**{"caf\udce9": 1.0}), r"the metric's name 'caf\\udce9' is no valid Unicode text"),
+        (lambda r: (r.report(1.0, step=3), r.report(1.0, step=3)), "step=3 does not come after step=3"),
+        (lambda r: (r.report(1.0, step=3), r.report(1.0, step=2)), "step=2 does not come after step=3"),
+    ],
+)
+def test_mistakes_are_told(call: object, message: str) -> None:
+    with pytest.raises(ReportError, match=message):
+        call(Line().reporter)  # type: ignore[operator]
+
+
+def test_what_kept_earlier_reports_from_being_sent_is_raised_by_the_next() -> None:
+    line = Line()
+    line.reporter.report(1.0)
+    line.sender.fault = MemoryError("of the service thread")
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="of the service thread"):
+            line.reporter.report(2.0)
+    assert [step for step, _ in line.sender.buffer] == [1]
+
+
+def test_a_missing_objective_is_named() -> None:
+    with pytest.raises(ReportError, match="'accuracy' is missing; given: acc"):
+        Line(objective="accuracy").reporter.report(acc=0.5)
+
+
+def test_alone_it_counts_and_keeps_checkpoints_in_memory() -> None:
+    reporter = Reporter(budget=2)
+    assert reporter.restore() is None
+    reporter.report(accuracy=0.1)
+    reporter.checkpoint({"step": 1})
+    reporter.report(accuracy=0.2)
+    assert reporter.restore() == {"step": 1}
+    with pytest.raises(BudgetUsed):
+        reporter.report(accuracy=0.3)
+
+
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_states_go_when_the_driver_says_so_and_a_newer_one_is_there(tmp_path: Path, scheme: str) -> None:
+    url = (tmp_path / "store").as_uri() if scheme == "file" else f"memory://{tmp_path.name}"
+    line = Line(store=CheckpointStore(url))
+    for step in (1, 2, 3):
+        line.reporter.checkpoint({"weights": torch.full((2,), float(step))})
+        line.reporter.report(1.0, step=step)
+    urls = [f"{url}/{message.name}" for message in line.messages if isinstance(message, Checkpointed)]
+    line.sender.kept.put(("00000/1-1.pkl",))
+    assert torch.equal(load_state(urls[0])["weights"], torch.ones(2))
+    line.reporter.checkpoint("newer")
+    with pytest.raises(FileNotFoundError):
+        load_state(urls[0])
+    assert torch.equal(load_state(urls[1])["weights"], torch.full((2,), 2.0))
+    assert line.reporter.restore() == "newer"
+
+
+def test_a_state_that_was_never_measured_is_replaced_by_the_next(tmp_path: Path) -> None:
+    line = Line(store=CheckpointStore(str(tmp_path)))
+    for state in "abc":
+        line.reporter.checkpoint(state)
+    line.reporter.report(1.0)
+    (told,) = [message for message in line.messages if isinstance(message, Checkpointed)]
+    assert [path.name for path in (tmp_path / "00000").iterdir()] == [Path(told.name).name]
+    assert load_state(str(tmp_path / told.name)) == "c"
+
+
+def test_a_checkpoint_is_told_with_the_report_that_follows() -> None:
+    line = Line()
+    line.reporter.checkpoint("before step 1")
+    assert line.messages == [Beat()]  # a sign of life
+    line.reporter.report(1.0)
+    told = Checkpointed(0, 1, 1, "00000/1-1.pkl")
+    assert line.messages[1:] == [Reported(0, 1, "value", {"value": ([1], [1.0])}), told]
+
+
+def test_after_restore_the_step_must_be_named() -> None:
+    store = CheckpointStore(None)
+    store.save("00000/1-1.pkl", 3)
+    line = Line(store, checkpoint="00000/1-1.pkl")
+    assert line.reporter.restore() == 3
+    with pytest.raises(ReportError, match=r"after restore.*step=step"):
+        line.reporter.report(1.0)
+    line.reporter.report(1.0, step=4)
+    line.reporter.report(1.0)
+    assert [step for step, _ in line.sender.buffer] == [4, 5]
+
+
+def test_the_mark_tells_whether_a_store_is_shared(tmp_path: Path) -> None:
+    url = (tmp_path / "store").as_uri()
+    assert not is_visible(url, "token")
+    mark_store(url, "token")
+    assert is_visible(url, "token")
+    assert not is_visible(url, "another")
+
+
+def test_a_million_different_names_are_refused_early_and_told() -> None:
+    line = Line(objective="loss", budget=10**6)
+    with pytest.raises(ReportError, match="10000 different names of metrics before 'm10000'; give the same names at"):  # noqa: PT012
+        for step in range(1, 10**6):
+            line.reporter.report(loss=1.0, **{f"m{step}": 1.0}, step=step)
+    assert len(line.sender.buffer) == MAX_NAMES - 1

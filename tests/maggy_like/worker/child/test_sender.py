@@ -1,0 +1,223 @@
+"""The gate: wherever the ranks are when they are halted, all stop in the same report."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maggy_like.processes.channel import Disconnected
+from maggy_like.protocol.messages import Assign, Place, Reported, decode_to_driver
+from maggy_like.storage.checkpoints import CheckpointStore
+from maggy_like.worker.child import reporter as reporter_module
+from maggy_like.worker.child import sender as module
+from maggy_like.worker.child.metrics import ReportError
+from maggy_like.worker.child.reporter import Reporter
+from maggy_like.worker.child.sender import Gate, Sender, to_columns
+
+
+def test_reports_pass_an_open_gate() -> None:
+    gate = Gate()
+    assert [gate.passes() for _ in range(3)] == [True] * 3
+    assert gate.halt() == 3
+
+
+def test_a_stop_lets_those_behind_catch_up_and_no_further() -> None:
+    gate = Gate()
+    gate.passes()
+    gate.halt()
+    gate.stop_at(4)
+    assert [gate.passes() for _ in range(4)] == [True, True, False, False]
+
+
+def test_a_halted_report_waits_until_it_is_known_where_to_stop() -> None:
+    gate, passed = Gate(), SimpleQueue[bool]()
+    assert gate.halt() == 0
+    trial = threading.Thread(target=lambda: passed.put(gate.passes()))
+    trial.start()
+    assert passed.empty()  # it cannot pass before the next line, however the threads run
+    gate.stop_at(2)
+    trial.join()
+    assert passed.get() is True
+
+
+@settings(max_examples=150)
+@given(st.lists(st.integers(0, 6), min_size=2, max_size=4), st.permutations(range(4)))
+def test_all_ranks_stop_in_the_same_report(passed: list[int], order: list[int]) -> None:
+    """Whoever was how far when halted, and whoever hears first where to stop."""
+    gates = [Gate() for _ in passed]
+    for gate, reports in zip(gates, passed, strict=True):
+        assert all(gate.passes() for _ in range(reports))
+    stop = max(gate.halt() for gate in gates) + 1
+    made = {}
+    for rank in (rank for rank in order if rank < len(gates)):
+        gates[rank].stop_at(stop)
+        made[rank] = passed[rank] + next(n for n in range(100) if not gates[rank].passes()) + 1
+    assert set(made.values()) == {max(passed) + 1}
+
+
+@settings(max_examples=40)
+@given(ranks=st.integers(2, 4), when=st.lists(st.integers(0, 12), min_size=4, max_size=4))
+def test_threads_that_meet_in_each_step_stop_in_the_same_report(ranks: int, when: list[int]) -> None:
+    """Ranks as threads that wait for each other in each step; each is halted when one of them has come to a report."""
+    gates = [Gate() for _ in range(ranks)]
+    meeting = threading.Barrier(ranks)
+    held: SimpleQueue[tuple[int, int]] = SimpleQueue()
+    stopped: dict[int, int] = {}
+
+    def train(rank: int) -> None:
+        for report in range(1, 100):
+            meeting.wait(20)
+            if report == when[rank] + 1:  # this one is halted from without, all others by the thread below
+                held.put((rank, gates[rank].halt()))
+            if not gates[rank].passes():
+                stopped[rank] = report
+                return
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    first, reports = held.get()
+    known = {first: reports} | {rank: gates[rank].halt() for rank in range(ranks) if rank != first}
+    for gate in gates:
+        gate.stop_at(max(known.values()) + 1)
+    for thread in threads:
+        thread.join(20)
+    assert set(stopped) == set(range(ranks))
+    assert set(stopped.values()) == {max(known.values()) + 1}
+
+
+def assign(**fields: object) -> Assign:
+    return Assign(0, 1, {}, **{"budget": 9, **fields})  # type: ignore[arg-type]
+
+
+def test_a_rank_among_several_has_a_gate_and_only_the_first_reports() -> None:
+    frames: list[bytes] = []
+    senders = [Sender(assign(place=Place(rank, 2, rank, 2, 0, 1)), frames.append) for rank in range(2)]
+    assert all(sender.gate is not None for sender in senders)
+    assert [sender.is_main for sender in senders] == [True, False]
+    senders[0].buffer.append((1, {"value": 0.5}))
+    for sender in senders:
+        sender.verdicts.put(False)
+        assert sender.wait_for_verdict() is False
+    assert [decode_to_driver(frame) for frame in frames] == [Reported(0, 1, "value", {"value": ([1], [0.5])}, True)]
+
+
+def test_who_is_alone_has_no_gate() -> None:
+    assert Sender(assign(), lambda frame: None).gate is None
+
+
+TOO_LARGE = 2**64, {"loss": 1.0}
+"""A report that cannot be sent."""
+
+
+def test_the_first_report_says_what_is_optimised_though_it_is_sent_with_later_ones() -> None:
+    frames: list[bytes] = []
+    sender = Sender(assign(), frames.append)
+    sender.buffer += [(1, {"loss": 0.5}), (2, {"accuracy": 1.0, "loss": 0.25})]
+    sender.flush()
+    columns = {"loss": ([1, 2], [0.5, 0.25]), "accuracy": ([2], [1.0])}
+    assert [decode_to_driver(frame) for frame in frames] == [Reported(0, 1, "loss", columns)]
+    assert sender.buffer == []
+
+
+def test_what_cannot_be_sent_is_not_lost_and_the_trial_hears_why() -> None:
+    frames: list[bytes] = []
+    sender = Sender(assign(), frames.append)
+    sender.buffer += [(1, {"loss": 0.5}), TOO_LARGE]
+    sender.flush_behind()
+    assert isinstance(sender.fault, OverflowError)
+    assert [step for step, _ in sender.buffer] == [1, 2**64]
+    sender.buffer.pop()
+    sender.flush_behind()
+    assert sender.buffer  # it is the trial's turn now
+    sender.flush()
+    assert [decode_to_driver(frame) for frame in frames] == [Reported(0, 1, "loss", {"loss": ([1], [0.5])})]
+
+
+def test_nobody_tries_again_and_again_to_send_what_cannot_be_sent() -> None:
+    sender = Sender(assign(), lambda frame: None)
+    sender.buffer += [TOO_LARGE] * module.FRAME
+    assert sender.is_behind
+    sender.flush_behind()
+    assert sender.fault is not None
+    assert not sender.is_behind
+
+
+def test_an_agent_that_is_gone_is_no_fault_of_the_reports() -> None:
+    def send(frame: bytes) -> None:
+        raise Disconnected
+
+    sender = Sender(assign(), send)
+    sender.buffer.append((1, {"loss": 0.5}))
+    with pytest.raises(Disconnected):
+        sender.flush_behind()
+    assert sender.fault is None
+
+
+def reports_of(frames: list[bytes]) -> list[Reported]:
+    return [message for frame in frames if isinstance(message := decode_to_driver(frame), Reported)]
+
+
+def test_a_trial_that_reports_more_than_is_sent_waits_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FRAME", 20)
+    monkeypatch.setattr(module, "ROOM", 100)
+    monkeypatch.setattr(reporter_module, "ROOM", 100)
+    monkeypatch.setattr(module, "SLOWED", 0.0)
+    frames: list[bytes] = []
+    order = Assign(0, 1, {}, 1000, objective="value")
+    sender = Sender(order, frames.append)
+    reporter = Reporter.for_trial(order, CheckpointStore(None), sender)
+
+    def train() -> None:
+        for step in range(1, 101):
+            reporter.report(a=1.0, b=2.0, value=3.0, step=step)
+
+    trial = threading.Thread(target=train)
+    trial.start()
+    longest = 0
+    while trial.is_alive() or sender.buffer:
+        longest = max(longest, len(sender.buffer))
+        sender.flush_behind()
+    trial.join()
+    assert longest <= 100 // (3 + module.REPORT_COST) + 1
+    sent = reports_of(frames)
+    assert [step for message in sent for step in message.columns["value"][0]] == list(range(1, 101))
+    assert sum(message.slowed for message in sent) == 1
+
+
+@pytest.mark.parametrize("end", ["told to stop", "no worker any more"])
+def test_a_trial_that_waits_for_room_hears_of_its_end(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    monkeypatch.setattr(module, "ROOM", 3)
+    sender = Sender(assign(), [].append)
+    sender.buffer += [(1, {"loss": 0.5})]
+    trial = threading.Thread(target=sender.wait_for_room)
+    trial.start()
+    if end == "told to stop":
+        sender.stopped = True
+    else:
+        sender.fault = Disconnected()
+    trial.join(60.0)
+    assert not trial.is_alive()
+
+
+def test_a_process_that_the_trial_forked_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = Sender(assign(), [].append)
+    sender._process += 1
+    with pytest.raises(ReportError, match="a process that the trial forked cannot report"):
+        sender.wait_for_room()
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.floats(allow_nan=False), min_size=1), max_size=12).map(
+        lambda metrics: list(enumerate(metrics))
+    )
+)
+def test_columns_hold_what_was_reported(reports: list[tuple[int, dict[str, float]]]) -> None:
+    columns = to_columns(reports)
+    told = {(name, step): value for name, column in columns.items() for step, value in zip(*column, strict=True)}
+    assert told == {(name, step): value for step, metrics in reports for name, value in metrics.items()}
+    assert all(steps == sorted(steps) for steps, _ in columns.values())

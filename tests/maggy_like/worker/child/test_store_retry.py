@@ -1,0 +1,178 @@
+"""What a trial does while the store refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import botocore.exceptions
+import pytest
+
+from maggy_like.protocol.messages import Assign, Beat, ToDriver, Waiting, decode_to_driver
+from maggy_like.storage.checkpoints import CheckpointStore
+from maggy_like.worker.child import store_retry
+from maggy_like.worker.child.saves import Saves
+from maggy_like.worker.child.sender import Sender, TrialStopped
+from maggy_like.worker.child.store_retry import QUIET, StoreRetry, is_store_fault, refusal
+
+
+class Clock:
+    """Time that passes in pauses alone; what ``then`` names by its second happens meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.then: dict[float, Any] = {}
+        monkeypatch.setattr(store_retry.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(store_retry.time, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        for at in [at for at in self.then if at <= self.now]:
+            self.then.pop(at)()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+class Trial:
+    """A trial with a store of its own, which refuses while a file stands in its place."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "states"
+        self.frames: list[bytes] = []
+        self.sender = Sender(Assign(3, 2, {}, 9), self.frames.append)
+        self.store = CheckpointStore(self.folder.as_uri(), 3, retry=StoreRetry(self.folder.as_uri(), self.sender, 3, 2))
+        self.saves = Saves(self.store, None, self.sender, 3, 2)
+
+    @property
+    def told(self) -> list[ToDriver]:
+        return [decode_to_driver(frame) for frame in self.frames]
+
+    def refuse(self) -> None:
+        if self.folder.exists():
+            self.folder.rename(self.folder.with_name("away"))
+        self.folder.touch()
+
+    def serve(self) -> None:
+        self.folder.unlink()
+        if (away := self.folder.with_name("away")).exists():
+            away.rename(self.folder)
+
+
+def test_a_save_waits_until_the_store_serves(tmp_path: Path, clock: Clock) -> None:
+    trial = Trial(tmp_path)
+    trial.refuse()
+    clock.then[25.0] = trial.serve
+    trial.saves.save({"step": 1})
+    assert 25.0 <= clock.now <= 25.0 + 1.5 * store_retry.LONGEST_PAUSE
+    assert trial.saves.restore(None) == {"step": 1}
+    waits = [message for message in trial.told if isinstance(message, Waiting)]
+    assert {bool(wait.reason) for wait in waits[:-1]} == {True}
+    assert waits[-1] == Waiting(3, 2)
+    assert "cannot be written (" in waits[0].reason
+    assert sorted(path.name for path in trial.folder.rglob("*") if path.is_file()) == ["2-1.pkl"]
+
+
+def test_what_was_saved_is_restored_once_the_store_serves(tmp_path: Path, clock: Clock) -> None:
+    trial = Trial(tmp_path)
+    trial.saves.save("state")
+    trial.refuse()
+    clock.then[10.0] = trial.serve
+    assert trial.saves.restore(None) == "state"
+    assert any(isinstance(message, Waiting) and "cannot be read" in message.reason for message in trial.told)
+
+
+def test_what_a_function_returned_is_kept_once_the_store_serves(tmp_path: Path, clock: Clock) -> None:
+    trial = Trial(tmp_path)
+    trial.refuse()
+    clock.then[10.0] = trial.serve
+    trial.saves.keep(object)
+    assert (trial.folder / "returned.pkl").exists()
+
+
+def test_a_store_that_stumbles_is_no_news(tmp_path: Path, clock: Clock) -> None:
+    trial = Trial(tmp_path)
+    trial.refuse()
+    clock.then[QUIET / 4] = trial.serve
+    trial.saves.save("state")
+    assert set(map(type, trial.told)) == {Beat}
+
+
+def test_a_stop_ends_the_wait_at_once(tmp_path: Path, clock: Clock) -> None:
+    trial = Trial(tmp_path)
+    trial.refuse()
+    clock.then[20.0] = lambda: setattr(trial.sender, "stopped", True)
+    with pytest.raises(TrialStopped):
+        trial.saves.save("state")
+    assert clock.now <= 20.2
+    assert trial.told[-1] != Waiting(3, 2)  # the store does not serve
+
+
+def test_a_state_that_is_not_there_is_no_refusal(tmp_path: Path, clock: Clock) -> None:
+    trial = Trial(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        trial.store.load("00003/1-1.pkl")
+    assert not trial.told
+
+
+def test_a_state_whose_own_code_fails_is_the_trial_s_fault(tmp_path: Path, clock: Clock) -> None:
+    class Broken:
+        def __reduce__(self) -> Any:
+            raise OSError("a file of the trial's own")
+
+    trial = Trial(tmp_path)
+    with pytest.raises(OSError, match="of the trial's own"):
+        trial.saves.save(Broken())
+    assert not trial.told
+
+
+def test_a_function_that_runs_alone_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "states").touch()
+    with pytest.raises(OSError, match="states"):
+        CheckpointStore((tmp_path / "states").as_uri(), 3).save("00003/1-1.pkl", "state")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_fault"),
+    [
+        (OSError(28, "No space left on device"), True),
+        (PermissionError("no"), True),
+        (TimeoutError(), True),
+        (botocore.exceptions.EndpointConnectionError(endpoint_url="http://nowhere"), True),
+        (TypeError("no such argument"), False),
+        (ImportError("no s3fs"), False),
+        (RuntimeError("a mistake"), False),
+    ],
+)
+def test_whose_fault_it_is(error: Exception, is_fault: bool) -> None:
+    assert is_store_fault(error) is is_fault
+
+
+def test_a_refusal_is_told_in_few_words() -> None:
+    assert refusal("s3://b", "written", OSError(28, os.strerror(28))) == (
+        "the store s3://b cannot be written (No space left on device)"
+    )
+    assert refusal("s3://b", "read", TimeoutError()) == "the store s3://b cannot be read (TimeoutError)"
+    assert len(refusal("s3://b", "read", OSError("x" * 10_000))) < 600
+
+
+def test_trials_do_not_come_back_all_at_once(tmp_path: Path, clock: Clock) -> None:
+    pauses = set()
+    for _ in range(20):
+        began = clock.now
+        StoreRetry("s3://b", Trial(tmp_path).sender, 0, 1)._pause(1.0)
+        pauses.add(round(clock.now - began, 6))
+    assert len(pauses) > 10
+    assert all(0.74 <= pause <= 1.26 for pause in pauses)
+
+
+def test_the_wait_takes_no_random_number_of_the_trial_s(tmp_path: Path, clock: Clock) -> None:
+    import random
+
+    random.seed(0)
+    before = random.getstate()
+    StoreRetry("s3://b", Trial(tmp_path).sender, 0, 1)._pause(1.0)
+    assert random.getstate() == before

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimizers.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointSaved,
+    Event,
+    Measured,
+    TrialCreated,
+    from_json,
+    to_json,
+)
+from optimizers.core.trial import Failure, TrialState
+
+# Words that a lenient reader could take for something else than text.
+TEXT = st.sampled_from(["nan", "inf", "-inf", "null", "true", "1", "1.0", "", "\n", '"', "\u2028"]) | st.text()
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+COUNTS = st.integers(0, 2**53)
+STEPS = st.integers(-(2**63), 2**63 - 1)
+CONFIGS = st.dictionaries(TEXT, st.none() | st.booleans() | st.integers() | FINITE | TEXT, max_size=5)
+COLUMNS = st.lists(st.tuples(STEPS, st.floats()), max_size=4).map(
+    lambda rows: ([step for step, _ in rows], [value for _, value in rows])
+)
+EVENTS: st.SearchStrategy[Event] = st.one_of(
+    st.builds(TrialCreated, COUNTS, CONFIGS, st.none() | COUNTS, st.none() | COUNTS),
+    st.builds(AttemptStarted, COUNTS, COUNTS, COUNTS, COUNTS, FINITE),
+    st.builds(Measured, COUNTS, COUNTS, TEXT, st.dictionaries(TEXT, COLUMNS, max_size=3)),
+    st.builds(CheckpointSaved, COUNTS, COUNTS, STEPS, TEXT),
+    st.builds(
+        AttemptEnded,
+        COUNTS,
+        COUNTS,
+        st.sampled_from(TrialState),
+        FINITE,
+        st.none() | st.floats(),
+        st.dictionaries(TEXT, st.floats(), max_size=3),
+        st.none() | st.builds(Failure, TEXT, TEXT, TEXT),
+    ),
+)
+
+
+def refuse(constant: str) -> Any:
+    raise AssertionError(f"{constant} is no JSON")
+
+
+@settings(max_examples=150)
+@given(EVENTS)
+def test_an_event_is_one_line_of_strict_json_that_reads_back_exactly(event: Event) -> None:
+    line = to_json(event)
+    assert b"\n" not in line
+    assert isinstance(json.loads(line, parse_constant=refuse), dict)
+    # By repr, since NaN equals nothing, and 1 equals 1.0 and True.
+    assert repr(from_json(line)) == repr(event)
+
+
+def test_numbers_that_json_lacks_are_spelled_out() -> None:
+    measured = json.loads(to_json(Measured(0, 1, "loss", {"loss": ([1, 2, 3], [math.nan, 0.5, -math.inf])})))
+    assert measured["columns"] == {"loss": [[1, 2, 3], ["nan", 0.5, "-inf"]]}
+    ended = json.loads(to_json(AttemptEnded(0, 1, TrialState.COMPLETED, 2.0, math.inf, {"time": math.nan})))
+    assert (ended["value"], ended["metrics"]) == ("inf", {"time": "nan"})
+
+
+def test_writing_changes_nothing_in_the_event() -> None:
+    event = Measured(0, 1, "loss", {"loss": ([1], [math.inf])})
+    to_json(event)
+    assert event == Measured(0, 1, "loss", {"loss": ([1], [math.inf])})
+
+
+def test_what_is_not_said_is_not_written() -> None:
+    ended = json.loads(to_json(AttemptEnded(3, 2, TrialState.PAUSED, 1.5)))
+    assert ended == {"type": "ended", "trial": 3, "attempt": 2, "state": "paused", "time": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (b'{"type":"created","trial":0,"con', msgspec.DecodeError),
+        (b'{"type":"forgotten","trial":0}', msgspec.ValidationError),
+        (b'{"type":"created","trial":0}', msgspec.ValidationError),
+        (b'{"type":"ended","trial":0,"attempt":1,"state":"asleep","time":0.0}', msgspec.ValidationError),
+        (b'{"type":"ended","trial":0,"attempt":1,"state":"paused","time":0.0,"value":"much"}', msgspec.ValidationError),
+    ],
+)
+def test_what_is_no_event_is_refused(line: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        from_json(line)

@@ -1,0 +1,467 @@
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimizers.core.base import Decision, History, Observation, Optimizer, Pending
+from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, from_json, to_json
+from optimizers.core.ranking import Worth
+from optimizers.core.study import DRIVER_LOST, Study
+from optimizers.core.trial import Checkpoint, Config, Failure, Trial, TrialState
+from optimizers.errors import OptimizerError, UserError
+from optimizers.samplers.grid import Grid
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.stopping import Patience
+from optimizers.space.domains import Float
+
+Direction = Literal["max", "min"]
+SPACE = {"x": Float(0, 1)}
+
+OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
+    "random": RandomSearch,
+    "promotion": lambda: ASHA(eta=2),
+    "stopping": lambda: ASHA(eta=2, mode="stopping"),
+    "patience": lambda: Patience(ASHA(eta=2, min_budget=2), patience=2),
+}
+
+
+def search(study: Study, quality: Callable[[Trial], float]) -> int:
+    """Run a study to its end, one trial at a time with a report a step; how many steps that took."""
+    steps = 0
+    while (trial := study.ask()) is not None:
+        for step in range(trial.step + 1, trial.budget + 1):
+            steps += 1
+            if study.report(trial, step, quality(trial)) is Decision.STOP:
+                break
+        else:
+            study.tell(trial)
+    return steps
+
+
+def started(study: Study) -> Trial:
+    trial = study.ask()
+    assert trial is not None
+    return trial
+
+
+# -- ask and tell -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("direction", "best"), [("max", 6.0), ("min", 0.0)])
+def test_random_search_ends_after_n_trials(direction: Direction, best: float) -> None:
+    study = Study(SPACE, RandomSearch(), direction=direction, max_budget=3, n_trials=7)
+    assert search(study, lambda trial: float(trial.id)) == 7 * 3
+    assert study.counts == Counter({TrialState.COMPLETED: 7})
+    assert study.best is not None
+    assert study.best.value == best
+    assert study.ask() is None
+
+
+def test_a_grid_ends_by_itself_and_tries_each_point_once() -> None:
+    study = Study({"x": Float(0, 1), "act": ["relu", "gelu"], "bias": [True, False]}, Grid(3))
+    search(study, lambda trial: 0.0)
+    assert len(study.trials) == 3 * 2 * 2
+    assert len({tuple(trial.config.items()) for trial in study.trials}) == 12
+
+
+@pytest.mark.parametrize("direction", ["max", "min"])
+@pytest.mark.parametrize("seed", range(5))
+def test_promotion_is_drained_to_the_end(direction: Direction, seed: int) -> None:
+    """27 trials, then exactly 9, 3 and 1 go on, whatever their order; the best one reaches the top."""
+    qualities = list(range(27))
+    random.Random(seed).shuffle(qualities)
+    study = Study(SPACE, ASHA(eta=3), direction=direction, max_budget=27, n_trials=27)
+    steps = search(study, lambda trial: float(qualities[trial.id]))
+    assert steps == 27 * 1 + 9 * 2 + 3 * 6 + 1 * 18
+    assert Counter(trial.step for trial in study.trials) == {1: 18, 3: 6, 9: 2, 27: 1}
+    assert study.counts == Counter({TrialState.PAUSED: 26, TrialState.COMPLETED: 1})
+    (top,) = (trial for trial in study.trials if trial.state is TrialState.COMPLETED)
+    assert qualities[top.id] == (26 if direction == "max" else 0)
+    assert study.best is top
+    assert top.attempt == 4
+
+
+@pytest.mark.parametrize(
+    ("direction", "reached"),
+    [
+        # Each is better than all before.
+        ("max", {27: 27}),
+        # Each is worse than all before: but for the first, none is ever in the best third as it arrives.
+        ("min", {1: 26, 27: 1}),
+    ],
+)
+def test_stopping_looks_at_those_that_came_before(direction: Direction, reached: dict[int, int]) -> None:
+    study = Study(SPACE, ASHA(eta=3, mode="stopping"), direction=direction, max_budget=27, n_trials=27)
+    steps = search(study, lambda trial: float(trial.id))
+    assert Counter(trial.step for trial in study.trials) == reached
+    assert steps == sum(step * n for step, n in reached.items())
+    assert study.counts[TrialState.COMPLETED] == reached.get(27, 0)
+
+
+class Constant(Optimizer):
+    """Proposes ``config`` and keeps what it was told."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.seen: list[tuple[int, list[Observation], dict[int, Config]]] = []
+
+    def ask(self, index: int, history: History) -> Config:
+        self.seen.append((index, list(history.observations), dict(history.pending)))
+        return self.config
+
+
+@pytest.mark.parametrize(("direction", "loss"), [("max", -0.5), ("min", 0.5)])
+def test_the_optimizer_is_told_losses_and_what_is_pending(direction: Direction, loss: float) -> None:
+    optimizer, config = Constant({"x": 0.25}), {"x": 0.25}
+    study = Study(SPACE, optimizer, direction=direction, max_budget=4)
+    first, second, third = started(study), started(study), started(study)
+    study.tell(second, 0.5)
+    study.report(first, 1, 0.9)
+    study.fail(first)
+    study.tell(third, math.nan)
+    started(study)
+    observed = [
+        Observation(1, config, 4, loss),
+        Observation(0, config, 1, math.inf),
+        Observation(2, config, 4, math.inf),
+    ]
+    assert optimizer.seen == [
+        (0, [], {}),
+        (1, [], {0: config}),
+        (2, [], {0: config, 1: config}),
+        (3, observed, {}),
+    ]
+
+
+def test_a_promotion_is_pending_again_and_a_lost_attempt_still_is() -> None:
+    study = Study(SPACE, ASHA(eta=2), max_budget=2)
+    first, second = started(study), started(study)
+    study.tell(first, 0.5)
+    study.apply(AttemptEnded(1, 1, TrialState.PENDING, 0.0, failure=Failure("signal", "killed")))
+    study.apply(AttemptStarted(1, 2, 0, 1, 0.0))
+    study.tell(second, 0.1)
+    assert study.ask() is first
+    config = [trial.config for trial in study.trials]
+    assert study.take_updates() == (
+        Pending(1, config[1]),
+        Observation(0, config[0], 1, -0.5, paused=True),
+        Observation(1, config[1], 1, -0.1, paused=True),
+        Pending(0, config[0]),
+    )
+    assert study.take_updates() == ()
+
+
+def test_a_proposal_outside_the_space_is_told() -> None:
+    with pytest.raises(OptimizerError, match=r"Constant proposed \{'x': 7\}, which is not in the space"):
+        Study(SPACE, Constant({"x": 7})).ask()
+
+
+def test_a_wrong_direction_is_told() -> None:
+    with pytest.raises(UserError, match="direction must be 'max' or 'min', got 'up'"):
+        Study(SPACE, RandomSearch(), direction="up")  # type: ignore[arg-type]
+
+
+# -- ends of attempts -------------------------------------------------------------------------------
+
+
+def test_a_value_returned_early_stands_for_the_whole_grant() -> None:
+    study = Study(SPACE, RandomSearch(), max_budget=9)
+    trial = started(study)
+    study.report(trial, 2, 0.3)
+    study.tell(trial, 0.7)
+    assert (trial.curve.steps.tolist(), trial.curve.values.tolist()) == ([2, 9], [0.3, 0.7])
+    assert trial.value == 0.7
+
+
+def test_the_first_word_on_a_step_stands() -> None:
+    study = Study(SPACE, RandomSearch(), max_budget=9)
+    trial = started(study)
+    for step, value in ((1, 0.1), (2, 0.2), (2, 0.9), (1, 0.9), (3, 0.3)):
+        study.report(trial, step, value)
+    assert (trial.curve.steps.tolist(), trial.curve.values.tolist()) == ([1, 2, 3], [0.1, 0.2, 0.3])
+
+
+def test_a_driver_s_end_is_no_loss_of_the_trial_and_seconds_add_up() -> None:
+    study = Study(SPACE, RandomSearch())
+    trial = started(study)
+    for attempt, kind in enumerate(("worker_lost", DRIVER_LOST, "signal"), start=2):
+        study.apply(AttemptEnded(0, attempt - 1, TrialState.PENDING, 5.0, failure=Failure(kind, "")))
+        study.apply(AttemptStarted(0, attempt, 0, 1, 4.0))
+    assert (trial.losses, trial.attempt) == (2, 4)
+    assert trial.seconds == 5.0 + 1.0 + 1.0
+    study.apply(AttemptEnded(0, 4, TrialState.COMPLETED, 3.0, 0.5))  # a clock that ran backwards
+    assert trial.seconds == 7.0
+    assert trial.failure is None
+
+
+# -- what a trial is worth --------------------------------------------------------------------------
+
+
+def worth(trial: Trial) -> tuple[float | None, int | None, float | None]:
+    return trial.value, trial.value_step, trial.last_value
+
+
+def test_a_trial_is_worth_its_best_report() -> None:
+    study = Study(SPACE, RandomSearch(), max_budget=9)
+    first, second = started(study), started(study)
+    study.report(first, 1, 0.5)
+    study.report(second, 1, 0.4)
+    study.report(first, 2, 0.3)
+    assert study.best is first
+    assert worth(first) == (0.5, 1, 0.3)
+    study.report(second, 3, 0.6)
+    assert study.best is second
+    study.tell(second, 0.2)
+    assert worth(second) == (0.6, 3, 0.2)
+    assert study.best is second
+
+
+def test_a_promoted_trial_keeps_its_best_report() -> None:
+    study = Study(SPACE, ASHA(eta=3), max_budget=3, n_trials=3)
+    for value in (0.1, 0.2, 0.9):
+        trial = started(study)
+        study.report(trial, 1, value)
+        study.tell(trial)
+    promoted = started(study)
+    study.report(promoted, 2, 0.05)
+    study.tell(promoted)
+    assert worth(promoted) == (0.9, 1, 0.05)
+    assert study.best is promoted
+
+
+def test_a_returned_value_is_one_more_measurement_at_the_last_step() -> None:
+    study = Study(SPACE, RandomSearch(), max_budget=9)
+    better, worse, alone = started(study), started(study), started(study)
+    for trial in (better, worse):
+        study.report(trial, 2, 0.3)
+    study.tell(better, 0.7)
+    study.tell(worse, 0.2)
+    study.tell(alone, 0.6)
+    assert [worth(trial) for trial in study.trials] == [(0.7, 2, 0.7), (0.3, 2, 0.2), (0.6, None, 0.6)]
+    assert [trial.reported for trial in study.trials] == [2, 2, None]
+
+
+def test_what_a_failed_trial_has_reported_counts() -> None:
+    """Else the best would get worse when a running trial that is the best fails."""
+    study = Study(SPACE, RandomSearch(), max_budget=9)
+    first, second = started(study), started(study)
+    study.report(first, 1, 0.9)
+    study.report(second, 1, 0.1)
+    study.fail(first, "boom")
+    assert study.best is first
+    study.fail(second, "boom")
+    assert study.best is first
+    updates = [update for update in study.take_updates() if isinstance(update, Observation)]
+    assert [update.loss for update in updates] == [math.inf, math.inf]  # but nobody proposes more like them
+
+
+def test_a_trial_that_failed_without_a_report_is_never_the_best() -> None:
+    study = Study(SPACE, RandomSearch(), max_budget=9)
+    study.fail(started(study), "boom")
+    assert study.best is None
+
+
+@pytest.mark.parametrize("rule", ["best", "last"])
+@pytest.mark.parametrize("direction", ["max", "min"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_never_the_best(direction: Direction, value: float, rule: Worth) -> None:
+    study = Study(SPACE, RandomSearch(), direction=direction, value=rule, max_budget=9)
+    diverged = started(study)
+    study.report(diverged, 1, value)
+    bests = [study.best]
+    study.report(diverged, 2, 0.5)
+    bests.append(study.best)
+    study.report(diverged, 3, value)
+    bests.append(study.best)
+    study.tell(diverged)
+    other = started(study)
+    study.tell(other, 0.5)
+    assert bests == [None, diverged, diverged if rule == "best" else None]
+    assert study.best is (diverged if rule == "best" else other)
+    assert diverged.value_step == (2 if rule == "best" else 3)
+
+
+def test_what_the_optimizer_is_told_of_a_trial_that_ended_is_what_it_is_worth() -> None:
+    study = Study(SPACE, RandomSearch(), max_budget=3, n_trials=3)
+    trial = started(study)
+    for step, value in ((1, 0.9), (2, 0.3), (3, 0.4)):
+        study.report(trial, step, value)
+    study.tell(trial)
+    seen = [update for update in study.take_updates() if isinstance(update, Observation)]
+    assert [(each.step, each.loss, each.ended) for each in seen] == [(3, -0.9, True)]
+    paused = Study(SPACE, ASHA(eta=3, min_budget=3), max_budget=9, n_trials=3)
+    trial = started(paused)
+    for step, value in ((1, 0.9), (2, 0.3), (3, 0.4)):
+        paused.report(trial, step, value)
+    paused.tell(trial)
+    seen = [update for update in paused.take_updates() if isinstance(update, Observation)]
+    assert [(each.step, each.loss, each.paused) for each in seen] == [(3, -0.4, True)]  # as the rung compares it
+
+
+# -- with value="last" -----------------------------------------------------------------------------
+
+
+def test_a_trial_that_runs_for_the_first_time_is_worth_its_newest_report() -> None:
+    study = Study(SPACE, RandomSearch(), value="last", max_budget=9)
+    first, second = started(study), started(study)
+    study.report(first, 1, 0.5)
+    study.report(second, 1, 0.4)
+    assert study.best is first
+    study.report(first, 2, 0.3)
+    assert study.best is second
+    assert worth(first) == (0.3, 2, 0.3)
+
+
+def test_a_promoted_trial_keeps_its_rank_until_it_rests() -> None:
+    study = Study(SPACE, ASHA(eta=3), value="last", max_budget=3, n_trials=3)
+    for value in (0.1, 0.2, 0.9):
+        trial = started(study)
+        study.report(trial, 1, value)
+        study.tell(trial)
+    promoted = started(study)
+    study.report(promoted, 2, 0.05)
+    assert worth(promoted) == (0.9, 1, 0.05)
+    assert study.best is promoted
+    study.tell(promoted)
+    assert worth(promoted) == (0.05, 2, 0.05)
+    assert study.best is study.trials[1]
+
+
+def test_a_failed_trial_is_never_the_last_ones_best() -> None:
+    study = Study(SPACE, RandomSearch(), value="last", max_budget=9)
+    first, second = started(study), started(study)
+    study.report(first, 1, 0.9)
+    study.report(second, 1, 0.1)
+    study.fail(first, "boom")
+    assert study.best is second
+    study.fail(second, "boom")
+    assert study.best is None
+
+
+def test_a_wrong_rule_is_told() -> None:
+    with pytest.raises(UserError, match="value must be 'best' or 'last', got 'newest'"):
+        Study(SPACE, RandomSearch(), value="newest")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", ["best", "last"])
+def test_the_best_is_right_after_any_number_of_reports(rule: Worth) -> None:
+    study = Study(SPACE, RandomSearch(), value=rule, max_budget=1000)
+    trials = [started(study) for _ in range(3)]
+    draw = random.Random(0)
+    for step in range(1, 200):
+        for trial in trials:
+            study.report(trial, step, draw.random())
+            ranked = [(-other.value, other.id) for other in trials if other.value is not None]
+            assert study.best is trials[min(ranked)[1]]
+
+
+# -- events and replay ------------------------------------------------------------------------------
+
+
+def seen_from_outside(study: Study) -> str:
+    """All that a study says of itself, as text: NaN equals nothing, not even itself."""
+    best, promotion = study.best, study.next_promotion()
+    return repr(
+        (
+            study.trials,
+            sorted(study.counts.elements()),
+            study.n_asks,
+            best and best.id,
+            promotion and promotion.id,
+            [study.grant(trial) for trial in study.trials],
+        )
+    )
+
+
+class Ledger(Study):
+    """Keeps the events, and what the study said after each; checks what must always hold."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.events: list[bytes] = []
+        self.said: list[tuple[Decision, str]] = []
+        self.rule = options["value"]
+        self.least = math.inf
+
+    def apply(self, event: Event) -> Decision:
+        self.events.append(to_json(event))
+        decision = super().apply(event)
+        assert self.counts == Counter(trial.state for trial in self.trials)
+        self.check_best()
+        self.said.append((decision, seen_from_outside(self)))
+        return decision
+
+    def check_best(self) -> None:
+        """The best is the best of what trials are worth, which with ``best`` never gets worse."""
+        failed = TrialState.FAILED if self.rule == "last" else None
+        finite = [entry for t in self.trials if t.state is not failed and math.isfinite((entry := self.entry(t))[0])]
+        assert (self.best and self.best.id) == (min(finite)[1] if finite else None)
+        if self.rule == "best":
+            best = min(finite)[0] if finite else math.inf
+            assert best <= self.least
+            self.least = best
+            for trial in self.trials:
+                known = [value for value in trial.curve.values if math.isfinite(value)]
+                assert not known or self.loss(trial.value) <= min(map(self.loss, known))
+                assert trial.value_step is None or trial.value_step <= trial.step
+
+    def entry(self, trial: Trial) -> tuple[float, int]:
+        return self.loss(trial.value), trial.id
+
+
+@settings(max_examples=40)
+@given(
+    name=st.sampled_from(sorted(OPTIMIZERS)),
+    direction=st.sampled_from(["max", "min"]),
+    rule=st.sampled_from(["best", "last"]),
+    draw=st.randoms(use_true_random=False),
+)
+def test_replay_of_any_prefix_gives_the_same_study_whose_best_never_gets_worse(
+    name: str, direction: Direction, rule: Worth, draw: random.Random
+) -> None:
+    options: dict[str, Any] = {"direction": direction, "value": rule, "seed": 3, "max_budget": 8, "n_trials": 8}
+    live = Ledger(SPACE, OPTIMIZERS[name](), **options)
+    wander(live, draw)
+    replayed = Study(SPACE, OPTIMIZERS[name](), **options)
+    for line, (decision, said) in zip(live.events, live.said, strict=True):
+        assert replayed.apply(from_json(line)) is decision
+        assert seen_from_outside(replayed) == said
+    for study in (live, replayed):
+        for update in study.take_updates():
+            study.history.apply(update)
+    assert repr(replayed.history) == repr(live.history)
+
+
+def wander(study: Study, draw: random.Random) -> None:
+    """Some life of a study: up to three trials beside each other, with all that can become of them."""
+    running: list[Trial] = []
+    for _ in range(40):
+        if len(running) < 3 and (trial := study.ask()) is not None:
+            running.append(trial)
+        if not running:
+            break
+        trial = draw.choice(running)
+        match draw.choice(["report", "report", "report", "tell", "tell", "fail", "lose", "save"]):
+            case "report":
+                step = draw.randint(max(1, trial.step), trial.budget + 1)
+                study.report(trial, step, draw.choice([0.1, 0.2, 0.3, math.nan, math.inf]))
+            case "tell":
+                study.tell(trial, draw.choice([None, 0.15, 0.25, -math.inf]))
+            case "fail":
+                study.fail(trial)
+            case "lose":
+                failure = Failure("worker_lost", "silent")
+                study.apply(AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, 2.0, failure=failure))
+                study.apply(AttemptStarted(trial.id, trial.attempt + 1, 1, study.grant(trial).budget, 1.0))
+            case "save":
+                study.apply(CheckpointSaved(trial.id, trial.attempt, trial.step, f"{trial.id:05d}/1-1.pkl"))
+                assert trial.checkpoint == Checkpoint(trial.step, f"{trial.id:05d}/1-1.pkl")
+        running = [trial for trial in running if trial.state is TrialState.RUNNING]

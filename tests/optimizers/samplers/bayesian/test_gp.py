@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import multivariate_normal
+
+from optimizers.samplers.bayesian.gp import GaussianProcess, Hyperparameters, fit
+
+Array = NDArray[np.float64]
+
+GROUPS = np.array([0, 1, 1])
+HYPERS = Hyperparameters(np.log([0.4, 0.9, 1.3, 0.01]))
+CLEAN = Hyperparameters(np.log([0.4, 0.9, 1.3, 1e-9]))
+
+
+def points(n: int, seed: int = 0) -> tuple[Array, Array]:
+    """Features, and targets of the first of them alone."""
+    features = np.random.default_rng(seed).random((n, 3))
+    return features, np.sin(7.0 * features[:, 0])
+
+
+def covariance(a: Array, b: Array, values: Array) -> Array:
+    """As GPML 4.17 has it, one pair at a time, with the constant mean."""
+    scales, signal = np.exp(values[:-2])[GROUPS], np.exp(values[-2])
+    r = np.sqrt(5.0) * np.array([[np.linalg.norm((x - y) / scales) for y in b] for x in a])
+    return np.asarray(signal * (1.0 + r + r**2 / 3.0) * np.exp(-r) + 1.0)
+
+
+def energy(features: Array, targets: Array, values: Array) -> float:
+    """Negative logarithm of the posterior density of hyperparameters, up to a constant."""
+    noisy = covariance(features, features, values) + (np.exp(values[-1]) + 1e-8) * np.eye(len(targets))
+    likelihood = multivariate_normal(cov=noisy).logpdf(targets)
+    residual = (values - Hyperparameters.default(2).values) / [1.0, 1.0, 1.0, 2.0]
+    return float(0.5 * residual @ residual - likelihood - 0.5 * len(targets) * np.log(2.0 * np.pi))
+
+
+def test_a_fit_comes_to_a_peak_of_the_density() -> None:
+    features, targets = points(20)
+    targets = targets + np.random.default_rng(1).normal(0.0, 0.1, 20)
+    fitted = fit(features, GROUPS, targets, HYPERS)
+    assert fitted.energy == pytest.approx(energy(features, targets, fitted.values), abs=1e-6)
+    assert fitted.energy < energy(features, targets, HYPERS.values) - 1.0
+    for step in 0.05 * np.concatenate([np.eye(4), -np.eye(4)]):
+        assert energy(features, targets, fitted.values + step) > fitted.energy
+
+
+def test_a_fit_tells_what_matters() -> None:
+    features, targets = points(40)
+    fitted = fit(features, GROUPS, targets, Hyperparameters.default(2))
+    assert fitted.scales[0] < 0.7
+    assert fitted.scales[1] > 5.0 * fitted.scales[0]
+    assert fitted.noise < 1e-3
+
+
+def test_the_posterior_is_that_of_the_book() -> None:
+    features, targets = points(12)
+    new, _ = points(5, seed=1)
+    model = GaussianProcess(features, GROUPS, HYPERS)
+    means, variances = model.predict(new, model.condition(targets))
+    gain = covariance(new, features, HYPERS.values) @ np.linalg.inv(
+        covariance(features, features, HYPERS.values) + 0.01 * np.eye(12)
+    )
+    assert means == pytest.approx(gain @ targets, abs=1e-5)
+    assert variances == pytest.approx(
+        np.diag(covariance(new, new, HYPERS.values) - gain @ covariance(features, new, HYPERS.values)), abs=1e-5
+    )
+
+
+def test_targets_without_noise_are_met() -> None:
+    features, targets = points(12)
+    model = GaussianProcess(features, GROUPS, CLEAN)
+    means, variances = model.predict(features, model.condition(targets))
+    assert means == pytest.approx(targets, abs=1e-5)
+    assert variances.max() < 1e-5
+
+
+def test_an_extended_model_is_that_of_all_points() -> None:
+    features, targets = points(14)
+    new, _ = points(6, seed=1)
+    extended = GaussianProcess(features[:10], GROUPS, CLEAN)
+    extended.extend(features[10:])
+    at_once = GaussianProcess(features, GROUPS, CLEAN)
+    for got, expected in zip(
+        *(model.predict(new, model.condition(targets)) for model in (extended, at_once)), strict=True
+    ):
+        assert got == pytest.approx(expected, abs=1e-4)
+
+
+def test_left_out_is_as_never_seen() -> None:
+    features, targets = points(12)
+    labels = np.array([0, 0, 0, 1, 1, 2, 3, 4, 5, 5, 6, 0])
+    predicted = GaussianProcess(features, GROUPS, HYPERS).leave_out(targets, labels)
+    for label in range(7):
+        out = labels == label
+        rest = GaussianProcess(features[~out], GROUPS, HYPERS)
+        assert predicted[out] == pytest.approx(rest.predict(features[out], rest.condition(targets[~out]))[0], abs=1e-8)
+
+
+def test_draws_have_the_mean_and_variance_of_the_posterior() -> None:
+    features, targets = points(8)
+    new, _ = points(3, seed=1)
+    model = GaussianProcess(features, GROUPS, HYPERS)
+    weights = model.condition(targets)
+    means, variances = model.predict(new, weights)
+    draws = model.draw(new, weights, 20_000, np.random.default_rng(0))
+    assert draws.shape == (3, 20_000)
+    assert draws.mean(axis=1) == pytest.approx(means, abs=0.03)
+    assert draws.var(axis=1) == pytest.approx(variances, rel=0.05)

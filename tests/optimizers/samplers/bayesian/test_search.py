@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optimizers.core.base import History, Observation, Pending, Problem
+from optimizers.core.study import Study
+from optimizers.core.trial import Config, Trial
+from optimizers.errors import OptimizerError
+from optimizers.samplers.bayesian import BayesianSearch
+from optimizers.schedulers.asha import ASHA
+from optimizers.space.domains import Float
+from optimizers.space.search_space import SearchSpace
+from optimizers.testing import SPACES
+
+PLANE = SearchSpace(x=Float(0, 1), y=Float(0, 1))
+BOTTOM = (0.7, 0.2)
+
+
+def bowl(config: Config) -> float:
+    return float((config["x"] - BOTTOM[0]) ** 2 + (config["y"] - BOTTOM[1]) ** 2)
+
+
+def away(config: Config, x: float = BOTTOM[0], y: float = BOTTOM[1]) -> float:
+    return math.hypot(config["x"] - x, config["y"] - y)
+
+
+def seen(n: int, loss: Callable[[Config], float] = bowl) -> list[Observation]:
+    rng = np.random.default_rng(0)
+    configs = [PLANE.sample(rng) for _ in range(n)]
+    return [Observation(trial, config, 1, loss(config)) for trial, config in enumerate(configs)]
+
+
+def search(study: Study, loss: Callable[[Config], Any], workers: int = 4) -> None:
+    """The last to begin is the first to end, but for one in five."""
+    running: list[Trial] = []
+    ended = 0
+    while (trial := study.ask()) is not None or running:
+        if trial is not None:
+            running.append(trial)
+        if trial is None or len(running) == workers:
+            ended += 1
+            done = running.pop(0 if ended % 5 == 0 else -1)
+            study.tell(done, loss(done.config))
+
+
+def test_the_bottom_is_found_though_trials_end_in_another_order() -> None:
+    study = Study(PLANE, BayesianSearch(), direction="min", seed=1, n_trials=32)
+    search(study, bowl)
+    assert study.best is not None
+    assert away(study.best.config) < 0.03
+    # A model of configurations paired with others' results would not dwell there; 0.5 by chance.
+    assert np.median([away(trial.config) for trial in study.trials[20:]]) < 0.2
+
+
+def test_each_configuration_of_a_small_space_comes_once() -> None:
+    space = SPACES["tiny"]
+    study = Study(space, BayesianSearch(4), direction="min", n_trials=space.size)
+    search(study, lambda config: float(config["layers"]))
+    assert len({space.to_unit(trial.config).tobytes() for trial in study.trials}) == space.size == 12
+
+
+def test_it_looks_elsewhere_while_a_configuration_runs() -> None:
+    history = History(Problem(PLANE), seen(14))
+    first = BayesianSearch().ask(14, history)
+    alone = BayesianSearch().ask(15, history)
+    history.apply(Pending(14, first))
+    beside = BayesianSearch().ask(15, history)
+    assert away(alone, **first) < 0.5 * away(beside, **first)
+
+
+def test_a_promoted_trial_counts_with_what_it_has() -> None:
+    """Its result so far, and no draw of the model in its place."""
+    history = History(Problem(PLANE), seen(14))
+    history.apply(Pending(3, history.observations[3].config))
+    assert BayesianSearch().ask(14, history) == BayesianSearch().ask(14, History(Problem(PLANE), seen(14)))
+
+
+def test_a_prior_pulls_the_first_proposals() -> None:
+    """Where the results tell nothing: the loss does not depend on ``x``."""
+    believing = SearchSpace(x=Float(0, 1, prior=0.9), y=Float(0, 1))
+    distances = []
+    for space in (PLANE, believing):
+        history = History(Problem(space), seen(8, lambda config: config["y"]))
+        optimizer = BayesianSearch(4)
+        distances.append(np.mean([abs(optimizer.ask(index, history)["x"] - 0.9) for index in range(8, 16)]))
+    assert distances[1] < 0.5 * distances[0]
+
+
+def test_an_earlier_search_of_the_same_function_makes_the_first_proposals_good() -> None:
+    earlier = seen(30, lambda config: 5.0 + 1000.0 * bowl(config))
+    history = History(Problem(PLANE, earlier=(tuple(earlier),)))
+    optimizer = BayesianSearch()
+    for index in range(4):
+        history.apply(Pending(index, optimizer.ask(index, history)))
+    assert max(map(away, history.pending.values())) < 0.3
+    assert min(map(away, history.pending.values())) < 0.1
+
+
+def test_an_answer_needs_no_memory() -> None:
+    """Over rungs, with failures, several at a time and other ends than begins."""
+    space, optimizer = SPACES["conditional"], BayesianSearch(4)
+    study = Study(space, ASHA(sampler=optimizer), max_budget=9, direction="min")
+    rng = np.random.default_rng(0)
+    running: list[Trial] = []
+    while len(study.history.observations) < 30:
+        while len(running) < 4 and (trial := study.ask()):
+            running.append(trial)
+        trial = running.pop(int(rng.integers(4)))
+        loss = math.nan if trial.id % 7 == 3 else float(np.sum((space.to_unit(trial.config) - 0.3) ** 2))
+        study.tell(trial, loss / trial.budget)
+    assert {observed.step for observed in study.history.observations} == {1, 3, 9}
+    resumed = History(study.problem, list(study.history.observations), dict(study.history.pending))
+    for index in range(study.n_asks, study.n_asks + 3):
+        assert BayesianSearch(4).ask(index, resumed) == optimizer.ask(index, study.history)
+
+
+def test_a_model_that_cannot_predict_leaves_part_to_chance() -> None:
+    chance = np.random.default_rng(5)
+
+    def drawn(loss: Callable[[Config], float]) -> int:
+        """How many of twenty proposals are what a plain draw would have given."""
+        optimizer, history = BayesianSearch(), History(Problem(PLANE), seen(30, loss))
+        count = 0
+        for index in range(30, 50):
+            rng = history.rng(index)
+            rng.random()
+            count += optimizer.ask(index, history) == PLANE.sample(rng)
+        return count
+
+    assert drawn(bowl) == 0
+    assert 4 <= drawn(lambda config: float(chance.random())) <= 16
+
+
+def test_several_objectives_are_spread_over_the_front() -> None:
+    """Of two bowls, side by side, the front is the line between their bottoms."""
+    study = Study(PLANE, BayesianSearch(), direction=["min", "min"], objectives=["a", "b"], n_trials=36)
+    search(study, lambda config: [away(config, 0.2, 0.5) ** 2, away(config, 0.8, 0.5) ** 2])
+    late = study.trials[12:]
+    assert np.median([abs(trial.config["y"] - 0.5) for trial in late]) < 0.1  # 0.25 by chance
+    shares = np.histogram([trial.config["x"] for trial in study.pareto], bins=[0.15, 0.4, 0.6, 0.85])[0]
+    assert shares.min() >= 2
+
+
+@pytest.mark.parametrize("n_initial", [0, -1, 2.0, True, "8"])
+def test_n_initial_is_a_count(n_initial: Any) -> None:
+    with pytest.raises(OptimizerError, match=f"n_initial must be an integer of at least 1, got {n_initial!r}"):
+        BayesianSearch(n_initial)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from optimizers.core.base import History, Observation, Problem
+from optimizers.samplers.bayesian.surrogate import MODEL_SIZE, Surrogate
+from optimizers.space.domains import Float
+from optimizers.space.search_space import SearchSpace
+
+PLANE = SearchSpace(x=Float(0, 1), y=Float(0, 1))
+
+
+def observations(
+    n: int, loss: Callable[[float, float], float], step: Callable[[int], int] = lambda trial: 9
+) -> list[Observation]:
+    points = np.random.default_rng(0).random((n, 2))
+    return [
+        Observation(t, {"x": float(x), "y": float(y)}, step(t), loss(float(x), float(y)))
+        for t, (x, y) in enumerate(points)
+    ]
+
+
+def bowl(x: float, y: float) -> float:
+    return (x - 0.7) ** 2 + (y - 0.2) ** 2
+
+
+def surrogate(history: History) -> Surrogate:
+    made = Surrogate(history, 8)
+    made.update()
+    return made
+
+
+def test_a_function_is_trusted_and_chance_is_not() -> None:
+    chance = np.random.default_rng(1)
+    sure = History(Problem(PLANE, max_budget=9), observations(30, bowl))
+    unsure = History(Problem(PLANE, max_budget=9), observations(30, lambda x, y: float(chance.random())))
+    assert surrogate(sure).fit().trust > 0.9
+    assert surrogate(unsure).fit().trust < 0.4
+
+
+def test_fits_do_not_depend_on_when_they_are_asked_for() -> None:
+    seen = observations(24, bowl)
+    history = History(Problem(PLANE, max_budget=9))
+    often = Surrogate(history, 8)
+    for observation in seen:
+        history.apply(observation)
+        often.update()
+        often.fit()
+    once = surrogate(history).fit()
+    assert (often.fit().hyperparameters.values == once.hyperparameters.values).all()
+    assert often.fit().trust == once.trust
+
+
+def test_a_large_model_keeps_the_best_that_got_furthest_and_the_newest() -> None:
+    seen = observations(3 * MODEL_SIZE, bowl, lambda trial: 9 if trial % 5 == 0 else 3)
+    data = surrogate(History(Problem(PLANE, max_budget=9), seen)).data(len(seen), np.random.default_rng(0))
+    assert len(data.scores) == len(data.units) == len(data.features) == MODEL_SIZE
+    best = sorted((trial for trial in seen if trial.step == 9), key=lambda trial: trial.loss)[: MODEL_SIZE // 2]
+    kept = set(data.trials.tolist())
+    assert {trial.trial for trial in best} <= kept
+    rest = {trial.trial for trial in seen} - {trial.trial for trial in best}
+    assert set(sorted(rest)[-MODEL_SIZE // 2 :]) <= kept
+
+
+def test_levels_and_earlier_searches_have_axes_of_their_own() -> None:
+    earlier = tuple(observations(10, bowl))
+    problem = Problem(PLANE, max_budget=8, earlier=(earlier,))
+    made = surrogate(History(problem, [Observation(0, {"x": 0.5, "y": 0.5}, 1, 1.0)]))
+    data = made.data(1, np.random.default_rng(0))
+    assert made.groups.tolist() == [0, 1, 2, 3]
+    assert data.features[0].tolist() == pytest.approx([0.5, 0.5, 0.0, 0.0])  # an eighth of the steps
+    assert (data.features[1:, 3] == 1.0).all()
+    assert (data.trials[1:] < 0).all()
+    assert len(set(data.trials.tolist())) == 11
+    assert made.features(np.array([[0.1, 0.2]])).tolist() == [[0.1, 0.2, 1.0, 0.0]]  # what is proposed runs to the end

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimizers.core.base import History, Observation, Pending, Problem
+from optimizers.core.study import Study
+from optimizers.core.trial import Config, Trial
+from optimizers.errors import OptimizerError
+from optimizers.samplers.grid import Grid
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.skopt_search import SkoptSearch, _most_telling
+from optimizers.samplers.sobol import Sobol
+from optimizers.space.domains import Choice, Float, Integer, Ordinal
+from optimizers.space.search_space import SearchSpace
+
+LINE = SearchSpace(x=Float(0, 1))
+
+
+def fresh(space: SearchSpace, seed: int = 0) -> History:
+    return History(Problem(space, seed))
+
+
+def ended(space: SearchSpace, losses: list[tuple[Config, float]]) -> History:
+    history = fresh(space)
+    for trial, (config, loss) in enumerate(losses):
+        history.apply(Observation(trial, config, 1, loss))
+    return history
+
+
+def bowl(n: int, best: float = 0.8) -> list[tuple[Config, float]]:
+    return [({"x": (i + 0.5) / n}, ((i + 0.5) / n - best) ** 2) for i in range(n)]
+
+
+def test_importing_the_package_loads_no_scipy() -> None:
+    heavy = "{'optuna', 'scipy', 'skopt', 'sklearn'}"
+    code = f"import sys, optimizers; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_random_search_is_addressed_by_seed_and_index() -> None:
+    proposals = [RandomSearch().ask(index, fresh(LINE, seed))["x"] for seed in (0, 1) for index in (0, 1, 9)]
+    assert len(set(proposals)) == 6
+    assert RandomSearch().ask(9, fresh(LINE, 1))["x"] == proposals[-1]
+
+
+# -- grid -------------------------------------------------------------------------------------------
+
+DEEP = SearchSpace(
+    child=Choice([1, 2, 3], when={"parent": "a"}),
+    free=Integer(0, 1),
+    parent=["a", "b"],
+    grandchild=Ordinal(["x", "y"], when={"child": [1, 2]}),
+    other=Float(0, 1, when={"parent": "b"}),
+)
+
+
+def test_grid_of_a_conditional_space_has_each_configuration_once() -> None:
+    history = fresh(DEEP)
+    grid = Grid(3)
+    # a: child 1 and 2 with two grandchildren each, child 3 without; b: three values of other.
+    assert grid.size(DEEP) == 2 * (2 + 2 + 1 + 3)
+    configs = [grid.ask(index, history) for index in range(18)]
+    assert configs[16:] == [None, None]
+    assert len({json.dumps(config) for config in configs[:16]}) == 16
+    assert all(config == DEEP.validate(config) for config in configs[:16] if config is not None)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 3))
+def test_grid_is_the_product_of_the_domains_grids(resolution: int, high: int, n: int) -> None:
+    space = SearchSpace(a=Integer(0, high), b=Float(0, 1), c=list(range(n)), d="fixed")
+    expected = [
+        {"a": a, "b": b, "c": c, "d": "fixed"}
+        for a in space.domains["a"].grid(resolution)
+        for b in space.domains["b"].grid(resolution)
+        for c in range(n)
+    ]
+    grid = Grid(resolution)
+    assert [grid.ask(index, fresh(space)) for index in range(len(expected) + 1)] == [*expected, None]
+
+
+def test_a_huge_grid_costs_nothing() -> None:
+    space = SearchSpace({f"x{i}": Float(0, 1) for i in range(60)})
+    last = Grid(10).ask(10**60 - 1, fresh(space))
+    assert last == {f"x{i}": 1.0 for i in range(60)}
+
+
+def test_one_grid_serves_two_spaces() -> None:
+    grid = Grid(2)
+    assert grid.ask(1, fresh(LINE)) == {"x": 1.0}
+    assert grid.ask(1, fresh(SearchSpace(y=[3, 4]))) == {"y": 4}
+
+
+@pytest.mark.parametrize("resolution", [0, 2.5, True])
+def test_grid_resolution(resolution: Any) -> None:
+    with pytest.raises(OptimizerError, match="integer of at least 1"):
+        Grid(resolution)
+
+
+# -- sobol ------------------------------------------------------------------------------------------
+
+
+def test_sobol_fills_every_cell_and_takes_indexes_in_any_order() -> None:
+    history = fresh(LINE)
+    sobol = Sobol()
+    in_order = [sobol.ask(index, history)["x"] for index in range(16)]
+    assert sorted(int(x * 16) for x in in_order) == list(range(16))
+    assert [sobol.ask(index, history)["x"] for index in (9, 3, 3, 15, 0)] == [
+        in_order[index] for index in (9, 3, 3, 15, 0)
+    ]
+    assert Sobol().ask(7, history)["x"] == in_order[7]
+
+
+def test_one_sobol_serves_two_seeds_and_a_space_of_constants() -> None:
+    sobol = Sobol()
+    assert sobol.ask(0, fresh(LINE, 0)) != sobol.ask(0, fresh(LINE, 1))
+    assert sobol.ask(3, fresh(SearchSpace(a=1))) == {"a": 1}
+
+
+# -- skopt ---------------------------------------------------------------------------------------
+
+
+def test_skopt_starts_with_sobol_points_until_enough_losses_are_finite() -> None:
+    history = ended(LINE, [({"x": 0.1 * i}, math.inf if i % 2 else 1.0 * i) for i in range(8)])
+    assert SkoptSearch(5).ask(8, history) == Sobol().ask(8, history)
+    assert SkoptSearch(4).ask(8, history) != Sobol().ask(8, history)
+
+
+@pytest.mark.parametrize("acquisition", ["EI", "LCB", "PI"])
+def test_skopt_finds_the_bottom_of_a_bowl(acquisition: Any) -> None:
+    x = SkoptSearch(acquisition=acquisition).ask(12, ended(LINE, bowl(12)))["x"]
+    assert x == pytest.approx(0.8, abs=0.06)
+
+
+def test_skopt_pairs_each_result_with_its_own_configuration() -> None:
+    """Under asynchrony, ends come in another order than asks: here the last asked always ends first."""
+    study = Study(LINE, SkoptSearch(6), direction="max", seed=1, n_trials=22)
+    running: list[Trial] = []
+    while len(study.trials) < 22:
+        while len(running) < 4 and (trial := study.ask()):
+            running.append(trial)
+        last = running.pop()
+        study.tell(last, -((last.config["x"] - 0.8) ** 2))
+    assert study.best is not None
+    assert study.best.config["x"] == pytest.approx(0.8, abs=0.02)
+    late = [abs(trial.config["x"] - 0.8) for trial in study.trials[12:]]
+    assert sorted(late)[len(late) // 2] < 0.2  # a model of shuffled pairs would not dwell there
+
+
+def test_skopt_looks_elsewhere_while_a_configuration_runs() -> None:
+    history = ended(LINE, bowl(12))
+    first = SkoptSearch().ask(12, history)
+    history.apply(Pending(12, first))
+    assert abs(SkoptSearch().ask(13, history)["x"] - first["x"]) > 1e-3
+
+
+def test_skopt_takes_each_trial_at_its_highest_step() -> None:
+    plain = ended(LINE, bowl(12))
+    promoted = fresh(LINE)
+    for trial, (config, loss) in enumerate(bowl(12)):
+        promoted.apply(Observation(trial, config, 0, 1.0 - loss))  # what the first rung said misleads
+        promoted.apply(Pending(trial, config))
+        promoted.apply(Observation(trial, config, 1, loss))
+    assert SkoptSearch().ask(30, promoted) == SkoptSearch().ask(30, plain)
+
+
+def test_skopt_does_not_care_how_far_a_training_diverged() -> None:
+    first, *others = [
+        SkoptSearch().ask(15, ended(LINE, [*bowl(12), ({"x": 0.05}, far), ({"x": 0.15}, math.nan)]))
+        for far in (1e2, 1e30, 1e308)
+    ]
+    assert first["x"] == pytest.approx(0.8, abs=0.05)
+    assert others == [first, first]
+
+
+def test_skopt_models_every_kind_of_domain() -> None:
+    space = SearchSpace(
+        lr=Float(1e-4, 1, log=True),
+        units=Integer(1, 512, log=True),
+        depth=Integer(1, 4),
+        act=["relu", "gelu", "silu"],
+        momentum=Float(0, 0.9, step=0.3, when={"act": "relu"}),
+        only=["one"],
+        fixed=3,
+    )
+
+    def loss(config: Config) -> float:
+        return float(math.log10(config["lr"]) ** 2 + config["depth"] + 3 * (config["act"] != "gelu"))
+
+    history = fresh(space)
+    drawn = [RandomSearch().ask(index, history) for index in range(30)]
+    proposal = SkoptSearch().ask(30, ended(space, [(config, loss(config)) for config in drawn]))
+    assert space.validate(proposal) == proposal
+    assert loss(proposal) <= sorted(map(loss, drawn))[3]
+
+
+def test_skopt_finds_the_last_configuration_that_does_not_run() -> None:
+    space = SearchSpace(a=Integer(1, 400), b=["x"])
+    history = fresh(space)
+    for trial in range(400):
+        if trial != 122:
+            history.apply(Pending(trial, {"a": trial + 1, "b": "x"}))
+    assert SkoptSearch().ask(400, history) == {"a": 123, "b": "x"}
+
+
+def test_skopt_prefers_the_untried_and_then_repeats() -> None:
+    space = SearchSpace(a=[1, 2, 3])
+    history = ended(space, [({"a": 1}, 0.0), ({"a": 2}, 1.0)])
+    assert SkoptSearch(1).ask(2, history) == {"a": 3}
+    history.apply(Pending(2, {"a": 3}))
+    assert SkoptSearch(1).ask(3, history)["a"] in (1, 2)
+    history.apply(Pending(3, {"a": 1}))
+    history.apply(Pending(4, {"a": 2}))
+    assert SkoptSearch(1).ask(5, history)["a"] in (1, 2, 3)
+
+
+def test_skopt_needs_no_model_where_there_is_nothing_to_choose() -> None:
+    space = SearchSpace(a=["only"])
+    assert SkoptSearch(1).ask(1, ended(space, [({"a": "only"}, 0.0)])) == {"a": "only"}
+
+
+def test_a_large_model_keeps_the_best_and_the_newest() -> None:
+    seen = [Observation(i, {"x": 0.5}, 1, math.nan if i % 3 else abs(i - 60.0)) for i in range(400)]
+    kept = {observation.trial for observation in _most_telling(seen)}
+    assert len(kept) == 150
+    assert kept >= set(range(325, 400))
+    assert kept >= set(range(0, 222, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_initial": 0}, "n_initial must be an integer of at least 1, got 0"),
+        ({"acquisition": "ei"}, "did you mean 'EI'"),
+    ],
+)
+def test_skopt_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptimizerError, match=message):
+        SkoptSearch(**options)
+
+
+def test_skopt_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(OptimizerError, match=r"pip install 'maggy_like\[skopt\]'"):
+        Study(LINE, SkoptSearch())

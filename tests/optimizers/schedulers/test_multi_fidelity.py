@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+
+from optimizers.core.base import History, Observation, Optimizer, Pending, Problem
+from optimizers.core.study import Study
+from optimizers.core.trial import Config
+from optimizers.errors import OptimizerError
+from optimizers.registry import make_optimizer
+from optimizers.samplers.adapters import OptunaSampler
+from optimizers.samplers.bayesian import BayesianSearch
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.brackets import BracketScheduler
+from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.multi_fidelity import HighestRung
+from optimizers.space.domains import Float
+from optimizers.space.search_space import SearchSpace
+
+LINE = SearchSpace(x=Float(0, 1))  # three results are enough
+MODEL = {"x": 0.123}
+
+
+class Witness(Optimizer):
+    """Notes what it is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[History] = []
+
+    def ask(self, index: int, history: History) -> Config:
+        self.shown.append(history)
+        return MODEL
+
+
+def result(trial: int, step: int, loss: float = 1.0) -> Observation:
+    return Observation(trial, {"x": trial / 100}, step, loss)
+
+
+def test_one_budget_is_shown_the_highest_with_enough_results() -> None:
+    history = History(Problem(LINE, max_budget=9))
+    witness = Witness()
+    optimizer = HighestRung(witness, random_share=0.0)
+
+    def ask() -> list[tuple[int, int]]:
+        """What is shown, as (trial, step); nothing if the model is not asked."""
+        witness.shown.clear()
+        answer = optimizer.ask(len(history.observations), history)
+        assert (answer == MODEL) == bool(witness.shown)
+        return [(seen.trial, seen.step) for shown in witness.shown for seen in shown.observations]
+
+    for trial in range(2):
+        history.apply(result(trial, 1))
+    history.apply(result(2, 1, math.inf))
+    assert ask() == []  # two finite ones
+    history.apply(result(3, 1))
+    assert ask() == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    first = witness.shown[0]
+    assert first.problem.max_budget == 1
+    history.apply(result(0, 3))
+    history.apply(result(1, 3))
+    history.apply(result(4, 1))
+    assert ask() == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)]
+    assert witness.shown[0] is first  # a cursor into it stays good
+    history.apply(result(3, 3))
+    history.apply(Pending(9, {"x": 0.9}))
+    assert ask() == [(2, 1), (0, 3), (1, 3), (3, 3)]  # and what failed, wherever that was
+    assert witness.shown[0].problem.max_budget == 3
+    assert witness.shown[0].pending == {9: {"x": 0.9}}
+    fresh = Witness()
+    HighestRung(fresh, random_share=0.0).ask(0, history)
+    assert repr(fresh.shown) == repr(witness.shown)
+
+
+def test_a_third_is_random_whatever_the_model_says() -> None:
+    history = History(Problem(LINE), [result(trial, 1) for trial in range(3)])
+    answers = [HighestRung(Witness()).ask(index, history) for index in range(300)]
+    assert 70 < sum(answer != MODEL for answer in answers) < 130
+
+
+def made(name: str) -> ASHA:
+    optimizer = make_optimizer(name)
+    assert isinstance(optimizer, ASHA)
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("name", "lowest", "brackets", "sampler"),
+    [
+        ("asha", 3, 1, BayesianSearch),
+        ("mobster", 1, 1, BayesianSearch),
+        ("hyperband", 1, 5, RandomSearch),
+        ("bohb", 1, 5, HighestRung),
+    ],
+)
+def test_names_stand_for_what_people_know(name: str, lowest: int, brackets: int, sampler: type[Optimizer]) -> None:
+    optimizer = made(name)
+    assert type(optimizer.sampler) is sampler
+    assert optimizer.levels(81)[0] == lowest
+    scheduler = optimizer.scheduler(Problem(LINE, max_budget=81))
+    assert isinstance(scheduler, BracketScheduler) == (brackets > 1)
+    assert len({scheduler.grant(trial).budget for trial in range(300)}) == brackets
+
+
+def test_options_reach_their_parts() -> None:
+    optimizer = make_optimizer("asha", eta=4, mode="stopping", n_initial=5)
+    assert isinstance(optimizer, ASHA)
+    assert (optimizer.eta, optimizer.mode) == (4, "stopping")
+    assert isinstance(optimizer.sampler, BayesianSearch)
+    assert (optimizer.sampler.n_initial, optimizer.sampler.min_share) == (5, 0.25)
+    assert optimizer.levels(81) == (1, 5, 20, 81)
+    with pytest.raises(OptimizerError, match="n_initial must be"):
+        make_optimizer("mobster", n_initial=0)
+
+
+@pytest.mark.parametrize(
+    ("max_budget", "min_budget", "levels", "etas"),
+    [
+        (50, None, (1, 5, 16, 50), (1.5, 1.5, 3.0, 3.0)),
+        (1000, None, (37, 111, 333, 1000), (1.5, 1.5, 3.0, 3.0)),
+        (50, 5, (5, 16, 50), (1.5, 3.0, 3.0)),
+        (50, 16, (16, 50), (3.0, 3.0)),
+        (3, None, (1, 3), (3.0, 3.0)),
+        (1, None, (1,), (3.0,)),
+    ],
+)
+def test_glances_below_the_rung_of_asha_end_the_worst_third(
+    max_budget: int, min_budget: int | None, levels: tuple[int, ...], etas: tuple[float, ...]
+) -> None:
+    optimizer = ModelASHA(min_budget=min_budget)
+    assert optimizer.levels(max_budget) == levels
+    assert optimizer.etas(levels) == etas
+
+
+def test_two_in_three_pass_the_glance_and_one_in_three_the_rung() -> None:
+    study = Study(LINE, ModelASHA(), max_budget=9, direction="min", seed=0, n_trials=18)
+    while (trial := study.ask()) is not None:
+        study.tell(trial, trial.config["x"])
+    steps = Counter(trial.step for trial in study.trials)
+    assert steps == {1: 6, 3: 8, 9: 4}
+
+
+def test_bohb_asks_a_density_model() -> None:
+    sampler = made("bohb").sampler
+    assert isinstance(sampler, HighestRung)
+    assert isinstance(sampler.sampler, OptunaSampler)

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimizers.errors import SearchSpaceError
+from optimizers.space.domain import Domain
+from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal, domain_from_json
+
+BOUNDS = st.integers(-(2**40), 2**40)
+DISCRETE = [
+    Integer(-3, 11),
+    Integer(0, 10, step=4),
+    Integer(1, 1000, log=True),
+    Integer(2**40 - 5, 2**40, log=True),
+    Float(0.0, 0.3, step=0.1),
+    Float(-1, 1, step=0.3),
+    Choice(["a", 1, True, None, 2.5]),
+    Ordinal([16, 32, 64]),
+]
+DOMAINS: list[Domain] = [*DISCRETE, Float(-2, 3), Float(1e-6, 1.0, log=True), Constant("x")]
+
+
+def every_value(domain: Domain) -> list[Any]:
+    assert domain.size is not None
+    return domain.grid(domain.size)
+
+
+@pytest.mark.parametrize("domain", DISCRETE, ids=repr)
+def test_discrete_values_survive_the_unit_interval_exactly(domain: Domain) -> None:
+    values = every_value(domain)
+    assert len(values) == domain.size
+    for value in values:
+        back = domain.from_unit(domain.to_unit(value))
+        assert back == value
+        assert type(back) is type(value)
+
+
+@settings(max_examples=50)
+@given(st.floats(1e-8, 1e8), st.floats(1.01, 1e6), st.floats(0, 1), st.booleans())
+def test_floats_survive_to_rounding_and_stay_in_range(low: float, ratio: float, u: float, log: bool) -> None:
+    domain = Float(low, low * ratio, log=log)
+    value = domain.from_unit(u)
+    assert domain.contains(value)
+    assert domain.to_unit(value) == pytest.approx(u, abs=1e-7)
+    assert domain.from_unit(domain.to_unit(value)) == pytest.approx(value, rel=1e-9)
+    assert (domain.from_unit(0), domain.from_unit(1)) == (domain.low, domain.high)
+
+
+@settings(max_examples=50)
+@given(BOUNDS, BOUNDS, st.floats(0, 1), st.booleans())
+def test_integers_of_any_size_survive(a: int, b: int, u: float, log: bool) -> None:
+    low, high = sorted((abs(a) + 1, abs(b) + 1) if log else (a, b))
+    if low == high or high > 2**40:
+        return
+    domain = Integer(low, high, log=log)
+    value = domain.from_unit(u)
+    assert type(value) is int
+    assert domain.from_unit(domain.to_unit(value)) == value
+    assert domain.from_unit(0) == low
+    assert domain.from_unit(1) == high
+
+
+@pytest.mark.parametrize("domain", [d for d in DISCRETE if not getattr(d, "log", False)], ids=repr)
+def test_discrete_values_have_equal_shares(domain: Domain) -> None:
+    values = every_value(domain)
+    per_cell = 30
+    points = [(i + 0.5) / (per_cell * len(values)) for i in range(per_cell * len(values))]
+    drawn = [repr(domain.from_unit(u)) for u in points]
+    assert [drawn.count(repr(value)) for value in values] == [per_cell] * len(values)
+
+
+def test_log_integers_have_the_shares_of_their_cells_on_a_log_scale() -> None:
+    domain = Integer(1, 100, log=True)
+    drawn = [domain.from_unit(u) for u in np.linspace(0, 1, 10_001)]
+    assert drawn.count(1) / len(drawn) == pytest.approx(np.log(1.5 / 0.5) / np.log(100.5 / 0.5), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("domain", "n", "expected"),
+    [
+        (Float(0, 1), 5, [0.0, 0.25, 0.5, 0.75, 1.0]),
+        (Float(1e-4, 1, log=True), 3, [1e-4, pytest.approx(1e-2), 1.0]),
+        (Float(0, 1), 1, [0.5]),
+        (Float(0, 1, step=0.25), 9, [0.0, 0.25, 0.5, 0.75, 1.0]),
+        (Integer(1, 3), 5, [1, 2, 3]),
+        (Integer(0, 100), 3, [0, 50, 100]),
+        (Integer(1, 8, log=True), 2, [1, 8]),
+        (Choice(["a", "b", "c"]), 2, ["a", "b", "c"]),
+        (Ordinal([1, 2, 3, 4, 5]), 3, [1, 3, 5]),
+        (Constant(None), 3, [None]),
+    ],
+)
+def test_grid(domain: Domain, n: int, expected: list[Any]) -> None:
+    assert domain.grid(n) == expected
+
+
+def test_a_float_grid_has_no_drift_and_ends_at_high() -> None:
+    domain = Float(0, 1, step=0.1)
+    assert domain.size == 11
+    assert every_value(domain) == [min(k * 0.1, 1.0) for k in range(11)]
+    assert every_value(Float(0, 1, step=0.3))[-1] == pytest.approx(0.9)
+    assert Float(0, 0.3, step=0.1).normalize(0.3) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("domain", "value", "expected"),
+    [
+        (Float(0, 2), 1, 1.0),
+        (Float(0, 2), np.float32(0.5), 0.5),
+        (Integer(0, 9), np.int64(3), 3),
+        (Integer(0, 9), 4.0, 4),
+        (Float(0, 1, step=0.1), 0.3, 0.1 * 3),
+        (Choice([1.0, 2.0]), 1, 1.0),
+        (Choice([1, True]), True, True),
+        (Choice(["a", "b"]), np.str_("b"), "b"),
+    ],
+)
+def test_normalize_gives_plain_values_of_the_domains_type(domain: Domain, value: Any, expected: Any) -> None:
+    got = domain.normalize(value)
+    assert got == expected
+    assert type(got) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("domain", "value"),
+    [
+        (Float(0, 1), 1.5),
+        (Float(0, 1), float("nan")),
+        (Float(0, 1), True),
+        (Float(0, 1), "0.5"),
+        (Float(0, 1, step=0.1), 0.35),
+        (Integer(0, 9), 2.5),
+        (Integer(0, 9), 10),
+        (Integer(0, 9, step=2), 3),
+        (Integer(0, 9), 10**400),
+        (Choice([1, 2]), True),
+        (Choice(["relu"]), ["relu"]),
+        (Constant(3), 4),
+    ],
+)
+def test_values_outside_are_refused(domain: Domain, value: Any) -> None:
+    assert not domain.contains(value)
+    with pytest.raises(SearchSpaceError, match="is not "):
+        domain.to_unit(value)
+
+
+def test_a_near_choice_is_named() -> None:
+    with pytest.raises(SearchSpaceError, match="did you mean 'relu'"):
+        Choice(["relu", "gelu"]).normalize("relo")
+
+
+@pytest.mark.parametrize("u", [-0.001, 1.001, float("nan")])
+def test_positions_outside_the_unit_interval_are_refused(u: float) -> None:
+    with pytest.raises(SearchSpaceError, match="clip it"):
+        Float(0, 1).from_unit(u)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Float(1, 0), r"low=1 and high=0; use Float\(0, 1\)"),
+        (lambda: Integer(3, 3), r"use Constant\(3\)"),
+        (lambda: Float(0, 1, log=True), "above 0, got low=0"),
+        (lambda: Float(0, float("inf")), "high of Float must be a finite number, got inf"),
+        (lambda: Float(float("nan"), 1), "low of Float must be a finite number, got nan"),
+        (lambda: Float(-1e308, 1e308), "narrower bounds"),
+        (lambda: Float(True, 2), "got True"),
+        (lambda: Float("0", 1), "got '0'"),  # type: ignore[arg-type]
+        (lambda: Float(0, 1, step=0), "got 0"),
+        (lambda: Float(0, 1, step=2), "within high - low = 1, got 2"),
+        (lambda: Float(1, 2, log=True, step=0.1), "drop step"),
+        (lambda: Integer(1, 9, log=True, step=2), "drop step"),
+        (lambda: Integer(0, 1.5), "must be an int, got 1.5; use Float"),  # type: ignore[arg-type]
+        (lambda: Integer(0, 2**41), "use Float and round"),
+        (lambda: Choice([]), "no values"),
+        (lambda: Choice([1, 1.0]), "1.0 twice"),
+        (lambda: Choice("relu"), r"use Choice\(\[...\]\)"),
+        (lambda: Choice({"a"}), "in a list"),  # type: ignore[arg-type]
+        (lambda: Ordinal([(1, {2})]), r"look it up in train_fn"),
+        (lambda: Choice([float("nan")]), "no JSON form"),
+        (lambda: Constant([{}]), "look it up in train_fn"),
+        (lambda: Float(0, 1, when={"a": []}), r"when\['a'\] has no values"),
+        (lambda: Float(0, 1, when=["a"]), "must be a dict"),  # type: ignore[arg-type]
+    ],
+)
+def test_mistakes_are_told_at_once_with_a_mend(make: Any, message: str) -> None:
+    with pytest.raises(SearchSpaceError, match=message):
+        make()
+
+
+def test_when_takes_a_value_or_several() -> None:
+    domain = Float(0, 1, when={"opt": "sgd", "depth": [1, 2], "aug": None})
+    assert domain.conditions == {"opt": ("sgd",), "depth": (1, 2), "aug": (None,)}
+    assert Float(0, 1).conditions == {}
+
+
+@pytest.mark.parametrize("domain", [*DOMAINS, Integer(1, 5, when={"opt": ["sgd", None]})], ids=repr)
+def test_domains_travel_as_json_pickle_and_repr(domain: Domain) -> None:
+    assert domain_from_json(json.loads(json.dumps(domain.to_json()))) == domain
+    copy = pickle.loads(pickle.dumps(domain))
+    assert copy == domain
+    assert hash(copy) == hash(domain)
+    assert eval(repr(domain)) == domain
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"type": "flaot", "low": 0}, "did you mean 'float'"),
+        ({"low": 0, "high": 1}, "with a type, got"),
+        ({"type": "float", "low": 0}, "Float needs 'high'"),
+        ({"type": "float", "low": 0, "hihg": 1}, "did you mean 'high'"),
+    ],
+)
+def test_mistakes_in_json(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(SearchSpaceError, match=message):
+        domain_from_json(data)
+
+
+def test_a_domain_that_was_sent_to_a_process_has_the_same_form() -> None:
+    domain = pickle.loads(pickle.dumps(Float(0, 1, prior=0.5)))
+    assert domain.to_json() == Float(0, 1, prior=0.5).to_json()
+    assert "confidence" not in domain.to_json()

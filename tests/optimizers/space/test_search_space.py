@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimizers.errors import SearchSpaceError
+from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
+from optimizers.space.search_space import SearchSpace
+
+# The child stands before its parent on purpose.
+SPACE = SearchSpace(
+    momentum=Float(0, 0.99, when={"opt": ["sgd", "rmsprop"]}),
+    opt=["sgd", "rmsprop", "adam"],
+    nesterov=Choice([True, False], when={"opt": "sgd"}),
+    decay=Float(1e-5, 1e-2, log=True, when={"nesterov": True}),
+    layers=Integer(1, 8),
+    classes=10,
+)
+
+
+def points(space: SearchSpace) -> st.SearchStrategy[list[float]]:
+    d = len(space.dimensions)
+    return st.lists(st.floats(0, 1), min_size=d, max_size=d)
+
+
+def test_order_names_and_dimensions() -> None:
+    assert SPACE.names == tuple(SPACE) == ("momentum", "opt", "nesterov", "decay", "layers", "classes")
+    assert SPACE.dimensions == SPACE.names[:-1]
+    assert len(SPACE) == 6
+    assert "opt" in SPACE
+    assert "optt" not in SPACE
+    with pytest.raises(TypeError):
+        SPACE.domains["opt"] = Constant(1)  # type: ignore[index]
+    order = SPACE.parents_first
+    assert order.index("opt") < order.index("nesterov") < order.index("decay")
+
+
+@settings(max_examples=60)
+@given(points(SPACE))
+def test_every_point_of_the_cube_is_a_valid_configuration(u: list[float]) -> None:
+    config = SPACE.from_unit(u)
+    assert SPACE.validate(config) == config
+    assert list(config) == [name for name in SPACE if name in config]
+    assert ("momentum" in config) == (config["opt"] != "adam")
+    assert ("nesterov" in config) == (config["opt"] == "sgd")
+    assert ("decay" in config) == config.get("nesterov", False)
+    assert all(SPACE.is_active(name, config) == (name in config) for name in SPACE)
+    assert json.loads(json.dumps(config)) == config
+    back = SPACE.to_unit(config)
+    assert back.shape == (5,)
+    assert SPACE.from_unit(back) == pytest.approx(config)
+
+
+def test_inactive_parameters_lie_in_the_middle() -> None:
+    config = {"opt": "adam", "layers": 8, "classes": 10}
+    assert SPACE.to_unit(config) == pytest.approx([0.5, 5 / 6, 0.5, 0.5, 15 / 16])
+
+
+def test_activity_needs_active_parents() -> None:
+    assert not SPACE.is_active("decay", {"opt": "adam", "nesterov": True})
+    assert SPACE.is_active("decay", {"opt": "sgd", "nesterov": True})
+    assert not SPACE.is_active("decay", {"opt": "sgd", "nesterov": 1})
+
+
+def test_sampling_depends_on_the_generator_alone() -> None:
+    first = [SPACE.sample(np.random.default_rng(3)) for _ in range(2)]
+    assert first[0] == first[1]
+    rng = np.random.default_rng(0)
+    drawn = {SPACE.sample(rng)["opt"] for _ in range(30)}
+    assert drawn == {"sgd", "rmsprop", "adam"}
+
+
+def test_validate_normalizes() -> None:
+    space = SearchSpace(lr=Float(0, 2), units=Integer(1, 9), act=["relu"])
+    config = space.validate({"act": np.str_("relu"), "units": np.int32(3), "lr": 1})
+    assert list(config.items()) == [("lr", 1.0), ("units", 3), ("act", "relu")]
+    assert [type(value) for value in config.values()] == [float, int, str]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"opt": "adam", "layer": 2, "classes": 10}, "no 'layer' .did you mean 'layers'"),
+        ({"opt": "adam", "classes": 10}, "'layers' is missing"),
+        ({"opt": "adam", "layers": 9, "classes": 10}, "parameter 'layers': 9 is not in Integer"),
+        ({"opt": "adam", "layers": 2, "classes": 10, "momentum": 0.5}, "'momentum' is active only when"),
+        ({"opt": "adam", "layers": 2, "classes": 11}, "parameter 'classes': 11"),
+    ],
+)
+def test_wrong_configurations(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(SearchSpaceError, match=message):
+        SPACE.validate(config)
+
+
+@pytest.mark.parametrize("u", [[0.5] * 4, [[0.5] * 5], [0.5, 0.5, 0.5, 0.5, 1.5]])
+def test_wrong_points(u: Any) -> None:
+    with pytest.raises(SearchSpaceError):
+        SPACE.from_unit(u)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ([("a", 1)], "use a dict"),
+        ({"": 1}, r"printable characters, .*got ''; use one"),
+        ({" lr": 1}, "without spaces around it, got ' lr'"),
+        ({"l\nr": 1}, "printable characters, .*got 'l.nr'"),
+        ({"\x1b[31m": 1}, "printable characters"),
+        ({3: 1}, "is a text of .* got 3"),
+        ({"a": (1, 2)}, "parameter 'a'"),
+        ({"a": Float(0, 1, when={"bb": 1}), "bbb": 1}, "'a' cannot depend on 'bb': .* mean 'bbb'"),
+        ({"a": Float(0, 1, when={"b": 3}), "b": [1, 2]}, "cannot depend on 'b': 3 is not in"),
+        ({"a": Float(0, 1, when={"b": 0.5}), "b": Float(0, 1)}, "give it a step"),
+        (
+            {"a": Choice([1, 2], when={"b": 1}), "b": Choice([1, 2], when={"a": 1})},
+            "go in a circle: (a <- b <- a|b <- a <- b)",
+        ),
+    ],
+)
+def test_wrong_spaces(params: Any, message: str) -> None:
+    with pytest.raises(SearchSpaceError, match=message):
+        SearchSpace(params)
+
+
+def test_mapping_and_names_add_up_but_may_not_clash() -> None:
+    assert SearchSpace({"a": 1}, b=[1, 2]).names == ("a", "b")
+    with pytest.raises(SearchSpaceError, match=r"\['a'\] are given twice"):
+        SearchSpace({"a": 1}, a=2)
+
+
+def test_size_is_the_product_or_none() -> None:
+    assert SearchSpace(a=[1, 2], b=Integer(1, 5), c=7, d=Ordinal([1, 2])).size == 20
+    assert SPACE.size is None
+
+
+def test_json_pickle_repr_and_equality() -> None:
+    assert SearchSpace.from_json(json.loads(json.dumps(SPACE.to_json()))) == SPACE
+    assert pickle.loads(pickle.dumps(SPACE)) == SPACE
+    assert eval(repr(SPACE)) == SPACE
+    a, b = Float(0, 1), Float(0, 2)
+    assert SearchSpace(a=a, b=b) != SearchSpace(b=b, a=a)
+    assert SearchSpace(a=a) != SearchSpace(a=b)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optimizers.errors import SearchSpaceError
+from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal
+from optimizers.space.spellings import read_domain
+
+
+@pytest.mark.parametrize(
+    ("spelling", "expected"),
+    [
+        (Float(0, 1), Float(0, 1)),
+        (["relu", "gelu"], Choice(["relu", "gelu"])),
+        (["adam"], Choice(["adam"])),
+        (range(1, 4), Choice([1, 2, 3])),
+        (0.1, Constant(0.1)),
+        ("adam", Constant("adam")),
+        (None, Constant(None)),
+        (np.int64(3), Constant(3)),
+        (("DOUBLE", [0, 1]), Float(0, 1)),
+        (("integer", (1, 5)), Integer(1, 5)),
+        (("Discrete", [16, 32]), Ordinal([16, 32])),
+        (("CATEGORICAL", ["a", "b"]), Choice(["a", "b"])),
+        ({"type": "float", "low": 1e-4, "high": 1, "log": True}, Float(1e-4, 1, log=True)),
+    ],
+)
+def test_spellings(spelling: Any, expected: Domain) -> None:
+    assert read_domain("p", spelling) == expected
+
+
+@pytest.mark.parametrize(
+    ("spelling", "message"),
+    [
+        ((0.1, 0.9), r"use Float\(0.1, 0.9\), Integer\(0.1, 0.9\) or \[0.1, 0.9\]"),
+        (("DUOBLE", [0, 1]), "did you mean 'DOUBLE'"),
+        (("DOUBLE", [0, 1, 2]), r"'DOUBLE' takes \[low, high\], got \[0, 1, 2\]"),
+        (("INTEGER", [5, 1]), "low must lie below high"),
+        (("relu", "gelu"), "use a list for a choice"),
+        ((1, 2, 3), "use a list for a choice"),
+        ([], "no values"),
+        ([[1, 2], [{3}]], "look it up in train_fn"),
+        ({1, 2}, "a set has no order"),
+        ({"low": 0, "high": 1}, "with a type, got"),
+        (Float, "got the class Float; give it its arguments"),
+        (float("inf"), "no JSON form"),
+    ],
+)
+def test_what_cannot_be_read_names_the_parameter_and_a_mend(spelling: Any, message: str) -> None:
+    with pytest.raises(SearchSpaceError, match=f"parameter 'p': .*{message}"):
+        read_domain("p", spelling)

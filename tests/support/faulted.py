@@ -1,0 +1,86 @@
+"""Searches that tell their events on stdout, for tests that do them harm (see ``faults.py``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from spark_jobs import active_jobs
+
+from maggy_like import Float, LocalEngine, Reporter, SparkEngine, lagom, spark_session
+from maggy_like.driver import runner as job
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.engines.base import Engine
+from maggy_like.engines.local import LocalRun
+from optimizers.core.events import Event, to_json
+
+
+def train(folder: str, x: float, reporter: Reporter) -> dict[str, float]:
+    """Say who runs; wait in the middle at one gate, and where a lost attempt went on, at another."""
+    start = reporter.restore() or 0
+    Path(folder, "pids", str(os.getpid())).write_text(repr(x))
+    for step in range(start + 1, reporter.budget + 1):
+        if step == reporter.budget // 2 + 1:
+            open(f"{folder}/{'again' if start else 'gate'}", "rb").close()
+        reporter.checkpoint(step)
+        reporter.report(score=x * step, step=step)
+    Path(folder, "pids", f"{os.getpid()}.done").touch()
+    return {"score": x * reporter.budget, "start": start}
+
+
+def say(kind: str, what: bytes) -> None:
+    """One line."""
+    sys.stdout.buffer.write(kind.encode() + b" " + what + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def tell(event: Event) -> None:
+    say("event", to_json(event))
+
+
+cancel = LocalRun.cancel
+
+
+def search(engine: Engine, folder: str, heartbeat: float = 15.0, kills: bool = True, n_trials: int = 4) -> None:
+    """Search with two workers."""
+    # Without kills, the engine cannot reach its first workers: they must leave by themselves.
+    LocalRun.cancel = lambda run: cancel(run) if kills or run.epoch else None  # type: ignore[method-assign]
+    job.StateMachine = partial(StateMachine, heartbeat_timeout=heartbeat)  # type: ignore[assignment,misc]
+    space = {"folder": folder, "x": Float(0, 1)}
+    result = lagom(train, space, optimizer="random", n_trials=n_trials, max_budget=6, workers=2, engine=engine,
+                   directory=f"{folder}/runs", progress="plain", callbacks=[tell])  # fmt: skip
+    say("result", msgspec.json.encode([result.ending, *map(describe, result.trials)]))
+
+
+def describe(trial: Any) -> dict[str, Any]:
+    """What a test holds against the events."""
+    return {
+        "x": trial.config["x"],
+        "state": trial.state,
+        "attempt": trial.attempt,
+        "start": trial.metrics.get("start"),
+        "steps": list(trial.curve.steps),
+        "values": list(trial.curve.values),
+    }
+
+
+def main(master: str, conf: dict[str, str]) -> None:
+    """One search for each line on stdin, all on one session."""
+    spark = spark_session(master, conf=conf) if master else None
+    for line in sys.stdin:
+        options = json.loads(line)
+        barrier = options.pop("barrier", True)
+        search(SparkEngine(spark, barrier=barrier) if spark is not None else LocalEngine(), **options)
+        if spark is not None:
+            say("jobs", str(active_jobs(spark)).encode())
+    if spark is not None:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

@@ -1,0 +1,104 @@
+"""Feeds an experiment by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Keep, Replace, Send, Show
+from maggy_like.driver.state_machine.inputs import (
+    Input,
+    SuggestionReady,
+    TrialFinished,
+    TrialReported,
+    WorkerId,
+    WorkerJoined,
+    WorkerReady,
+)
+from maggy_like.protocol.messages import (
+    Assign,
+    Finished,
+    Reported,
+    ToWorker,
+)
+from optimizers.core.base import Optimizer
+from optimizers.core.events import Event
+from optimizers.core.study import Study
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.space.domains import Float
+
+
+class Hand:
+    """Feeds an experiment by hand, answers its asks, and keeps what it wants."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer | None = None,
+        n_trials: int = 4,
+        points: Any = (),
+        study: dict[str, Any] | None = None,
+        metric: str = "quality",
+        **options: Any,
+    ) -> None:
+        optimizer = optimizer or RandomSearch()
+        self.study = Study({"x": Float(0, 1)}, optimizer, max_budget=9, n_trials=n_trials, points=points, **study or {})
+        self.experiment = StateMachine(self.study, **{"workers": 2, **options})
+        self.metric = metric
+        self.now = 0.0
+        self.events: list[Event] = []
+        self.sent: list[tuple[WorkerId, ToWorker]] = []
+        self.kept: list[Any] = []
+        self.shown: list[str] = []
+        self.replaced: list[WorkerId] = []
+
+    def start(self) -> Hand:
+        self.carry_out(self.experiment.start(self.now))
+        return self
+
+    def tell(self, *events: Input) -> list[ToWorker]:
+        """Hand events over; what was sent because of them."""
+        before = len(self.sent)
+        for event in events:
+            self.carry_out(self.experiment.handle(event, self.now))
+        return [message for _, message in self.sent[before:]]
+
+    def carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Append(event=event):
+                    self.events.append(event)
+                case Send(worker=worker, message=message):
+                    self.sent.append((worker, message))
+                case AskOptimizer(index=index, updates=updates):
+                    for update in updates:
+                        self.study.history.apply(update)
+                    config = self.study.optimizer.ask(index, self.study.history)
+                    self.tell(SuggestionReady(index, self.study.checked(config)))
+                case Keep(returned=returned):
+                    self.kept.append(returned)
+                case Show(text=text):
+                    self.shown.append(text)
+                case Replace(worker=worker):
+                    self.replaced.append(worker)
+
+    def join(self, index: int, epoch: int = 0) -> WorkerId:
+        worker = WorkerId(index, epoch)
+        self.tell(WorkerJoined(worker, "host"), WorkerReady(worker))
+        return worker
+
+    def assigned(self, worker: WorkerId) -> Assign:
+        """The newest assignment of a worker."""
+        return [m for who, m in self.sent if who == worker and isinstance(m, Assign)][-1]
+
+    def report(self, worker: WorkerId, step: int, value: float, *, awaiting: bool = False) -> list[ToWorker]:
+        assign = self.assigned(worker)
+        message = Reported(assign.trial, assign.attempt, self.metric, {self.metric: ([step], [value])}, awaiting)
+        return self.tell(TrialReported(worker, message))
+
+    def finish(self, worker: WorkerId, value: float | None = None, **fields: Any) -> list[ToWorker]:
+        assign = self.assigned(worker)
+        fields = {"outcome": "returned", "value": value, **fields}
+        return self.tell(TrialFinished(worker, Finished(assign.trial, assign.attempt, **fields)))
+
+    def states(self) -> list[str]:
+        return [trial.state.value for trial in self.study.trials]
