@@ -32,7 +32,7 @@ import psutil
 
 from benchmarks.chaos_search import FAULTS, RUN, STEPS, WORKERS, note, value
 from benchmarks.common import parser, publish
-from benchmarks.monkey import MARK, Gang, draw_victim, family, is_daemon, knock
+from benchmarks.monkey import MARK, Supervisor, draw_victim, family, is_daemon, knock
 from maggy_like import StandaloneCluster
 
 TRIAL_SECONDS = 1.0
@@ -141,7 +141,7 @@ class Monkey:
             kind = next(self._trial_kinds)
             (self.campaign.folder / "orders" / f"{self.faults}-{kind}.order").touch()
             return
-        gang = Gang(psutil.Process(driver.pid), self.campaign.mark)
+        gang = Supervisor(psutil.Process(driver.pid), self.campaign.mark)
         if what == "stranger":
             knock(gang.driver, self.rng)
             self._record("stranger", [])
@@ -193,7 +193,7 @@ def run(campaign: Campaign, monkey: Monkey | None) -> None:
 def sweep(mark: str) -> int:
     """Processes of a run that are still there five seconds after its end; they are killed."""
     deadline = time.monotonic() + 5.0
-    gang = Gang(psutil.Process(), mark)
+    gang = Supervisor(psutil.Process(), mark)
     while (left := [process for process in gang.all() if not is_daemon(process)]) and time.monotonic() < deadline:
         psutil.wait_procs(left, timeout=0.2)
     for process in left:

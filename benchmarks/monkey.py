@@ -19,7 +19,7 @@ FROZEN_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Gang:
+class Supervisor:
     """The processes of a run, as they are now.
 
     Attributes:
@@ -116,7 +116,7 @@ def knock(driver: psutil.Process, rng: random.Random) -> None:
 Victim = tuple[psutil.Process, Callable[[psutil.Process], None]]
 
 
-def draw_victim(kind: str, gang: Gang, training: set[int], rng: random.Random) -> Victim | None:
+def draw_victim(kind: str, gang: Supervisor, training: set[int], rng: random.Random) -> Victim | None:
     """Who is struck by a fault of a worker, and how; None if there is nobody just now.
 
     Args:

@@ -97,10 +97,10 @@ def attack(orders: Connection, frames: Any, seed: int) -> None:
     with zmq.Context() as context:
         orders.send(None)  # all is loaded
         while (order := orders.recv()) is not None:
-            task, index, epoch, keys = order
-            Attack(task, index, epoch, keys, rng, frames).run(context, former, orders)
+            task, index, incarnation, keys = order
+            Attack(task, index, incarnation, keys, rng, frames).run(context, former, orders)
             former.append(keys)
-            orders.send(epoch)
+            orders.send(incarnation)
 
 
 class Untiring(Client):
@@ -116,11 +116,11 @@ class Attack:
     """One incarnation of the hostile peer."""
 
     def __init__(
-        self, task: WorkerTask, index: int, epoch: int, keys: KeyPair, rng: random.Random, frames: Any
+        self, task: WorkerTask, index: int, incarnation: int, keys: KeyPair, rng: random.Random, frames: Any
     ) -> None:
         self._task = task
         self._keys = keys
-        self._hello = Hello(PROTOCOL_VERSION, index, epoch, "hostile", 1, [], None)
+        self._hello = Hello(PROTOCOL_VERSION, index, incarnation, "hostile", 1, [], None)
         self._rng = rng
         self._liar = Liar(rng)
         self._frames = frames
@@ -179,8 +179,8 @@ class Attack:
             secure_client(dealer, self._task.server_key, rng.choice(keys))
             dealer.connect(self._task.address)
             for _ in range(15):
-                place, epoch = rng.randrange(PLACES), rng.choice([0, 1, 2, 3, 10**6])
-                hello = msgspec.structs.replace(self._hello, worker=place, epoch=epoch)
+                place, incarnation = rng.randrange(PLACES), rng.choice([0, 1, 2, 3, 10**6])
+                hello = msgspec.structs.replace(self._hello, worker=place, incarnation=incarnation)
                 dealer.send(bare_frame(new_session(), encode(hello)))
                 self._frames.value += 1
 
@@ -188,15 +188,15 @@ class Attack:
 class HostileRun(EngineRun):
     """An incarnation of the hostile peer, as the gang sees it."""
 
-    def __init__(self, epoch: int, process: Any, orders: Connection) -> None:
-        super().__init__([HOSTILE], epoch)
+    def __init__(self, incarnation: int, process: Any, orders: Connection) -> None:
+        super().__init__([HOSTILE], incarnation)
         self._process = process
         self._orders = orders
         self._left = False
 
     def poll(self) -> str | None:
         while not self._left and self._orders.poll():
-            self._left = self._orders.recv() >= self.epoch
+            self._left = self._orders.recv() >= self.incarnation
         return "it left" if self._left else None
 
     def cancel(self) -> None:
@@ -220,16 +220,16 @@ class Infiltrated(LocalEngine):
         self._orders = orders
 
     def launch(
-        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+        self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
         runs: list[EngineRun] = []
         for index, pair in zip(indexes, keys, strict=True):
             if index == HOSTILE:
-                self._orders.send((task, index, epoch, pair))
-                runs.append(HostileRun(epoch, self._process, self._orders))
+                self._orders.send((task, index, incarnation, pair))
+                runs.append(HostileRun(incarnation, self._process, self._orders))
             else:
-                self.replaced += epoch > 0
-                runs += super().launch(task, [index], epoch, [pair], logs)
+                self.replaced += incarnation > 0
+                runs += super().launch(task, [index], incarnation, [pair], logs)
         return runs
 
 

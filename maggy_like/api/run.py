@@ -176,7 +176,7 @@ def _answer(machine: StateMachine, settings: Settings) -> Any:
     trial = machine.study.trials[-1]
     if trial.state is TrialState.FAILED and trial.failure is not None:
         error = TrainingError(f"{trial.failure.message}\n{trial.failure.traceback}".rstrip())
-        error.add_note(f"logs of all ranks are in {settings.places.logs}")
+        error.add_note(f"logs of all ranks are in {settings.paths.logs}")
         raise error
     if machine.ending == "interrupted":
         raise KeyboardInterrupt
@@ -278,7 +278,7 @@ def result_of(job: Job, outcome: Outcome) -> Result:
     machine, settings = outcome.machine, job.settings
     return make_result(
         machine,
-        settings.places,
+        settings.paths,
         objective=machine.objective,
         others=settings.others,
         ending=outcome.ending,
@@ -309,7 +309,7 @@ class _Again:
         if resume and name is None:
             raise ConfigError("resume=True needs the name of the training; pass name=training.name")
         name = check_name(name) if name is not None else f"{before.name}-train-{secrets.token_hex(2)}"
-        places = before.places.of_sibling(name)
+        places = before.paths.of_sibling(name)
         settings = replace(
             before,
             optimizer=Enumeration(),
@@ -340,4 +340,4 @@ class _Again:
         outcome = carry_out_anywhere(job)
         if outcome.error is not None:
             raise outcome.error
-        return training_of(outcome.machine, settings.places, outcome.machine.objective or "value")
+        return training_of(outcome.machine, settings.paths, outcome.machine.objective or "value")

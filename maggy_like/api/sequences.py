@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from maggy_like.errors import ConfigError, SearchSpaceError
 from maggy_like.storage.journal import Earlier
 from optimizers.core.base import Problem
-from optimizers.core.initial_points import starting_points
+from optimizers.core.initial_points import initial_points
 from optimizers.core.trial import Config
 from optimizers.space.search_space import SearchSpace
 
@@ -42,7 +42,7 @@ def check_points(points: Sequence[Mapping[str, Any]], space: SearchSpace, earlie
         if not isinstance(point, Mapping):
             raise ConfigError(f"points_to_evaluate takes configurations as dicts, got {point!r} among them")
     try:
-        return starting_points(Problem(space, earlier=earlier), points)
+        return initial_points(Problem(space, earlier=earlier), points)
     except SearchSpaceError as error:
         raise SearchSpaceError(f"points_to_evaluate: {error}") from None
 

@@ -22,7 +22,7 @@ from maggy_like.results.result import Result
 from maggy_like.storage.folders import Folder, within
 from maggy_like.storage.journal import Earlier
 from maggy_like.storage.run_paths import (
-    RunPlaces,
+    RunPaths,
     check_directory,
     check_journal,
     check_name,
@@ -109,9 +109,9 @@ class Settings:
         return bool(self.variants)
 
     @property
-    def places(self) -> RunPlaces:
+    def paths(self) -> RunPaths:
         """Where the run's files are."""
-        return RunPlaces(self.directory, self.journal, self.store)
+        return RunPaths(self.directory, self.journal, self.store)
 
     @property
     def others(self) -> tuple[tuple[Direction, str], ...]:

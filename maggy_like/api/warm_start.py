@@ -11,7 +11,7 @@ from maggy_like.api.sequences import listed
 from maggy_like.errors import ConfigError
 from maggy_like.results.result import Result
 from maggy_like.results.runs import find_run, replay
-from maggy_like.storage.journal import Contents, Earlier, RunHeader, from_records, place_of, read_journal, reading
+from maggy_like.storage.journal import Contents, Earlier, RunHeader, backend_of, from_records, read_journal, reading
 from optimizers.core.base import Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.core.direction import Direction
 from optimizers.core.objectives import read_directions
@@ -75,7 +75,7 @@ def recorded(journal: str, warm_start: Sequence[Result | str | Path]) -> tuple[E
         ConfigError: It began without, and is now given some.
         JournalError: The journal's header is damaged, or it cannot be read.
     """
-    place = place_of(journal)
+    place = backend_of(journal)
     with reading(place):
         exists = place.exists()
     if not exists:

@@ -25,7 +25,7 @@ from maggy_like.driver.runner import Job, Outcome, check_reach, first_snapshot, 
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError, JournalError
 from maggy_like.rpc.security import new_key_pair
-from maggy_like.storage.journal import Journal, RunStatus, place_of
+from maggy_like.storage.journal import Journal, RunStatus, backend_of
 
 POLL = 0.1
 """Seconds between two looks at the job, and two pictures."""
@@ -70,7 +70,7 @@ def carry_out_hosted(job: Job) -> Outcome:
     try:
         notes = Notes(settings.journal)
         notes.clear(run_id)
-        follower = Follower(place_of(settings.journal))
+        follower = Follower(backend_of(settings.journal))
         follower.look()  # callbacks hear of what is new
     finally:
         journal.close()
@@ -218,7 +218,7 @@ class _Client:
 
     def _record(self, ending: str, seconds: float) -> None:
         """Say in the journal how the run ended, where its driver could not."""
-        place = place_of(self._job.settings.journal)
+        place = backend_of(self._job.settings.journal)
         with contextlib.suppress(JournalError, OSError):  # another driver goes on with it, or its place does not serve
             if ending == "error" and place.is_held():
                 return  # it may be this client alone that was cut off

@@ -137,8 +137,8 @@ class _Hosting:
     def _open_server(self) -> Server:
         server = Server(self._host, keys=self._plan.server, ports=self._plan.ports)
         for index, keys in enumerate(self._plan.public):
-            for epoch, public in enumerate(keys):
-                server.expect(WorkerId(index, epoch), public)
+            for incarnation, public in enumerate(keys):
+                server.expect(WorkerId(index, incarnation), public)
         self._notes.publish(msgspec.structs.replace(self._note, address=server.address))
         return server
 

@@ -101,7 +101,7 @@ class Remainder(Engine):
         raise NotImplementedError
 
     def launch(
-        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+        self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
         raise NotImplementedError
 
@@ -152,6 +152,6 @@ class SiblingEngine(Engine):
         return Endpoint(self._host)
 
     def launch(
-        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+        self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
-        return [SiblingRun([index], epoch) for index in indexes]
+        return [SiblingRun([index], incarnation) for index in indexes]

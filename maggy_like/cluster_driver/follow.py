@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from maggy_like.errors import JournalError
 from maggy_like.results.runs import replay
-from maggy_like.storage.journal import Contents, Mark, Part, Place, RunHeader, RunStatus, decode, open_line, reading
+from maggy_like.storage.journal import (
+    Contents,
+    JournalBackend,
+    Mark,
+    Part,
+    RunHeader,
+    RunStatus,
+    decode,
+    open_line,
+    reading,
+)
 from optimizers.core.events import Event
 from optimizers.samplers.random_search import RandomSearch
 
@@ -23,7 +33,7 @@ class Follower:
         JournalError: It cannot be read.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: JournalBackend) -> None:
         self._place = place
         self._mark = Mark()
         self._given = 0

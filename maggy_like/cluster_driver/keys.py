@@ -47,4 +47,4 @@ class Keys:
             raise EngineError(
                 f"Spark ran this worker's task {attempt + 1} times, and its keys are used up; go on with resume=True"
             )
-        return ((epoch, self.pairs[epoch]) for epoch in epochs)
+        return ((incarnation, self.pairs[incarnation]) for incarnation in epochs)

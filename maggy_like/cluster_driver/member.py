@@ -55,7 +55,7 @@ def serve(
     notes, address = Notes(journal), ""
     if not notes.has_folder():
         raise EngineError(unseen(f"worker {index}", journal))
-    for epoch, pair in keys.of_attempt(attempt):
+    for incarnation, pair in keys.of_attempt(attempt):
         patience = NEXT_PATIENCE + STAGGER * (size - 1 - index) if address else FIRST_PATIENCE
         note = find_driver(notes, task.run_id, address, patience)
         if note is None and address:
@@ -65,7 +65,7 @@ def serve(
         if note.is_over:
             return
         address = note.address
-        context = WorkerContext(index, epoch, place.host, pair, place.accelerators)
+        context = WorkerContext(index, incarnation, place.host, pair, place.accelerators)
         if serve_once(msgspec.structs.replace(task, address=address, ipv6="[" in address), context, notes):
             return
     raise EngineError(f"worker {index} has lost its driver too often")

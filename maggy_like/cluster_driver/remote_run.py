@@ -18,7 +18,7 @@ from maggy_like.driver.runner import check_watchers
 from maggy_like.errors import UserError
 from maggy_like.results.result import Result
 from maggy_like.results.runs import load_run
-from maggy_like.storage.journal import place_of
+from maggy_like.storage.journal import backend_of
 
 POLL = 0.1
 """Seconds between two pictures."""
@@ -48,7 +48,7 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback]) 
     display = make_display(progress)
     check_watchers(callbacks, None)
     notes = Notes(run.journal)
-    follower = Follower(place_of(run.journal))
+    follower = Follower(backend_of(run.journal))
     note = _driver(notes)
     base = _base(follower, run, note)
     began = note.began if note is not None else _begun(follower)
@@ -75,7 +75,7 @@ def stop_run(journal: str) -> None:
     Raises:
         UserError: Nobody would hear it.
     """
-    place, notes = place_of(journal), Notes(journal)
+    place, notes = backend_of(journal), Notes(journal)
     note = notes.driver()
     if note is not None and not note.is_over and Follower(place).ended is None:
         notes.ask_to_stop(StopNote(note.run, "stopped"))
@@ -91,7 +91,7 @@ def stop_run(journal: str) -> None:
 
 def _follow(journal: str, notes: Notes, follower: Follower, watcher: Watcher) -> None:
     """Show the run until it has ended, or its driver is gone for good."""
-    place = place_of(journal)
+    place = backend_of(journal)
     held = looked = time.monotonic()
     while follower.ended is None:
         watcher.look()

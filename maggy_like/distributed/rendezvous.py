@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from torch.distributed import Store, TCPStore, group, is_initialized
 
-from maggy_like.protocol.messages import Place
+from maggy_like.protocol.messages import RankPlace
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.rpc.ports import ANY_PORT, PortRange, first_free, shown
 
@@ -46,7 +46,7 @@ class Membership:
 
     def __init__(
         self,
-        place: Place,
+        place: RankPlace,
         task: WorkerTask,
         opened: Callable[[str, int], None],
         meet: Callable[[], tuple[str, int]],
@@ -124,7 +124,7 @@ def open_store(host: str, ports: PortRange) -> tuple[TCPStore, int]:
     return store, port
 
 
-def environment(place: Place, host: str, port: int) -> dict[str, str]:
+def environment(place: RankPlace, host: str, port: int) -> dict[str, str]:
     """What torchrun would set for this rank."""
     return {
         "RANK": str(place.rank),

@@ -8,7 +8,7 @@ import time
 
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested
-from maggy_like.driver.supervisor import MAX_FUTILE_LAUNCHES, Gang
+from maggy_like.driver.supervisor import MAX_FUTILE_LAUNCHES, Supervisor
 from maggy_like.engines.base import EngineRun
 from maggy_like.errors import EngineError
 
@@ -19,7 +19,7 @@ IDLE_PATIENCE = 10.0
 """Seconds that workers have had nothing to do after which no more are asked for."""
 
 
-class GrowingGang(Gang):
+class GrowingSupervisor(Supervisor):
     """Launches all places at once; those without a slot wait inside the engine, and their workers join late.
 
     Only as many workers as a trial needs (``least``) are waited for. While workers have nothing to do, the places

@@ -1,4 +1,4 @@
-"""The driver's thread: feeds the experiment from the wire and carries its commands out."""
+"""The driver's thread: feeds the state machine from the wire and carries its commands out."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ MAX_LINE_BYTES = 8 << 20
 
 
 class Driver:
-    """Runs one experiment.
+    """Runs one search.
 
     Args:
-        experiment: The state machine; this thread alone touches it once it runs.
+        machine: The state machine; this thread alone touches it once it runs.
         proposer: Asks the optimizer.
         server: The wire.
         journal: Where events go before anything that depends on them is sent.
@@ -96,7 +96,7 @@ class Driver:
 
     def __init__(
         self,
-        experiment: StateMachine,
+        machine: StateMachine,
         proposer: Proposer,
         server: Server,
         journal: Journal,
@@ -116,7 +116,7 @@ class Driver:
         self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
         self.snapshot = base
         self._base = base
-        self._experiment = experiment
+        self._machine = machine
         self._proposer = proposer
         self._server = server
         self._write_ahead = WriteAhead(journal, keep, self._show)
@@ -143,7 +143,7 @@ class Driver:
             thread.start()
 
     def post(self, event: Input) -> None:
-        """Tell the experiment something; from any thread."""
+        """Tell the state machine something; from any thread."""
         self._posted.append(event)
         self._server.wake()
 
@@ -190,12 +190,12 @@ class Driver:
         """Keep what the driver failed of first, and let the workers go."""
         self.error = self.error or error
         with contextlib.suppress(Exception):  # it may be the server that failed
-            for worker in self._experiment.workers.values():
+            for worker in self._machine.workers.values():
                 self._server.send(worker.id, Shutdown())
 
     def _serve(self) -> None:
         """Take in what arrives, and carry out what follows from it, until the search is over."""
-        self._execute(self._experiment.start(self._now()))
+        self._execute(self._machine.start(self._now()))
         tick = drawn = stalled = 0.0
         heard = time.monotonic()
         while not (self._released or (self._all_left() and not self._write_ahead.is_stuck)):
@@ -225,24 +225,24 @@ class Driver:
 
     def _all_left(self) -> bool:
         """Whether the search is over and everybody knows: a worker that is late must still be told."""
-        return self._experiment.is_over and len(self._experiment.workers) >= self._workers
+        return self._machine.is_over and len(self._machine.workers) >= self._workers
 
     def _now(self) -> float:
         """Unix time that never runs backwards."""
         return self._wall + time.monotonic()
 
     def _handle(self, event: Input) -> list[Command]:
-        return self._experiment.handle(event, self._now())
+        return self._machine.handle(event, self._now())
 
     def _take(self, received: Received) -> Input:
-        """What a worker's message says to the experiment."""
+        """What a worker's message says to the state machine."""
         worker = received.worker
         match received.message:
             case Reported() as message:
                 return TrialReported(worker, message)
             case Finished() as message:
                 return TrialFinished(worker, message)
-            case Logged(trial=trial, rank=rank) if not self._experiment.runs(worker, trial, rank):
+            case Logged(trial=trial, rank=rank) if not self._machine.runs(worker, trial, rank):
                 return WorkerSeen(worker)
             case Logged(trial=trial, lines=lines, dropped=dropped, rank=rank, live=live):
                 self.lines.extend(LogLine(trial, line, rank) for line in lines)
@@ -290,7 +290,7 @@ class Driver:
 
     def _execute(self, commands: list[Command]) -> None:
         """Carry a round's commands out; all events are safe, in one append, before the first message is sent."""
-        ending = self._experiment.ending
+        ending = self._machine.ending
         is_last = self._released or self._is_stopped or ending not in (None, *ENDS)
         ready = self._write_ahead.carry(commands, is_last=is_last)
         if not self._write_ahead.is_stuck:  # else workers fill their windows, and not this process
@@ -313,10 +313,10 @@ class Driver:
         self.lines.extend(LogLine(command.trial, line) for line in command.text.splitlines())
 
     def _draw(self) -> Snapshot:
-        experiment, study = self._experiment, self._experiment.study
+        machine, study = self._machine, self._machine.study
         now = self._now()
         lines = []
-        for worker in sorted(experiment.workers.values(), key=lambda worker: worker.id.index):
+        for worker in sorted(machine.workers.values(), key=lambda worker: worker.id.index):
             trial = None if worker.trial is None else study.trials[worker.trial]
             lines.append(
                 WorkerLine(
@@ -327,17 +327,17 @@ class Driver:
                     step=trial.step if trial is not None else 0,
                     budget=trial.budget if trial is not None and trial.budget < UNBOUNDED else 0,
                     value=trial.last_value if trial is not None else None,
-                    seconds=now - worker.team.since if worker.team is not None else 0.0,
+                    seconds=now - worker.group.since if worker.group is not None else 0.0,
                 )
             )
-        running = "training" if experiment.is_training else "searching"
+        running = "training" if machine.is_training else "searching"
         return draw(
             self._base,
             study,
-            phase=experiment.ending or (running if lines else "starting"),
+            phase=machine.ending or (running if lines else "starting"),
             elapsed=self.elapsed(),
             now=now,
-            objective=experiment.objective,
+            objective=machine.objective,
             workers=lines,
         )
 
@@ -356,7 +356,7 @@ class Driver:
     def _ask(self, ask: AskOptimizer) -> SuggestionReady:
         """The optimizer's answer; the history is this thread's alone."""
         try:
-            proposal = self._experiment.study.checked(self._proposer.ask(ask.index, ask.updates))
+            proposal = self._machine.study.checked(self._proposer.ask(ask.index, ask.updates))
         except BaseException as error:
             return SuggestionReady(ask.index, None, _as_exception(error))
         return SuggestionReady(ask.index, proposal)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from maggy_like.display import Display, SilentDisplay
 from maggy_like.display.base import LogLine
 from maggy_like.driver.first_workers import FirstWorkers
-from maggy_like.driver.growing_supervisor import GrowingGang
+from maggy_like.driver.growing_supervisor import GrowingSupervisor
 from maggy_like.driver.interrupts import interrupts_to, raise_interrupt
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerId
-from maggy_like.driver.supervisor import Gang
+from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import Engine
 from maggy_like.protocol.task import LOG_PATIENCE, KeyPair, WorkerTask
 from optimizers.core.events import Event
@@ -47,7 +47,7 @@ def run_search(
         task: What the run is.
         admit: Lets an incarnation of a worker in; gives its key pair.
         size: How many workers.
-        least: How many will do (see :class:`Gang`).
+        least: How many will do (see :class:`Supervisor`).
         logs: Folder for the agents' own output.
         display: Shows the search.
         callbacks: Get each recorded event.
@@ -55,12 +55,12 @@ def run_search(
             things to close, and a result to return.
     """
     patience = LEAVE_PATIENCE + (LOG_PATIENCE if task.copies_logs else 0.0)
-    watch = Watch(driver, display, callbacks, patience)
+    watch = Monitor(driver, display, callbacks, patience)
     if engine.isolation != "none":
         interrupts.enter_context(interrupts_to(watch.interrupted))
     else:  # Ctrl-C belongs to the function that runs in this thread
         interrupts.enter_context(interrupts_to(raise_interrupt, [signal.SIGTERM]))
-    kind = GrowingGang if engine.is_elastic else Gang
+    kind = GrowingSupervisor if engine.is_elastic else Supervisor
     gang = kind(engine, task, admit, size, least, logs)
     driver.start()
     watch.begin()
@@ -73,7 +73,7 @@ def run_search(
         watch.finish()
 
 
-class Watch:
+class Monitor:
     """The caller's side of a running search: display, callbacks, Ctrl-C.
 
     Attributes:
@@ -101,8 +101,8 @@ class Watch:
         """Show that it begins."""
         self._show(lambda: self._display.start(self._driver.snapshot))
 
-    def until_done(self, gang: Gang, first: FirstWorkers) -> None:
-        """Watch until the search is over and the workers have left, or were given time to.
+    def until_done(self, gang: Supervisor, first: FirstWorkers) -> None:
+        """Monitor until the search is over and the workers have left, or were given time to.
 
         Args:
             gang: Attended meanwhile.
@@ -123,7 +123,7 @@ class Watch:
         self._call_back()
         self._show(lambda: self._display.finish(self._driver.snapshot, self._take_lines()))
 
-    def _look(self, gang: Gang) -> None:
+    def _look(self, gang: Supervisor) -> None:
         self._driver.done.wait(POLL)
         gang.attend(self._driver)
         self._call_back()

@@ -17,11 +17,11 @@ from maggy_like.storage.journal import (
     FORMAT_VERSION,
     RUNNING,
     Journal,
-    Mender,
-    Place,
+    JournalBackend,
+    Repairer,
     RunHeader,
     RunStatus,
-    place_of,
+    backend_of,
     reading,
     to_records,
 )
@@ -34,8 +34,8 @@ _MOST_TOLD = 5
 """Sentences about a damaged journal that the display shows; the log has all."""
 
 
-def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> tuple[Journal, list[str]]:
-    """A new run's journal, or an old one replayed into the experiment; the run's store has its mark then.
+def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tuple[Journal, list[str]]:
+    """A new run's journal, or an old one replayed into the state machine; the run's store has its mark then.
 
     Args:
         run_id: The mark.
@@ -50,7 +50,7 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
     folder = local_path(settings.directory)
     if folder is None:
         probe(str(settings.directory))
-    place = place_of(settings.journal)
+    place = backend_of(settings.journal)
     where = place.name.removesuffix(f"/{settings.name}")
     exists = _check_name_is_free(settings, place, where)
     if settings.resume and not exists:
@@ -62,16 +62,16 @@ def open_journal(settings: Settings, experiment: StateMachine, run_id: str) -> t
         undo.callback(journal.close)
         told: list[str] = []
         if settings.resume:
-            told = _replay(journal, _header(settings), experiment)
+            told = _replay(journal, _header(settings), machine)
             Notes(settings.journal).clear(run_id)
-            _check_training(settings, experiment.study.trials)
+            _check_training(settings, machine.study.trials)
             _mark(settings, run_id, folder)
         else:
             _check_name_is_free(settings, place, where)  # another driver may have begun it, and be through with it
             _mark(settings, run_id, folder)  # before the header: a run that cannot begin does not take its name
             undo.callback(unmark_store, settings.store)
             journal.begin(_header(settings))
-        store, directory = settings.places.record
+        store, directory = settings.paths.record
         journal.note(RunStatus(RUNNING, time.time(), store=store, directory=directory))
         undo.pop_all()
     return journal, told
@@ -89,7 +89,7 @@ def _make_directory(directory: Path) -> None:
         raise ConfigError(f"directory={str(directory.parent)!r} cannot be written ({error}); pass another") from error
 
 
-def _check_name_is_free(settings: Settings, place: Place, where: str) -> bool:
+def _check_name_is_free(settings: Settings, place: JournalBackend, where: str) -> bool:
     """Whether there is a journal.
 
     Raises:
@@ -116,8 +116,8 @@ def _mark(settings: Settings, run_id: str, folder: Path | None) -> None:
         is_taken = not settings.resume and is_marked(store)
         if not is_taken:
             mark_store(store, run_id)
-            if folder is not None and settings.places.log_copies:
-                mark_store(url_of(settings.places.logs), run_id)
+            if folder is not None and settings.paths.log_copies:
+                mark_store(url_of(settings.paths.logs), run_id)
     except Exception as error:  # of whatever file system it is
         raise ConfigError(
             f"the store {store!r} cannot be written ({type(error).__name__}: {error}); pass another store=URL"
@@ -129,24 +129,24 @@ def _mark(settings: Settings, run_id: str, folder: Path | None) -> None:
         )
 
 
-def _replay(journal: Journal, header: RunHeader, experiment: StateMachine) -> list[str]:
+def _replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[str]:
     """Take a journal up, and mend it if it is damaged; what was done."""
     contents = journal.read()
     _check_same(contents.header, header)
     if not contents.damage:
-        experiment.replay(contents.events)
+        machine.replay(contents.events)
         return []
-    mender = Mender(experiment.study, contents.events)
+    repairer = Repairer(machine.study, contents.events)
     events = []
     try:
-        for event in mender.events():
-            experiment.replay([event])
+        for event in repairer.events():
+            machine.replay([event])
             events.append(event)
     except JournalError as error:
         error.add_note("; ".join(contents.damage))
         raise
     kept = journal.replace(contents.header, events)
-    told = [f"journal: {text}" for text in (*contents.damage, *mender.told, f"the damaged one is kept as {kept}")]
+    told = [f"journal: {text}" for text in (*contents.damage, *repairer.told, f"the damaged one is kept as {kept}")]
     for text in told:
         _log.warning("%s", text)
     return told if len(told) <= _MOST_TOLD else [*told[: _MOST_TOLD - 1], f"... and {len(told) - _MOST_TOLD + 1} more"]

@@ -185,8 +185,8 @@ def worker_task(job: Job, run_id: str, address: str, server_key: bytes, *, ipv6:
         sys_path=tuple(sys.path),
         argv=tuple(sys.argv),
         store=settings.store,
-        logs=str(settings.places.logs),
-        log_copies=settings.places.log_copies,
+        logs=str(settings.paths.logs),
+        log_copies=settings.paths.log_copies,
         isolation=isolation,
         report_timeout=settings.report_timeout,
         returns_anything=job.keep is not None,
@@ -227,7 +227,7 @@ def _carry_out(job: Job, size: int, site: Site, interrupts: contextlib.ExitStack
                 LogLine(None, hint)
                 for hint in (
                     *settings.hints,
-                    *engine.place_hints(settings.places),
+                    *engine.path_hints(settings.paths),
                     *size_hints(settings, engine, size),
                     *told,
                 )

@@ -85,7 +85,7 @@ class _Simulation:
         self.study = study
         self.objective: Callable[..., tuple[Any, ...]] = objective
         self.stateful = state is not None
-        self.experiment = StateMachine(study, workers=workers)
+        self.machine = StateMachine(study, workers=workers)
         self.heap: list[tuple[float, int, Input]] = []
         self.order = 0
         self.now = 0.0
@@ -103,9 +103,9 @@ class _Simulation:
         heapq.heappush(self.heap, (time, self.order, event))
 
     def run(self, horizon: float | None, on_event: Callable[[float, int], None] | None) -> float:
-        self.execute(self.experiment.start(0.0))
+        self.execute(self.machine.start(0.0))
         handled = 0
-        while self.heap and not self.experiment.is_over:
+        while self.heap and not self.machine.is_over:
             time, _, event = heapq.heappop(self.heap)
             if horizon is not None and time > horizon:
                 return horizon
@@ -113,9 +113,9 @@ class _Simulation:
             handled += 1
             if on_event is not None:
                 on_event(time, handled)
-            self.execute(self.experiment.handle(event, time))
-        if self.experiment.error is not None:
-            raise self.experiment.error
+            self.execute(self.machine.handle(event, time))
+        if self.machine.error is not None:
+            raise self.machine.error
         return self.now
 
     def execute(self, commands: list[Command]) -> None:

@@ -44,14 +44,14 @@ class Vacancy:
 
     Attributes:
         indexes: The places.
-        epoch: That of the next launch.
+        incarnation: That of the next launch.
         since: When they fell.
         due: When to try next.
         told: Whether the reader knows that they wait.
     """
 
     indexes: tuple[int, ...]
-    epoch: int
+    incarnation: int
     since: float
     due: float
     told: bool = False
@@ -60,7 +60,7 @@ class Vacancy:
         return f"worker{'s' * (len(self.indexes) > 1)} {', '.join(map(str, self.indexes))}"
 
 
-class Gang:
+class Supervisor:
     """Keeps ``size`` workers running; used from the thread that called ``lagom``, which never waits for it.
 
     What falls is launched again as soon as there are slots for it, however often it falls. Only two things
@@ -96,7 +96,7 @@ class Gang:
         while not driver.replacements.empty():
             lost = driver.replacements.get()
             for run in self._runs:
-                if lost.index in run.indexes and lost.epoch == run.epoch:
+                if lost.index in run.indexes and lost.incarnation == run.incarnation:
                     run.cancel()
         self._engine.attend(self._runs)
         for run in list(self._runs):
@@ -113,11 +113,11 @@ class Gang:
         self._runs.remove(run)
         driver.post(StopRequested("cancelled", by=run.stopped_by))  # first: nothing is held against what they ran
         for index in run.indexes:
-            driver.post(WorkerLost(WorkerId(index, run.epoch), run.stopped_by))
+            driver.post(WorkerLost(WorkerId(index, run.incarnation), run.stopped_by))
 
     def _look_at(self, run: EngineRun, driver: Driver) -> None:
         """See whether a run's workers have come, are to leave, or are gone."""
-        workers = [WorkerId(index, run.epoch) for index in run.indexes]
+        workers = [WorkerId(index, run.incarnation) for index in run.indexes]
         run.has_come = run.has_come or any(worker in driver.met for worker in workers)
         if run.leaving and not driver.has_ended:
             for worker in workers:
@@ -153,7 +153,7 @@ class Gang:
     def _take_down(self, run: EngineRun, reason: str, driver: Driver) -> None:
         """A run ended too early: its places are vacant."""
         self._runs.remove(run)
-        workers = [WorkerId(index, run.epoch) for index in run.indexes]
+        workers = [WorkerId(index, run.incarnation) for index in run.indexes]
         in_vain = run.is_cut_off or not any(worker in driver.ready for worker in workers)
         for worker in workers:
             driver.post(WorkerLost(worker, reason, with_gang=len(workers) > 1, with_node=run.with_node))
@@ -161,7 +161,7 @@ class Gang:
         where = f" (details: {run.details})" if run.details else ""
         now = time.monotonic()
         futile = self._futile[run.indexes[0]]
-        vacancy = Vacancy(run.indexes, run.epoch + 1, now, now + min(MAX_PAUSE, futile / 2))
+        vacancy = Vacancy(run.indexes, run.incarnation + 1, now, now + min(MAX_PAUSE, futile / 2))
         if run.is_hopeless or unusable:
             times = "" if run.is_hopeless else unusable
             driver.post(StopRequested("error", EngineError(f"{vacancy} failed{times}: {reason}{where}")))
@@ -182,7 +182,7 @@ class Gang:
                 vacancy = self._split(vacancy, free, driver)
                 wanted = free
             if free >= wanted:
-                self._runs += self._launch(vacancy.indexes, vacancy.epoch, tried(driver.snapshot))
+                self._runs += self._launch(vacancy.indexes, vacancy.incarnation, tried(driver.snapshot))
                 self._vacancies.remove(vacancy)
                 if vacancy.told:
                     driver.lines.append(LogLine(None, f"{vacancy}: launched again"))
@@ -198,12 +198,12 @@ class Gang:
             lack = f"engine={self._engine.name!r}, which fails with {error!r}"
         self._put_off(vacancy, lack, driver)
 
-    def _launch(self, indexes: Sequence[int], epoch: int, done: int = 0) -> list[EngineRun]:
+    def _launch(self, indexes: Sequence[int], incarnation: int, done: int = 0) -> list[EngineRun]:
         """Launch workers, each with a key of its own; ``done`` trials have ended before."""
-        keys = [self._admit(WorkerId(index, epoch)) for index in indexes]
+        keys = [self._admit(WorkerId(index, incarnation)) for index in indexes]
         about = f"{self._task.about}, {done} done" if done else self._task.about
         task = msgspec.structs.replace(self._task, about=about)
-        return self._engine.launch(task, indexes, epoch, keys, self._logs)
+        return self._engine.launch(task, indexes, incarnation, keys, self._logs)
 
     def _split(self, vacancy: Vacancy, free: int, driver: Driver) -> Vacancy:
         """The places for which there are slots; the others go on waiting."""
@@ -238,7 +238,7 @@ class Gang:
             if not run.has_come:
                 run.cancel()
         begun = time.monotonic()
-        by_themselves = [all(WorkerId(i, run.epoch) in leaving for i in run.indexes) for run in self._runs]
+        by_themselves = [all(WorkerId(i, run.incarnation) in leaving for i in run.indexes) for run in self._runs]
         for run, will_end in sorted(zip(self._runs, by_themselves, strict=True), key=lambda pair: pair[1]):
             patience = GOODBYE_PATIENCE if will_end else timeout
             if not run.wait(max(0.0, begun + patience - time.monotonic())):

@@ -9,7 +9,7 @@ from maggy_like.errors import EngineError
 from maggy_like.protocol.task import Isolation, KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.rpc.ports import PortRange
-from maggy_like.storage.run_paths import RunPlaces
+from maggy_like.storage.run_paths import RunPaths
 
 
 class EngineStopped(EngineError):
@@ -21,7 +21,7 @@ class EngineRun(ABC):
 
     Attributes:
         indexes: Their places in the gang.
-        epoch: Their incarnation.
+        incarnation: Their incarnation.
         is_hopeless: Whether they ended for a cause that another launch would meet again.
         details: Where more is told of why they ended: a file; empty if nowhere.
         stopped_by: Who ended them from outside, on purpose, once :meth:`poll` says that they ended: the user of a Spark
@@ -40,9 +40,9 @@ class EngineRun(ABC):
     with_node = False
     is_cut_off = False
 
-    def __init__(self, indexes: Sequence[int], epoch: int) -> None:
+    def __init__(self, indexes: Sequence[int], incarnation: int) -> None:
         self.indexes = tuple(indexes)
-        self.epoch = epoch
+        self.incarnation = incarnation
 
     @abstractmethod
     def poll(self) -> str | None:
@@ -122,7 +122,7 @@ class Engine(ABC):
         """Hints about a gang of this size, one a line."""
         return []
 
-    def place_hints(self, places: RunPlaces) -> list[str]:
+    def path_hints(self, places: RunPaths) -> list[str]:
         """Hints about where a run is kept, one a line."""
         return []
 
@@ -132,14 +132,14 @@ class Engine(ABC):
 
     @abstractmethod
     def launch(
-        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+        self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
         """Launch an agent in each of the places ``indexes``.
 
         Args:
             task: What the run is.
             indexes: Places in the gang.
-            epoch: Their incarnation.
+            incarnation: Their incarnation.
             keys: The key pair of each, which no other is to have.
             logs: Folder for the agents' own output, where the engine writes one.
         """

@@ -11,17 +11,17 @@ from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.protocol.task import Isolation, KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.agent.agent import Agent
-from maggy_like.worker.agent.children import InlineNursery
+from maggy_like.worker.agent.children import InlineLauncher
 
 
 class InlineRun(EngineRun):
     """The agent in a thread; its trials in whichever thread calls :meth:`poll`."""
 
-    def __init__(self, task: WorkerTask, index: int, epoch: int, keys: KeyPair) -> None:
-        super().__init__([index], epoch)
-        self._nursery = InlineNursery(task)
+    def __init__(self, task: WorkerTask, index: int, incarnation: int, keys: KeyPair) -> None:
+        super().__init__([index], incarnation)
+        self._launcher = InlineLauncher(task)
         self._task = task
-        self._context = WorkerContext(index, epoch, socket.gethostname(), keys)
+        self._context = WorkerContext(index, incarnation, socket.gethostname(), keys)
         self._thread = threading.Thread(target=self._serve, name="maggy-agent", daemon=True)
         self._thread.start()
         self._served = False
@@ -30,7 +30,7 @@ class InlineRun(EngineRun):
         """Run all trials here; returns when the search is over."""
         if not self._served:
             self._served = True
-            self._nursery.serve_here(flush=sys.stdout.flush)
+            self._launcher.serve_here(flush=sys.stdout.flush)
         return None if self._thread.is_alive() else ""
 
     def cancel(self) -> None:
@@ -42,11 +42,11 @@ class InlineRun(EngineRun):
             return False
         if not self._served:  # the search was over before there was anything to serve
             self._served = True
-            self._nursery.abandon()
+            self._launcher.abandon()
         return True
 
     def _serve(self) -> None:
-        Agent(self._task, self._context, nursery=self._nursery).run()
+        Agent(self._task, self._context, launcher=self._launcher).run()
 
 
 class InlineEngine(Engine):
@@ -69,6 +69,6 @@ class InlineEngine(Engine):
         return Endpoint("127.0.0.1")
 
     def launch(
-        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+        self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
-        return [InlineRun(task, index, epoch, pair) for index, pair in zip(indexes, keys, strict=True)]
+        return [InlineRun(task, index, incarnation, pair) for index, pair in zip(indexes, keys, strict=True)]

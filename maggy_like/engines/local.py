@@ -26,8 +26,8 @@ KILL_PATIENCE = 10.0
 class LocalRun(EngineRun):
     """One agent in a process of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], index: int, epoch: int, log: Path) -> None:
-        super().__init__([index], epoch)
+    def __init__(self, process: subprocess.Popen[bytes], index: int, incarnation: int, log: Path) -> None:
+        super().__init__([index], incarnation)
         self._process = process
         self._log = log
 
@@ -100,19 +100,19 @@ class LocalEngine(Engine):
         return Endpoint("127.0.0.1")
 
     def launch(
-        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+        self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
         runs: list[EngineRun] = []
         with contextlib.ExitStack() as undo:
             for index, pair in zip(indexes, keys, strict=True):
-                run = self._launch_one(task, index, epoch, pair, Path(logs))
+                run = self._launch_one(task, index, incarnation, pair, Path(logs))
                 undo.callback(run.wait, KILL_PATIENCE)
                 undo.callback(run.cancel)
                 runs.append(run)
             undo.pop_all()
         return runs
 
-    def _launch_one(self, task: WorkerTask, index: int, epoch: int, keys: KeyPair, logs: Path) -> EngineRun:
+    def _launch_one(self, task: WorkerTask, index: int, incarnation: int, keys: KeyPair, logs: Path) -> EngineRun:
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
         logs.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -127,10 +127,10 @@ class LocalEngine(Engine):
                 start_new_session=True,  # Ctrl-C in a terminal is the driver's alone
             )
         gpus = (self._gpus[index % len(self._gpus)],) if self._gpus else ()
-        context = WorkerContext(index, epoch, socket.gethostname(), keys, gpus)
+        context = WorkerContext(index, incarnation, socket.gethostname(), keys, gpus)
         with contextlib.suppress(BrokenPipeError):  # it died at once; poll() tells
             write_launch(cast(BinaryIO, process.stdin), Launch(task, context, os.getpid()))
-        return LocalRun(process, index, epoch, log)
+        return LocalRun(process, index, incarnation, log)
 
 
 def find_gpus() -> tuple[str, ...]:

@@ -35,7 +35,7 @@ DRIVERS_KINDS = ("worker_lost", "gang_lost", "node_lost", "node_left", "driver_l
 OutcomeKind = Literal["returned", "stopped", "raised", "died"]
 
 
-class Place(msgspec.Struct, frozen=True):
+class RankPlace(msgspec.Struct, frozen=True):
     """One worker's place among those that run an attempt together, in torchrun's terms.
 
     Attributes:
@@ -69,7 +69,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
     version: Number
     worker: Number
-    epoch: Number
+    incarnation: Number
     host: Host
     pid: Count
     accelerators: Annotated[list[Host], Meta(max_length=1000)]
@@ -246,7 +246,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     objective: str | None = None
     checkpoint: str | None = None
     discard: tuple[str, ...] = ()
-    place: Place | None = None
+    place: RankPlace | None = None
 
 
 class Meet(msgspec.Struct, frozen=True, tag="meet"):

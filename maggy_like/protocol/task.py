@@ -107,14 +107,14 @@ class WorkerContext:
 
     Attributes:
         index: Its number in the gang, from 0.
-        epoch: Its incarnation: how often this place was refilled.
+        incarnation: Its incarnation: how often this place was refilled.
         host: Name of the machine.
         keys: Its own CURVE key pair, public and secret. No ``repr`` shows it: a log must not let anybody in.
         accelerators: Addresses of the GPUs that are its own.
     """
 
     index: int
-    epoch: int
+    incarnation: int
     host: str
     keys: KeyPair = field(repr=False)
     accelerators: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from maggy_like.results.summary import summary
 from maggy_like.results.tables import curves_table, trials_table
 from maggy_like.results.training import Training
 from maggy_like.storage.folders import name_of_folder
-from maggy_like.storage.run_paths import RunPlaces
+from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.ranking import Worth
 from optimizers.core.trial import Config, Trial, TrialState
 from optimizers.space.search_space import SearchSpace
@@ -253,7 +253,7 @@ class Result:
         """
         known = [*self.trials, *([self.training.trial] if self.training is not None else [])]
         attempts = max((it.attempt for it in known if it.id == trial), default=1)
-        return read_log(RunPlaces(self.directory, self.journal, self.store), trial, rank, attempts)
+        return read_log(RunPaths(self.directory, self.journal, self.store), trial, rank, attempts)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row a trial: number, state, value, steps, attempts, seconds, failure, parent, parameters, and attributes.

@@ -18,8 +18,17 @@ from maggy_like.protocol.state_names import state_url
 from maggy_like.results.result import Result
 from maggy_like.results.training import Training
 from maggy_like.storage.folders import Folder, check_folder
-from maggy_like.storage.journal import RUNNING, Contents, Mender, Place, RunStatus, place_of, read_journal, reading
-from maggy_like.storage.run_paths import RunPlaces
+from maggy_like.storage.journal import (
+    RUNNING,
+    Contents,
+    JournalBackend,
+    Repairer,
+    RunStatus,
+    backend_of,
+    read_journal,
+    reading,
+)
+from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.base import Optimizer
 from optimizers.core.ranking import Worth
 from optimizers.core.study import Study
@@ -82,7 +91,7 @@ def load_run(run: str | PathLike[str]) -> Result:
     )
 
 
-def find_run(where: str) -> Place:
+def find_run(where: str) -> JournalBackend:
     """The journal of a run.
 
     Args:
@@ -92,7 +101,7 @@ def find_run(where: str) -> Place:
         ConfigError: There is none; the message says which runs are near.
         JournalError: It cannot be read.
     """
-    place = place_of(check_folder("", where))
+    place = backend_of(check_folder("", where))
     with reading(place):
         exists = place.exists()
     if not exists:
@@ -119,14 +128,14 @@ def replay(contents: Contents, optimizer: Optimizer) -> StateMachine:
         max_budget=header.max_budget,
     )
     machine = StateMachine(study)
-    for event in Mender(study, contents.events).events() if contents.damage else contents.events:
+    for event in Repairer(study, contents.events).events() if contents.damage else contents.events:
         machine.replay([event])
     return machine
 
 
 def make_result(
     machine: StateMachine,
-    places: RunPlaces,
+    places: RunPaths,
     *,
     objective: str | None,
     others: tuple[tuple[str, str], ...],
@@ -163,7 +172,7 @@ def make_result(
     )
 
 
-def training_of(machine: StateMachine, places: RunPlaces, objective: str) -> Training:
+def training_of(machine: StateMachine, places: RunPaths, objective: str) -> Training:
     """The result of the last training."""
     trial = [trial for trial in machine.study.trials if trial.training][-1]
     best = trial.best_checkpoint
@@ -186,9 +195,9 @@ def _status(contents: Contents, otherwise: str) -> RunStatus:
     return RunStatus(otherwise, 0.0, max(0.0, max(times, default=0.0) - begun.time), begun.store, begun.directory)
 
 
-def _places(where: str, status: RunStatus) -> RunPlaces:
+def _places(where: str, status: RunStatus) -> RunPaths:
     folder: Folder = where.rstrip("/") if "://" in where else Path(url_to_fs(where)[1])
-    return RunPlaces.recorded(str(folder), folder, status.store, status.directory)
+    return RunPaths.recorded(str(folder), folder, status.store, status.directory)
 
 
 def _no_run(where: str) -> str:
@@ -210,5 +219,5 @@ def _runs_in(folder: str) -> list[str]:
         fs, path = url_to_fs(folder)
         scheme = folder.partition("://")[0] + "://" if "://" in folder else ""
         entries = sorted(entry.rstrip("/") for entry in fs.ls(path, detail=False))[:_MOST_LISTED]
-        return [entry.rpartition("/")[2] for entry in entries if place_of(scheme + entry).exists()]
+        return [entry.rpartition("/")[2] for entry in entries if backend_of(scheme + entry).exists()]
     return []

@@ -11,7 +11,7 @@ from maggy_like.protocol.state_names import SHARDED
 from maggy_like.storage.checkpoints import load_state
 from maggy_like.storage.folders import url_of
 from maggy_like.storage.log_file import log_name
-from maggy_like.storage.run_paths import RunPlaces
+from maggy_like.storage.run_paths import RunPaths
 
 
 def read_saved(url: str | None, whose: str) -> Any:
@@ -34,7 +34,7 @@ def read_saved(url: str | None, whose: str) -> Any:
         raise UserError(f"the saved state {url} is gone: removed, or in a store that is not seen here") from error
 
 
-def read_log(places: RunPlaces, trial: int, rank: int, attempts: int) -> str:
+def read_log(places: RunPaths, trial: int, rank: int, attempts: int) -> str:
     """What a trial printed on one of its workers.
 
     Args:

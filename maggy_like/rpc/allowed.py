@@ -25,7 +25,7 @@ class AllowList:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._users: dict[bytes, bytes] = {}  # by raw public key
         self._workers: dict[str, WorkerId] = {}  # by user
-        self._newest: dict[int, int] = {}  # epoch of each place's newest incarnation
+        self._newest: dict[int, int] = {}  # incarnation by worker
         self.socket: zmq.Socket[bytes] = context.socket(zmq.REP)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind("inproc://zeromq.zap.01")
@@ -33,21 +33,21 @@ class AllowList:
     def admit(self, worker: WorkerId) -> KeyPair:
         """Make a key pair for an incarnation that is about to be launched, and let it in from now on."""
         public, secret = new_key_pair()
-        user = f"{worker.index}.{worker.epoch}"
-        self._newest[worker.index] = max(worker.epoch, self._newest.get(worker.index, 0))
+        user = f"{worker.index}.{worker.incarnation}"
+        self._newest[worker.index] = max(worker.incarnation, self._newest.get(worker.index, 0))
         self._workers[user] = worker
         self._users[z85.decode(public)] = user.encode()
         return public, secret
 
     def expect(self, worker: WorkerId, public: bytes) -> None:
         """Let an incarnation in whose key pair was made before the run, and that comes by itself if it ever does."""
-        user = f"{worker.index}.{worker.epoch}"
+        user = f"{worker.index}.{worker.incarnation}"
         self._workers[user] = worker
         self._users[z85.decode(public)] = user.encode()
 
     def has_come(self, worker: WorkerId) -> None:
         """Take in that an incarnation is there: older ones of its place come too late."""
-        self._newest[worker.index] = max(worker.epoch, self._newest.get(worker.index, 0))
+        self._newest[worker.index] = max(worker.incarnation, self._newest.get(worker.index, 0))
 
     def owner(self, frame: zmq.Frame) -> WorkerId:
         """The worker with whose key the connection that sent a frame has shaken hands."""
@@ -55,7 +55,7 @@ class AllowList:
 
     def is_newest(self, worker: WorkerId) -> bool:
         """Whether no later incarnation of its place was launched, or has come."""
-        return self._newest.get(worker.index, 0) <= worker.epoch
+        return self._newest.get(worker.index, 0) <= worker.incarnation
 
     def answer(self) -> bool:
         """Answer one question, if there is one; False when there is none."""

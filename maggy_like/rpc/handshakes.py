@@ -24,7 +24,7 @@ _WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | sum(_FAILURES)
 _ROUND = 200
 
 
-class Door:
+class Handshakes:
     """Lets peers of the run into a ROUTER socket and counts the others.
 
     Args:

@@ -11,7 +11,7 @@ Handler = Callable[[], None]
 Source = int | zmq.Socket[bytes]
 
 
-class Watch:
+class Poller:
     """A poller with a handler for each descriptor or socket."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Watch:
         self._register(source)
 
     def remove(self, source: int | None) -> None:
-        """Watch it no more; fine if it was not watched."""
+        """Poller it no more; fine if it was not watched."""
         if source is not None and self._handlers.pop(source, None) is not None:
             self._writers.pop(source, None)
             self._paused.discard(source)

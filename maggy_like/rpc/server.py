@@ -32,7 +32,7 @@ from maggy_like.protocol.versions import foreign_protocol, misfit, own_versions
 from maggy_like.rpc.allowed import AllowList
 from maggy_like.rpc.backlog import Backlog
 from maggy_like.rpc.endpoint import own_address
-from maggy_like.rpc.handshakes import Door
+from maggy_like.rpc.handshakes import Handshakes
 from maggy_like.rpc.limits import MAX_BACKLOG, MAX_FRAME, limit_server
 from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, read_header
 from maggy_like.rpc.listen import listen
@@ -118,11 +118,11 @@ class Server:
         self.public_key = keys[0]
         secure_server(self._socket, keys)
         self._allowed = AllowList(self._context)
-        self._door = Door(self._socket, self._allowed, self._refusals)
+        self._handshakes = Handshakes(self._socket, self._allowed, self._refusals)
         try:
             port = listen(self._socket, bound, ports)
         except BaseException:
-            self._door.close()
+            self._handshakes.close()
             self._socket.close(0)
             self._context.term()
             raise
@@ -138,7 +138,7 @@ class Server:
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         self._poller = zmq.Poller()
-        for watched in (self._socket, *self._door.sockets, self._wake_read.fileno()):
+        for watched in (self._socket, *self._handshakes.sockets, self._wake_read.fileno()):
             self._poller.register(watched, zmq.POLLIN)
 
     @property
@@ -169,7 +169,7 @@ class Server:
         ready = dict(self._poller.poll(0 if self._backlog else int(timeout * 1000)))
         if self._wake_read.fileno() in ready:
             self._wake_read.recv(4096)
-        self._door.attend()
+        self._handshakes.attend()
         if self._socket in ready:
             self._fetch()
         fetched = time.monotonic()
@@ -215,7 +215,7 @@ class Server:
         """Send what is left for up to half a second, then close the port; a second call does nothing."""
         if self._socket.closed:
             return
-        self._door.close()
+        self._handshakes.close()
         self._socket.close()
         self._context.term()
         self._wake_read.close()
@@ -306,7 +306,7 @@ class Server:
         hello = decode_to_driver(body_of(frame))
         if not isinstance(hello, Hello) or header.is_numbered or header.session == _NO_SESSION:
             reason = "unknown peer"
-        elif (hello.worker, hello.epoch) != (sender.index, sender.epoch):
+        elif (hello.worker, hello.incarnation) != (sender.index, sender.incarnation):
             reason = IMPOSTOR
         elif not is_due:
             reason = "stale incarnation"

@@ -29,7 +29,7 @@ def check_directory(directory: str | PathLike[str]) -> Folder:
 
 
 @dataclass(frozen=True)
-class RunPlaces:
+class RunPaths:
     """Where a run's files are.
 
     Attributes:
@@ -43,7 +43,7 @@ class RunPlaces:
     store: str
 
     @classmethod
-    def recorded(cls, journal: str, folder: Folder, store: str, directory: str) -> RunPlaces:
+    def recorded(cls, journal: str, folder: Folder, store: str, directory: str) -> RunPaths:
         """The places as :attr:`record` has them, for a run whose journal is in ``folder`` now."""
         away: Folder = directory if "://" in directory else Path(directory)
         where = folder if directory == "." else away
@@ -73,11 +73,11 @@ class RunPlaces:
     def _has_own_store(self) -> bool:
         return self.store == check_store(None, self.directory)
 
-    def of_sibling(self, name: str) -> RunPlaces:
+    def of_sibling(self, name: str) -> RunPaths:
         """The places of another run that lies beside this one."""
         directory = beside(self.directory, name)
         store = check_store(None, directory) if self._has_own_store else str(beside(self.store, name))
-        return RunPlaces(directory, str(beside(self.journal, name)), store)
+        return RunPaths(directory, str(beside(self.journal, name)), store)
 
 
 def check_name(name: str) -> str:

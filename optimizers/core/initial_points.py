@@ -11,7 +11,7 @@ from optimizers.core.trial import Config
 from optimizers.samplers.deduplication import key
 
 
-def starting_points(problem: Problem, points: Iterable[Mapping[str, Any]]) -> tuple[Config, ...]:
+def initial_points(problem: Problem, points: Iterable[Mapping[str, Any]]) -> tuple[Config, ...]:
     """The configurations to try first, whatever the optimizer.
 
     The given ones come as they are; then, where they are not among those before, the configuration of all

@@ -44,7 +44,7 @@ from optimizers.core.events import (
     Measured,
     TrialCreated,
 )
-from optimizers.core.initial_points import starting_points
+from optimizers.core.initial_points import initial_points
 from optimizers.core.multi_objective import ParetoFront
 from optimizers.core.objectives import Directions, Objectives
 from optimizers.core.ranking import Ranking, Worth
@@ -85,7 +85,7 @@ class Study:
         max_budget: Steps of a full training.
         n_trials: Upper bound on the number of configurations.
         points: Configurations to try before the optimizer's; the attribute has those of
-            :func:`~optimizers.core.initial_points.starting_points` as well.
+            :func:`~optimizers.core.initial_points.initial_points` as well.
         earlier: Observations of earlier searches (see :attr:`Problem.earlier`).
 
     Raises:
@@ -113,7 +113,7 @@ class Study:
             space, seed, max_budget, n_trials, tuple(map(tuple, earlier)), n_objectives=len(self.objectives)
         )
         optimizer.check(self.problem)
-        self.points = starting_points(self.problem, points)
+        self.points = initial_points(self.problem, points)
         self.optimizer = optimizer
         self.scheduler = optimizer.scheduler(self.problem)
         self.trials: list[Trial] = []

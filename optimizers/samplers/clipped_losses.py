@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 _HUGE = 1e100  # squares of losses must stay finite
 
 
-def tamed(losses: NDArray[np.float64], distances: float = 10.0) -> NDArray[np.float64]:
+def clipped(losses: NDArray[np.float64], distances: float = 10.0) -> NDArray[np.float64]:
     """Losses that a model can take, shape (n,): finite, and of a scale at which good ones can be told apart.
 
     What is not finite becomes the worst finite loss, so that models keep away from where trainings fail;

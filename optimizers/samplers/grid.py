@@ -8,7 +8,7 @@ from functools import partial
 from optimizers.checks.options import integer
 from optimizers.core.base import History, Optimizer
 from optimizers.core.trial import Config
-from optimizers.space.constraints import Sieve
+from optimizers.space.constraints import FilteredSequence
 from optimizers.space.search_space import SearchSpace
 
 Axis = list[Config]
@@ -39,25 +39,25 @@ class Grid(Optimizer):
 
     def __init__(self, resolution: int = 5) -> None:
         self.resolution = integer("resolution", resolution, least=1)
-        self._known: tuple[SearchSpace, list[Axis], Sieve] | None = None
+        self._known: tuple[SearchSpace, list[Axis], FilteredSequence] | None = None
 
     def size(self, space: SearchSpace) -> int:
         """The number of configurations in the grid of ``space``."""
-        _, axes, sieve = self._plan(space)
-        return len(sieve) if space.has_constraint else math.prod(map(len, axes))
+        _, axes, filtered = self._plan(space)
+        return len(filtered) if space.has_constraint else math.prod(map(len, axes))
 
     def at(self, space: SearchSpace, index: int) -> Config | None:
         """The ``index``-th configuration in the grid of ``space``; None past the last."""
-        _, axes, sieve = self._plan(space)
-        return sieve.at(index) if space.has_constraint else _combination(space, axes, index)
+        _, axes, filtered = self._plan(space)
+        return filtered.at(index) if space.has_constraint else _combination(space, axes, index)
 
     def ask(self, index: int, history: History) -> Config | None:
         return self.at(history.problem.space, index)
 
-    def _plan(self, space: SearchSpace) -> tuple[SearchSpace, list[Axis], Sieve]:
+    def _plan(self, space: SearchSpace) -> tuple[SearchSpace, list[Axis], FilteredSequence]:
         if self._known is None or self._known[0] is not space:
             axes = [self._axis(space, names) for names in _tied(space)]
-            self._known = (space, axes, Sieve(space, partial(_combination, space, axes)))
+            self._known = (space, axes, FilteredSequence(space, partial(_combination, space, axes)))
         return self._known
 
     def _axis(self, space: SearchSpace, names: list[str]) -> Axis:

@@ -16,7 +16,7 @@ from optimizers.checks.options import integer
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
-from optimizers.samplers.clipped_losses import tamed
+from optimizers.samplers.clipped_losses import clipped
 from optimizers.samplers.deduplication import key, untried
 from optimizers.samplers.sobol import Sobol
 from optimizers.space.domain import Domain, cell, middle
@@ -99,7 +99,7 @@ class SkoptSearch(Optimizer):
         domains = [space.domains[space.dimensions[i]] for i in axes]
         dimensions = [_dimension(domain) for domain in domains]
         observed = _most_telling(observed)
-        losses = tamed(np.array([seen.loss for seen in observed])).tolist()
+        losses = clipped(np.array([seen.loss for seen in observed])).tolist()
         losses += [sum(losses) / len(losses)] * len(pending)
         configs = [seen.config for seen in observed] + pending
         units = [space.to_unit(config)[axes].tolist() for config in configs]

@@ -6,7 +6,7 @@ from typing import cast
 
 from optimizers.core.base import History, Optimizer
 from optimizers.core.trial import Config
-from optimizers.space.constraints import Sieve
+from optimizers.space.constraints import FilteredSequence
 from optimizers.space.search_space import SearchSpace
 
 
@@ -45,11 +45,11 @@ class _Sequence:
         self.space = space
         self.seed = seed
         self._points = qmc.Sobol(len(space.dimensions), rng=seed)
-        self._sieve = Sieve(space, self._at)
+        self._sieve = FilteredSequence(space, self._at)
 
     def allowed(self, index: int) -> Config:
         """The configuration of the ``index``-th point that the space allows."""
-        # The sequence has no end, so a sieve always finds one.
+        # The sequence has no end, so a filtered always finds one.
         return cast(Config, self._sieve.at(index)) if self.space.has_constraint else self._at(index)
 
     def _at(self, index: int) -> Config:

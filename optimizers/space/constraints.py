@@ -44,7 +44,7 @@ def holds(constraint: Constraint, config: Mapping[str, Any]) -> bool:
     return bool(answer)
 
 
-class Sieve:
+class FilteredSequence:
     """A sequence of configurations without those that a space refuses, each looked at once.
 
     Args:

@@ -13,7 +13,7 @@ from optimizers.space.priors import UNIFORM_SHARE, Array
 from optimizers.space.scalars import same
 
 
-class Beliefs:
+class JointPrior:
     """A density on the unit cube of a search space.
 
     Each parameter has its own prior, or none; where a condition rules a parameter out, its prior says

@@ -19,7 +19,7 @@ from optimizers.errors import SearchSpaceError
 from optimizers.space.constraints import Constraint, holds, name_of
 from optimizers.space.domain import Domain
 from optimizers.space.domains import Constant, domain_from_json
-from optimizers.space.joint_prior import Beliefs
+from optimizers.space.joint_prior import JointPrior
 from optimizers.space.scalars import same
 from optimizers.space.spellings import MAGGY_METHODS, read_domain
 
@@ -48,7 +48,7 @@ class SearchSpace:
         {'optimizer': 'adam'}
     """
 
-    __slots__ = ("_beliefs", "_constraints", "_dimensions", "_domains", "_parents_first")
+    __slots__ = ("_constraints", "_dimensions", "_domains", "_joint_prior", "_parents_first")
 
     if not TYPE_CHECKING:  # so that type checkers know what is missing
 
@@ -73,7 +73,7 @@ class SearchSpace:
             cycle = " <- ".join(error.args[1])
             raise SearchSpaceError(f"conditions go in a circle: {cycle}; drop the when of one") from None
         self._dimensions = tuple(n for n, domain in self._domains.items() if not isinstance(domain, Constant))
-        self._beliefs = Beliefs(self._domains, self._dimensions)
+        self._joint_prior = JointPrior(self._domains, self._dimensions)
         self._constraints: tuple[Constraint, ...] = ()
 
     def where(self, constraint: Constraint) -> SearchSpace:
@@ -136,7 +136,7 @@ class SearchSpace:
     @property
     def has_prior(self) -> bool:
         """Whether any parameter has a prior."""
-        return bool(self._beliefs)
+        return bool(self._joint_prior)
 
     @property
     def has_constraint(self) -> bool:
@@ -151,7 +151,7 @@ class SearchSpace:
         """
         if not self.has_prior:
             return None
-        config = self.from_unit(self._beliefs.centre)
+        config = self.from_unit(self._joint_prior.centre)
         return config if self.allows(config) else None
 
     def allows(self, config: Mapping[str, Any]) -> bool:
@@ -183,7 +183,7 @@ class SearchSpace:
             SearchSpaceError: None of 10,000 draws is allowed.
         """
         for _ in range(_MAX_DRAWS):
-            config = self.from_unit(self._beliefs.draw(rng))
+            config = self.from_unit(self._joint_prior.draw(rng))
             if self.allows(config):
                 return config
         names = ", ".join(map(name_of, self._constraints))
@@ -197,7 +197,7 @@ class SearchSpace:
 
         The density from which :meth:`sample` draws (constraints left aside). It lies nowhere below
         ``log(0.25)``, since a quarter of the draws is uniform. For acquisition functions that weigh their
-        values with it: Hvarfner et al., "piBO: Augmenting Acquisition Functions with User Beliefs for
+        values with it: Hvarfner et al., "piBO: Augmenting Acquisition Functions with User JointPrior for
         Bayesian Optimization", ICLR 2022.
 
         Args:
@@ -212,7 +212,7 @@ class SearchSpace:
         points = np.asarray(units, dtype=float)
         if points.ndim != 2 or points.shape[1] != len(self._dimensions):
             raise SearchSpaceError(f"points need the shape (n, {len(self._dimensions)}), got {points.shape}")
-        return self._beliefs.log_density(points)
+        return self._joint_prior.log_density(points)
 
     def from_unit(self, u: Any) -> Config:
         """The configuration at a point of the unit cube; parameters that are not active are left out.

@@ -49,7 +49,7 @@ cancel = LocalRun.cancel
 def search(engine: Engine, folder: str, heartbeat: float = 15.0, kills: bool = True, n_trials: int = 4) -> None:
     """Search with two workers."""
     # Without kills, the engine cannot reach its first workers: they must leave by themselves.
-    LocalRun.cancel = lambda run: cancel(run) if kills or run.epoch else None  # type: ignore[method-assign]
+    LocalRun.cancel = lambda run: cancel(run) if kills or run.incarnation else None  # type: ignore[method-assign]
     job.StateMachine = partial(StateMachine, heartbeat_timeout=heartbeat)  # type: ignore[assignment,misc]
     space = {"folder": folder, "x": Float(0, 1)}
     result = lagom(train, space, optimizer="random", n_trials=n_trials, max_budget=6, workers=2, engine=engine,

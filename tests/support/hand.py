@@ -1,4 +1,4 @@
-"""Feeds an experiment by hand."""
+"""Feeds a state machine by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from optimizers.space.domains import Float
 
 
 class Hand:
-    """Feeds an experiment by hand, answers its asks, and keeps what it wants."""
+    """Feeds a state machine by hand, answers its asks, and keeps what it wants."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Hand:
     ) -> None:
         optimizer = optimizer or RandomSearch()
         self.study = Study({"x": Float(0, 1)}, optimizer, max_budget=9, n_trials=n_trials, points=points, **study or {})
-        self.experiment = StateMachine(self.study, **{"workers": 2, **options})
+        self.machine = StateMachine(self.study, **{"workers": 2, **options})
         self.metric = metric
         self.now = 0.0
         self.events: list[Event] = []
@@ -52,14 +52,14 @@ class Hand:
         self.replaced: list[WorkerId] = []
 
     def start(self) -> Hand:
-        self.carry_out(self.experiment.start(self.now))
+        self.carry_out(self.machine.start(self.now))
         return self
 
     def tell(self, *events: Input) -> list[ToWorker]:
         """Hand events over; what was sent because of them."""
         before = len(self.sent)
         for event in events:
-            self.carry_out(self.experiment.handle(event, self.now))
+            self.carry_out(self.machine.handle(event, self.now))
         return [message for _, message in self.sent[before:]]
 
     def carry_out(self, commands: list[Command]) -> None:
@@ -81,8 +81,8 @@ class Hand:
                 case Replace(worker=worker):
                     self.replaced.append(worker)
 
-    def join(self, index: int, epoch: int = 0) -> WorkerId:
-        worker = WorkerId(index, epoch)
+    def join(self, index: int, incarnation: int = 0) -> WorkerId:
+        worker = WorkerId(index, incarnation)
         self.tell(WorkerJoined(worker, "host"), WorkerReady(worker))
         return worker
 

@@ -20,8 +20,8 @@ from maggy_like.rpc.server import Server
 HEARTBEAT = 0.2
 
 
-def hello(index: int = 0, epoch: int = 0, *, version: int = PROTOCOL_VERSION) -> Hello:
-    return Hello(version, index, epoch, "host", 1, ["0"], None)
+def hello(index: int = 0, incarnation: int = 0, *, version: int = PROTOCOL_VERSION) -> Hello:
+    return Hello(version, index, incarnation, "host", 1, ["0"], None)
 
 
 class EchoServer:
@@ -43,9 +43,9 @@ class EchoServer:
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
-    def keys(self, index: int, epoch: int = 0) -> KeyPair:
+    def keys(self, index: int, incarnation: int = 0) -> KeyPair:
         """The keys of an incarnation; it counts as launched once they were asked for."""
-        worker = WorkerId(index, epoch)
+        worker = WorkerId(index, incarnation)
         if worker not in self._keys:
             self._keys[worker] = self.server.admit(worker)
         return self._keys[worker]
@@ -84,10 +84,10 @@ def echo_server(host: str = "127.0.0.1") -> Iterator[EchoServer]:
 class Peer:
     """A worker without an agent: reports, and waits for the verdicts."""
 
-    def __init__(self, echo: EchoServer, index: int = 0, *, address: str | None = None, epoch: int = 0) -> None:
-        keys, ipv6 = echo.keys(index, epoch), echo.server.is_ipv6
+    def __init__(self, echo: EchoServer, index: int = 0, *, address: str | None = None, incarnation: int = 0) -> None:
+        keys, ipv6 = echo.keys(index, incarnation), echo.server.is_ipv6
         self.client = Client(address or echo.address, echo.server.public_key, keys, ipv6=ipv6)
-        self.client.introduce(hello(index, epoch))
+        self.client.introduce(hello(index, incarnation))
         self.answers: list[ToWorker] = []
         self.reports = 0
         self._poller = zmq.Poller()
@@ -131,8 +131,8 @@ class Peer:
 
 
 @contextmanager
-def peer(echo: EchoServer, index: int = 0, *, address: str | None = None, epoch: int = 0) -> Iterator[Peer]:
-    made = Peer(echo, index, address=address, epoch=epoch)
+def peer(echo: EchoServer, index: int = 0, *, address: str | None = None, incarnation: int = 0) -> Iterator[Peer]:
+    made = Peer(echo, index, address=address, incarnation=incarnation)
     try:
         yield made
     finally:

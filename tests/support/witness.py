@@ -1,4 +1,4 @@
-"""Plays both ends of an experiment's commands, and holds each one against the journal."""
+"""Plays both ends of a state machine's commands, and holds each one against the journal."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Search:
             return max(self.n_trials, 3)
         return min(self.n_trials, self.points + GRID) if self.name == "grid" else self.n_trials
 
-    def experiment(self) -> StateMachine:
+    def machine(self) -> StateMachine:
         return StateMachine(
             self.study(),
             workers=PLACES,
@@ -108,12 +108,12 @@ def said(study: Study) -> str:
 
 
 class Witness:
-    """The engine, the optimizer's thread, the journal and the workers of an experiment.
+    """The engine, the optimizer's thread, the journal and the workers of a search.
 
     Whatever the workers do, each command is held against the journal as it is carried out.
     """
 
-    experiment: StateMachine
+    machine: StateMachine
 
     def begin(self, search: Search) -> None:
         """Start a search of its own, with its first workers."""
@@ -131,8 +131,8 @@ class Witness:
 
     def boot(self) -> None:
         """Start a driver on the journal as it is; it knows no worker."""
-        self.experiment = self.search.experiment()
-        self.epochs: dict[int, int] = {}
+        self.machine = self.search.machine()
+        self.incarnations: dict[int, int] = {}
         self.unready: set[WorkerId] = set()
         self.holding: dict[WorkerId, Assign] = {}
         self.since: dict[WorkerId, float] = {}
@@ -146,8 +146,8 @@ class Witness:
         self.waiting: dict[int, Config] = {}  # for a worker, by the number that each will have
         self.waiting.update((len(self.ledger.trials) + n, {"x": 0.5}) for n in range(left))
         self.booted = len(self.journal)
-        self.experiment.replay(map(from_json, self.journal))
-        self.carry_out(self.experiment.start(self.now))
+        self.machine.replay(map(from_json, self.journal))
+        self.carry_out(self.machine.start(self.now))
         self.answer_if_prompt()
 
     # -- both ends of the wire --------------------------------------------------------------------
@@ -155,10 +155,10 @@ class Witness:
     def tell(self, event: Input) -> list[ToWorker]:
         """Hand an input over, and what was sent because of it; a stale one must change nothing."""
         self.stale = self.is_stale(event)
-        before = (len(self.journal), said(self.experiment.study), self.experiment.stale + 1)
-        sent = self.carry_out(self.experiment.handle(event, self.now))
+        before = (len(self.journal), said(self.machine.study), self.machine.stale + 1)
+        sent = self.carry_out(self.machine.handle(event, self.now))
         if self.stale:
-            assert (len(self.journal), said(self.experiment.study), self.experiment.stale) == before
+            assert (len(self.journal), said(self.machine.study), self.machine.stale) == before
         if not isinstance(event, SuggestionReady | Tick | StopRequested | WorkerLost):
             self.past.append(event)
         self.answer_if_prompt()
@@ -169,9 +169,9 @@ class Witness:
             case SuggestionReady() | Tick() | StopRequested() | WorkerLost():
                 return False
             case WorkerJoined(worker=worker):
-                return worker.epoch < self.epochs[worker.index] or self.past.count(event) > 0
+                return worker.incarnation < self.incarnations[worker.index] or self.past.count(event) > 0
             case TrialReported() | TrialCheckpointed() | TrialFinished():
-                held = self.experiment.workers[event.worker.index].trial
+                held = self.machine.workers[event.worker.index].trial
                 current = held == event.message.trial and self.ledger.trials[held].attempt == event.message.attempt
                 repeated = isinstance(event, TrialCheckpointed) and event in self.past
                 return repeated or not (current and self.is_live(event.worker))
@@ -189,7 +189,7 @@ class Witness:
                 case AskOptimizer():
                     assert self.asked is None
                     self.asked = command
-                    history = self.experiment.study.history
+                    history = self.machine.study.history
                     for update in command.updates:
                         history.apply(update)
                     assert repr(history.observations) == repr(self.known.observations)
@@ -246,7 +246,7 @@ class Witness:
                     assert self.is_late(worker)
                     self.overdue.add((held.trial, held.attempt))
             case Shutdown():
-                assert self.experiment.ending is not None
+                assert self.machine.ending is not None
                 self.leaving.add(worker)
             case Refused():
                 assert self.stale or not self.is_live(worker)
@@ -258,7 +258,7 @@ class Witness:
             assert not self.removed & {state.name for state in (trial.checkpoint, trial.rest) if state is not None}
 
     def is_live(self, worker: WorkerId) -> bool:
-        known = self.experiment.workers.get(worker.index)
+        known = self.machine.workers.get(worker.index)
         return known is not None and known.id == worker and known.is_live
 
     def is_late(self, worker: WorkerId) -> bool:
@@ -266,7 +266,7 @@ class Witness:
 
     @property
     def live(self) -> list[WorkerId]:
-        return [worker.id for worker in self.experiment.workers.values() if worker.is_live]
+        return [worker.id for worker in self.machine.workers.values() if worker.is_live]
 
     @property
     def busy(self) -> list[WorkerId]:
@@ -280,7 +280,7 @@ class Witness:
 
     def answer(self) -> None:
         """Answer the question that waits for the optimizer."""
-        asked, study = self.asked, self.experiment.study
+        asked, study = self.asked, self.machine.study
         assert asked is not None
         self.asked = None
         answer = study.checked(study.optimizer.ask(asked.index, study.history))
@@ -289,8 +289,8 @@ class Witness:
         self.tell(SuggestionReady(asked.index, answer))
 
     def come(self, index: int, ready: bool) -> None:
-        self.epochs[index] = self.epochs.get(index, -1) + 1
-        worker = WorkerId(index, self.epochs[index])
+        self.incarnations[index] = self.incarnations.get(index, -1) + 1
+        worker = WorkerId(index, self.incarnations[index])
         self.unready.add(worker)
         self.tell(WorkerJoined(worker, "host"))
         if ready:
@@ -339,14 +339,14 @@ class Witness:
 
     def settle(self) -> None:
         """From wherever it is, the search ends once the workers behave."""
-        if self.experiment.ending not in (None, "completed"):
+        if self.machine.ending not in (None, "completed"):
             self.boot()
         for _ in range(200):
-            if self.experiment.is_over:
+            if self.machine.is_over:
                 break
             if self.asked is not None:
                 self.answer()
-            if not self.live and self.experiment.ending is None:
+            if not self.live and self.machine.ending is None:
                 self.come(0, ready=True)
             for worker in self.live:
                 if worker in self.holding:
@@ -355,8 +355,8 @@ class Witness:
                     self.tell(WorkerGone(worker))
                 elif worker in self.unready:
                     self.become_ready(worker)
-        assert self.experiment.is_over
-        assert self.experiment.ending == "completed"
-        assert said(self.ledger) == said(self.experiment.study)
+        assert self.machine.is_over
+        assert self.machine.ending == "completed"
+        assert said(self.ledger) == said(self.machine.study)
         assert len(self.ledger.trials) == self.search.size or self.search.name == "pbt"
         assert all(trial.is_over or trial.state is TrialState.PAUSED for trial in self.ledger.trials)

@@ -8,9 +8,9 @@ from collections import deque
 from msgspec.structs import replace
 
 from maggy_like.driver.state_machine.commands import Append, Command, Show
-from maggy_like.driver.state_machine.common_failures import AlikeFailures
+from maggy_like.driver.state_machine.common_failures import CommonFailures
 from maggy_like.driver.state_machine.retained_states import SavedStates
-from maggy_like.driver.state_machine.workers import Team
+from maggy_like.driver.state_machine.workers import WorkerGroup
 from maggy_like.protocol.attributes import as_attributes
 from maggy_like.protocol.fields import MAX_NAMES
 from maggy_like.protocol.messages import Finished, Reported
@@ -47,13 +47,13 @@ class Attempts:
 
     Attributes:
         retries: Trials whose attempt failed or was lost, in the order in which they shall run again.
-        doomed: Running trials that a rule has stopped already.
+        stop_requested: Running trials that a rule has stopped already.
         states: What of their saved states is still of use.
     """
 
-    def __init__(self, study: Study, max_attempts: int, workers: int, keep: int, alike: AlikeFailures) -> None:
+    def __init__(self, study: Study, max_attempts: int, workers: int, keep: int, alike: CommonFailures) -> None:
         self.retries: deque[int] = deque()
-        self.doomed: set[int] = set()
+        self.stop_requested: set[int] = set()
         self.states = SavedStates(study, keep)
         self.alike = alike
         self._study = study
@@ -88,13 +88,13 @@ class Attempts:
             case Measured(trial=trial):
                 self._is_named = True
                 if decision is Decision.STOP:
-                    self.doomed.add(trial)
+                    self.stop_requested.add(trial)
             case AttemptStarted(trial=trial):
                 self._began[trial] = _reached(self._study.trials[trial])
             case AttemptEnded(trial=trial):
                 if not self._study.trials[trial].training:
                     self.alike.replay(event)
-                self.doomed.discard(trial)
+                self.stop_requested.discard(trial)
                 self._began.pop(trial, None)
         return decision
 
@@ -113,7 +113,7 @@ class Attempts:
         return Measured(event.trial, event.attempt, event.objective, event.columns, event.returned, direction)
 
     def measure(self, trial: Trial, message: Reported) -> None:
-        """Enter measurements; a rule that stops the trial makes it doomed.
+        """Enter measurements; a rule that stops the trial makes it stop_requested.
 
         An attempt that goes on from a checkpoint, or starts over, repeats steps: what it says of those is left out.
         """
@@ -131,7 +131,7 @@ class Attempts:
         if (value := trial.last_value) is not None and not math.isfinite(value):
             self._warn(f"nan-{trial.id}", f"reported {value} at step {trial.step}; it ranks worst", trial)
 
-    def end(self, trial: Trial, team: Team, *, is_cut: bool) -> Finished | None:
+    def end(self, trial: Trial, group: WorkerGroup, *, is_cut: bool) -> Finished | None:
         """End an attempt as its workers did.
 
         Args:
@@ -140,17 +140,17 @@ class Attempts:
         Returns:
             What rank 0 said, if the function returned.
         """
-        end = team.end()
+        end = group.end()
         if isinstance(end, Failure):
-            self.lose(trial, team.failure or end)
+            self.lose(trial, group.failure or end)
         elif end.outcome == "returned":
             self.conclude(trial, end)
             return end
-        elif is_cut and not team.stopping and (end.outcome != "raised" or end.kind == "collective"):
+        elif is_cut and not group.stopping and (end.outcome != "raised" or end.kind == "collective"):
             self.lose(trial, Failure(DRIVER_LOST, "the search was stopped"))
-        elif team.failure is not None:
-            self.lose(trial, replace(team.failure, traceback=end.traceback))
-        elif end.outcome == "raised" or (end.outcome == "died" and not team.stopping):
+        elif group.failure is not None:
+            self.lose(trial, replace(group.failure, traceback=end.traceback))
+        elif end.outcome == "raised" or (end.outcome == "died" and not group.stopping):
             self.lose(trial, Failure(end.kind, end.message, end.traceback, tuple(end.types), end.place))
         else:
             self.stop(trial)
@@ -186,7 +186,7 @@ class Attempts:
         It fails for good where another attempt would be wasted: after the last of ``max_attempts``, or when this
         one got no further than the one before and failed in the same way.
         """
-        if trial.id in self.doomed:
+        if trial.id in self.stop_requested:
             self.stop(trial)
         elif failure.kind in FINAL:
             self.fail(trial, failure)

@@ -1,4 +1,4 @@
-"""What the experiment wants done, in order. An ``Append`` must be safe before what follows it is sent."""
+"""What the state machine wants done, in order. An ``Append`` must be safe before what follows it is sent."""
 
 from __future__ import annotations
 

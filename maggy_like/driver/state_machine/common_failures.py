@@ -13,7 +13,7 @@ _LEAST_AT_THE_END = 2
 """Fewest failed trials from which a search that ends may conclude that the function is wrong."""
 
 
-class AlikeFailures:
+class CommonFailures:
     """Counts the trials that failed alike while none has succeeded.
 
     A resumed search counts anew, since the function may have been mended; what has succeeded before stays so.

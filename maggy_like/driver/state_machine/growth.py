@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from maggy_like.driver.state_machine.commands import Show
-from maggy_like.driver.state_machine.common_failures import AlikeFailures
+from maggy_like.driver.state_machine.common_failures import CommonFailures
 from maggy_like.driver.state_machine.proposals import Proposals
 
 SETTLING = 3.0
@@ -22,7 +22,7 @@ class Growth:
         width: How many workers run a trial together.
     """
 
-    def __init__(self, proposals: Proposals, alike: AlikeFailures, enough: Callable[[int], int], width: int) -> None:
+    def __init__(self, proposals: Proposals, alike: CommonFailures, enough: Callable[[int], int], width: int) -> None:
         self._proposals = proposals
         self._alike = alike
         self._enough = enough

@@ -1,6 +1,6 @@
-"""What the experiment is told.
+"""What the state machine is told.
 
-Every event of a worker carries its index and epoch, so that the late word of a lost incarnation
+Every event of a worker carries its index and incarnation, so that the late word of a lost incarnation
 changes nothing.
 """
 
@@ -17,7 +17,7 @@ class WorkerId:
     """One incarnation of a worker: its place in the gang, and how often that place was refilled."""
 
     index: int
-    epoch: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 
 from maggy_like.driver.state_machine.attempts import NO_FAULT, Attempts
 from maggy_like.driver.state_machine.commands import Command, Keep, Replace, Send, Show
-from maggy_like.driver.state_machine.common_failures import AlikeFailures
-from maggy_like.driver.state_machine.decommissioning import Leaving
+from maggy_like.driver.state_machine.common_failures import CommonFailures
+from maggy_like.driver.state_machine.decommissioning import Decommissioning
 from maggy_like.driver.state_machine.growth import Growth
 from maggy_like.driver.state_machine.inputs import (
     Input,
@@ -31,12 +31,12 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerSeen,
 )
 from maggy_like.driver.state_machine.proposals import Proposals
-from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE, Outage
+from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE, StoreOutage
 from maggy_like.driver.state_machine.store_visibility import store_needed, store_wanted
-from maggy_like.driver.state_machine.training_phase import Finale, TrainingPlan
-from maggy_like.driver.state_machine.worker_groups import Teams
-from maggy_like.driver.state_machine.worker_pool import Roster
-from maggy_like.driver.state_machine.workers import Team, Worker, WorkerState
+from maggy_like.driver.state_machine.training_phase import TrainingPhase, TrainingPlan
+from maggy_like.driver.state_machine.worker_groups import WorkerGroups
+from maggy_like.driver.state_machine.worker_pool import WorkerPool
+from maggy_like.driver.state_machine.workers import Worker, WorkerGroup, WorkerState
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.protocol.messages import (
     Assign,
@@ -100,47 +100,47 @@ class StateMachine:
     ) -> None:
         self.study = study
         self.objective = objective
-        self._roster = Roster()
+        self._pool = WorkerPool()
         self.ending: str | None = None
         self.error: Exception | None = None
         self.stopped_by = ""
         self.stale = 0
         self._proposals = Proposals(study, workers // width)
-        failures = AlikeFailures(alike if isinstance(alike, int) else 0, expected, NO_FAULT)
+        failures = CommonFailures(alike if isinstance(alike, int) else 0, expected, NO_FAULT)
         self._attempts = Attempts(study, max_attempts, workers, keep, failures)
         self._growth = None if isinstance(alike, int) else Growth(self._proposals, failures, alike, width)
-        self._finale = Finale(study, training)
+        self._training_phase = TrainingPhase(study, training)
         self._width = width
         self._trial_timeout = trial_timeout
         self._target = target
         self._heartbeat_timeout = heartbeat_timeout
-        self._teams = Teams()
-        self._leaving = Leaving(self._teams)
-        self._outage = Outage(store_patience)
+        self._groups = WorkerGroups()
+        self._decommissioning = Decommissioning(self._groups)
+        self._outage = StoreOutage(store_patience)
         self._out: list[Command] = []
         self._now = 0.0
 
     @property
     def workers(self) -> dict[int, Worker]:
         """The newest incarnation of each place, by index."""
-        return self._roster.workers
+        return self._pool.workers
 
     @property
     def is_over(self) -> bool:
         """Whether the search has ended and every worker has left."""
-        return self.ending is not None and not any(self._roster)
+        return self.ending is not None and not any(self._pool)
 
     @property
     def is_training(self) -> bool:
         """Whether the search is over, and the training not."""
-        return self._finale.search_ended is not None and self.ending is None
+        return self._training_phase.search_ended is not None and self.ending is None
 
     def runs(self, known: WorkerId, trial: int, rank: int | None) -> bool:
         """Whether a worker runs that trial now, as that rank if there are several, so that it may speak in its name."""
-        worker = self._roster.find(known)
-        if worker is None or worker.team is None or worker.team.trial != trial:
+        worker = self._pool.find(known)
+        if worker is None or worker.group is None or worker.group.trial != trial:
             return False
-        return rank == (worker.team.rank(known) if len(worker.team.members) > 1 else None)
+        return rank == (worker.group.rank(known) if len(worker.group.members) > 1 else None)
 
     def replay(self, events: Iterable[Event]) -> None:
         """Take in a journal's events; call before :meth:`start`."""
@@ -157,7 +157,7 @@ class StateMachine:
                 self._attempts.lose(trial, Failure(DRIVER_LOST, "the driver ended while the trial ran"))
             elif trial.state is TrialState.PENDING:
                 self._attempts.retries.append(trial.id)
-        self._finale.take_up()
+        self._training_phase.take_up()
         self._attempts.sort_retries(training=self.is_training)
         self._proposals.go_on()
         if self._is_at_target:
@@ -176,7 +176,7 @@ class StateMachine:
         self._begin(now)
         match event:
             case Tick(stalled=stalled):
-                self._roster.excuse(stalled, self._now)
+                self._pool.excuse(stalled, self._now)
                 self._tick()
             case SuggestionReady():
                 self._suggested(event)
@@ -185,10 +185,10 @@ class StateMachine:
             case WorkerJoined():
                 self._joined(event)
             case WorkerLost(worker=known, reason=reason, with_gang=with_gang, with_node=with_node):
-                if (worker := self._roster.find(known)) is not None:
+                if (worker := self._pool.find(known)) is not None:
                     self._lost(worker, reason, GANG_LOST if with_gang else NODE_LOST if with_node else "worker_lost")
             case WorkerLeaving(worker=known, reason=reason):
-                if (worker := self._roster.find(known)) is not None and not worker.leaving:
+                if (worker := self._pool.find(known)) is not None and not worker.leaving:
                     self._leave(worker, reason)
             case _:
                 self._heard(event)
@@ -196,19 +196,19 @@ class StateMachine:
 
     def _begin(self, now: float) -> None:
         self._out, self._now = self._attempts.begin(now), now
-        self._teams.begin(self._out)
+        self._groups.begin(self._out)
 
     # -- workers ------------------------------------------------------------------------------
 
     def _joined(self, event: WorkerJoined) -> None:
-        if self._roster.is_stale(event.worker):
+        if self._pool.is_stale(event.worker):
             self.stale += 1
             self._out.append(Send(event.worker, Refused("a newer incarnation of this worker is known")))
             return
         before = self.workers.get(event.worker.index)
         if before is not None and before.is_live:
             self._lost(before, "replaced by a newer incarnation")
-        worker = self._roster.join(event, self._now)
+        worker = self._pool.join(event, self._now)
         self._follow()
         if self._growth is not None and self.study.trials:
             self._growth.joined(f"worker {worker.id.index} on {worker.host}", self._now)
@@ -217,11 +217,11 @@ class StateMachine:
         elif (unseen := event.store_unseen) is not None:
             if self.study.scheduler.may_promote:
                 self._end_search("error", ConfigError(store_needed(worker, unseen)))
-            elif unseen or self._width > 1 or self._finale.is_planned:
+            elif unseen or self._width > 1 or self._training_phase.is_planned:
                 self._out.append(Show(store_wanted(worker, unseen)))
 
     def _heard(self, event: WorkerEvent) -> None:
-        worker = self._roster.find(event.worker)
+        worker = self._pool.find(event.worker)
         if worker is None:
             self.stale += 1
             self._out.append(Send(event.worker, Refused("this incarnation was declared lost")))
@@ -230,7 +230,7 @@ class StateMachine:
         match event:
             case WorkerReady():
                 if worker.state is WorkerState.JOINING:
-                    self._roster.set_idle(worker, self._now)
+                    self._pool.set_idle(worker, self._now)
                     self._dispatch()
             case WorkerBroken(message=message) if worker.state is WorkerState.JOINING:
                 self._end_search("error", WorkerError(f"worker {worker.id.index} on {worker.host}: {message}"))
@@ -241,33 +241,33 @@ class StateMachine:
             case WorkerSeen():
                 pass
             case _:
-                if (team := self._team(worker, event.message.trial, event.message.attempt)) is not None:
-                    self._told(team, worker, event.message)
+                if (group := self._group_of(worker, event.message.trial, event.message.attempt)) is not None:
+                    self._told(group, worker, event.message)
 
-    def _team(self, worker: Worker, trial: int, attempt: int) -> Team | None:
-        """The team with which ``worker`` runs a trial, if ``(trial, attempt)`` names that."""
-        team = worker.team
-        if team is not None and (team.trial, team.attempt) == (trial, attempt):
-            return team
+    def _group_of(self, worker: Worker, trial: int, attempt: int) -> WorkerGroup | None:
+        """The group with which ``worker`` runs a trial, if ``(trial, attempt)`` names that."""
+        group = worker.group
+        if group is not None and (group.trial, group.attempt) == (trial, attempt):
+            return group
         self.stale += 1
         return None
 
     def _shut_down(self, worker: Worker) -> None:
         busy = worker.state is WorkerState.BUSY
-        self._roster.retire(worker, WorkerState.BUSY if busy else WorkerState.DRAINING)
+        self._pool.retire(worker, WorkerState.BUSY if busy else WorkerState.DRAINING)
         self._out.append(Send(worker.id, Shutdown()))
 
     def _leave(self, worker: Worker, reason: str) -> None:
         """Give a worker no more work, and see to it that what it runs ends before its machine does."""
-        self._leaving.announce(worker, reason, self._now)
-        if worker.team is None and self.ending is None:
+        self._decommissioning.announce(worker, reason, self._now)
+        if worker.group is None and self.ending is None:
             self._out.append(Show(f"worker {worker.id.index} on {worker.host} leaves: {reason}"))
             self._shut_down(worker)
 
     def _follow(self) -> None:
         """Take in that the number of workers is another."""
         if self._growth is not None:
-            self._growth.follow(sum(1 for _ in self._roster))
+            self._growth.follow(sum(1 for _ in self._pool))
 
     def _gone(self, worker: Worker) -> None:
         if self.ending is None and worker.leaving:
@@ -282,7 +282,7 @@ class StateMachine:
         if self.stopped_by:
             message = f"stopped from outside: {self.stopped_by}"
         # With its attempt, or, of a gang that fell, by who launches it again.
-        is_told = bool(worker.leaving) or kind == GANG_LOST or (kind == NODE_LOST and worker.team is not None)
+        is_told = bool(worker.leaving) or kind == GANG_LOST or (kind == NODE_LOST and worker.group is not None)
         self._drop(worker, WorkerState.LOST, Failure(kind if self.ending is None else DRIVER_LOST, message))
         self._out.append(Send(worker.id, Refused("this incarnation was declared lost")))  # it may yet live
         if self.ending is None:
@@ -292,63 +292,63 @@ class StateMachine:
             self._dispatch()
 
     def _drop(self, worker: Worker, state: WorkerState, failure: Failure) -> None:
-        self._roster.retire(worker, state)
+        self._pool.retire(worker, state)
         self._follow()
-        if worker.team is not None and worker.id in worker.team.running:
-            self._ended(worker.team, worker, failure)
+        if worker.group is not None and worker.id in worker.group.running:
+            self._ended(worker.group, worker, failure)
 
     # -- trials -------------------------------------------------------------------------------
 
-    def _told(self, team: Team, worker: Worker, message: TrialMessage) -> None:
-        """What one of a team's workers says of the attempt."""
+    def _told(self, group: WorkerGroup, worker: Worker, message: TrialMessage) -> None:
+        """What one of a group's workers says of the attempt."""
         match message:
             case Reported():
-                self._reported(team, message)
+                self._reported(group, message)
             case Checkpointed():
-                self._saved(team, message)
+                self._saved(group, message)
             case Waiting():
-                self._out += self._outage.heard(team, worker, message, self._now)
+                self._out += self._outage.heard(group, worker, message, self._now)
             case Opened():
-                self._teams.opened(team, worker, message)
+                self._groups.opened(group, worker, message)
             case Held():
-                self._teams.held(team, worker, message)
+                self._groups.held(group, worker, message)
             case Finished():
-                self._ended(team, worker, message)
+                self._ended(group, worker, message)
 
-    def _reported(self, team: Team, message: Reported) -> None:
-        trial = self.study.trials[team.trial]
+    def _reported(self, group: WorkerGroup, message: Reported) -> None:
+        trial = self.study.trials[group.trial]
         if self.objective is None:
             self.objective = message.objective
         self._attempts.measure(trial, message)
-        doomed = trial.id in self._attempts.doomed
+        stop_requested = trial.id in self._attempts.stop_requested
         if message.awaiting:
-            self._teams.decide(team, stop=doomed)
-        elif doomed:
-            self._teams.stop(team)
+            self._groups.decide(group, stop=stop_requested)
+        elif stop_requested:
+            self._groups.stop(group)
         self._dispatch()  # a result in a rung may make a promotion due
 
-    def _saved(self, team: Team, message: Checkpointed) -> None:
-        if message.name in team.saved:  # an older one that came again must not take the place of the newest
+    def _saved(self, group: WorkerGroup, message: Checkpointed) -> None:
+        if message.name in group.saved:  # an older one that came again must not take the place of the newest
             self.stale += 1
             return
-        team.saved.add(message.name)
-        self._out += self._outage.served(team.trial, self._now)
-        self._attempts.record(CheckpointSaved(team.trial, team.attempt, message.step, message.name))
-        discard = self._attempts.states.superseded(team.trial)
-        self._out.append(Send(team.members[0].id, Kept(team.trial, team.attempt, discard)))
-        self._leaving.saved(team)
+        group.saved.add(message.name)
+        self._out += self._outage.served(group.trial, self._now)
+        self._attempts.record(CheckpointSaved(group.trial, group.attempt, message.step, message.name))
+        discard = self._attempts.states.superseded(group.trial)
+        self._out.append(Send(group.members[0].id, Kept(group.trial, group.attempt, discard)))
+        self._decommissioning.saved(group)
 
-    def _ended(self, team: Team, worker: Worker, end: Finished | Failure) -> None:
+    def _ended(self, group: WorkerGroup, worker: Worker, end: Finished | Failure) -> None:
         """A rank is through; the attempt is over when all are."""
-        if self._teams.ended(team, worker, end):
-            self._teams.release(team)
-            self._roster.release(team, self._now, is_over=self.ending is not None)
-            for worker in team.members:
+        if self._groups.ended(group, worker, end):
+            self._groups.release(group)
+            self._pool.release(group, self._now, is_over=self.ending is not None)
+            for worker in group.members:
                 if worker.leaving and worker.state is WorkerState.IDLE:
                     self._shut_down(worker)
-            trial = self.study.trials[team.trial]
+            trial = self.study.trials[group.trial]
             is_cut = self.ending is not None or (self.is_training and not trial.training)
-            answer = self._attempts.end(trial, team, is_cut=is_cut)
+            answer = self._attempts.end(trial, group, is_cut=is_cut)
             self._settle_outage(trial)
             if answer is not None and trial.training and not answer.stored:
                 self._out.append(Keep(answer.returned))
@@ -363,19 +363,21 @@ class StateMachine:
         """Give work to idle workers while there is some; close when there will be none."""
         if self._is_at_target:
             self._end_search("target", None)
-        if self.is_training and not self._teams and (created := self._finale.begin()) is not None:
+        if self.is_training and not self._groups and (created := self._training_phase.begin()) is not None:
             self._attempts.record(created)
             self._attempts.retries.append(created.trial)
-        while self.ending is None and (crew := self._crew()) and (trial := self._next_trial()) is not None:
-            self._assign(crew, trial)
+        while self.ending is None and (members := self._free_members()) and (trial := self._next_trial()) is not None:
+            self._assign(members, trial)
         self._ask_ahead()
         self._close_if_done()
 
-    def _crew(self) -> list[Worker]:
+    def _free_members(self) -> list[Worker]:
         """The idle workers that would run the next attempt together; none while they are too few."""
         if not self.is_training:
-            return self._roster.crew(self._width)
-        return [] if self._teams else self._roster.crew(self._finale.crew(self.workers.values(), self._now))
+            return self._pool.members(self._width)
+        return (
+            [] if self._groups else self._pool.members(self._training_phase.members(self.workers.values(), self._now))
+        )
 
     def _next_trial(self) -> Trial | None:
         for number in self._attempts.retries:
@@ -386,7 +388,7 @@ class StateMachine:
             return None
         if (promotion := self.study.next_promotion()) is not None:
             return promotion
-        if (created := self._proposals.take(self._roster.idle_since)) is not None:
+        if (created := self._proposals.take(self._pool.idle_since)) is not None:
             self._attempts.record(created)
             return self.study.trials[-1]
         return self._closing_promotion()
@@ -396,20 +398,20 @@ class StateMachine:
 
         While anything runs it may yet turn out better than what rests, so the choice waits for it.
         """
-        if self._teams or self._attempts.retries or self._proposals.has_more:
+        if self._groups or self._attempts.retries or self._proposals.has_more:
             return None
         return self.study.closing_promotion()
 
-    def _assign(self, crew: list[Worker], trial: Trial) -> None:
+    def _assign(self, members: list[Worker], trial: Trial) -> None:
         grant = self.study.grant(trial)
         attempt = trial.attempt + 1
         discard = self._attempts.states.unneeded(trial.id)
-        self._attempts.record(self.study.started(trial, crew[0].id.index, self._now, len(crew)))
+        self._attempts.record(self.study.started(trial, members[0].id.index, self._now, len(members)))
         saved = trial.checkpoint.name if trial.checkpoint is not None else None
-        self._roster.engage(crew)
+        self._pool.engage(members)
         order = Assign(trial.id, attempt, trial.config, grant.budget, grant.milestones, self.objective, saved, discard)
-        self._teams.start(order, crew, self._now, placed=trial.training > 0)
-        self._finale.started()
+        self._groups.start(order, members, self._now, placed=trial.training > 0)
+        self._training_phase.started()
 
     def _ask_ahead(self) -> None:
         searching = self.ending is None and not self.is_training
@@ -426,19 +428,19 @@ class StateMachine:
     # -- time and ends ------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        for worker in self._roster.silent(self._now, self._heartbeat_timeout):
+        for worker in self._pool.silent(self._now, self._heartbeat_timeout):
             # Where machines come and go, one that is silent is gone, for all that is known.
             kind = NODE_LEFT if worker.leaving else "worker_lost" if self._growth is None else NODE_LOST
             self._lost(worker, f"not heard of for {self._heartbeat_timeout:g} s", kind)
-        self._leaving.tick(self._teams, self._now)
+        self._decommissioning.tick(self._groups, self._now)
         if self._growth is not None:
-            self._out += self._growth.tick(sum(1 for _ in self._roster), self._now)
+            self._out += self._growth.tick(sum(1 for _ in self._pool), self._now)
         if self._trial_timeout is not None:
             overdue = Failure("timeout", f"took longer than trial_timeout={self._trial_timeout:g} s")
-            for team in self._teams:
-                if not team.waits and self._now - team.since - team.excused > self._trial_timeout:
-                    self._teams.stop(team, overdue)
-        if (error := self._outage.error(self._teams, self._now)) is not None:
+            for group in self._groups:
+                if not group.waits and self._now - group.since - group.excused > self._trial_timeout:
+                    self._groups.stop(group, overdue)
+        if (error := self._outage.error(self._groups, self._now)) is not None:
             self._end_search("error", error)
         if self.is_training or self._attempts.retries:
             self._dispatch()
@@ -454,16 +456,16 @@ class StateMachine:
     @property
     def _is_at_target(self) -> bool:
         """Whether a trial has reached the target and the search has not ended yet."""
-        if self._target is None or self.ending is not None or self._finale.search_ended is not None:
+        if self._target is None or self.ending is not None or self._training_phase.search_ended is not None:
             return False
         best = self.study.best
         return best is not None and self.study.loss(best.value) <= self.study.loss(self._target)
 
     def _close_if_done(self) -> None:
-        if self.ending is not None or self._teams or self._attempts.retries:
+        if self.ending is not None or self._groups or self._attempts.retries:
             return
-        if self._finale.search_ended is not None:
-            self._stop_all(self._finale.search_ended, None)
+        if self._training_phase.search_ended is not None:
+            self._stop_all(self._training_phase.search_ended, None)
         elif not self._proposals.has_more and self._closing_promotion() is None:
             error = self._attempts.alike.error(self.study.size)
             self._end_search("completed" if error is None else "error", error)
@@ -476,13 +478,13 @@ class StateMachine:
 
     def _end_search(self, reason: str, error: Exception | None) -> None:
         """No further trials; what runs is stopped. A training follows, if one is planned."""
-        if self.ending is not None or (self._finale.search_ended is not None and reason == "timeout"):
+        if self.ending is not None or (self._training_phase.search_ended is not None and reason == "timeout"):
             return
-        if self._finale.search_ended is not None or not self._finale.follows(reason):
+        if self._training_phase.search_ended is not None or not self._training_phase.follows(reason):
             self._stop_all(reason, error)
             return
-        for team in self._teams:
-            self._teams.interrupt(team)
+        for group in self._groups:
+            self._groups.interrupt(group)
         self._attempts.sort_retries(training=self.is_training)
         self._dispatch()
 
@@ -490,5 +492,5 @@ class StateMachine:
         if self.ending is not None:
             return
         self.ending, self.error = reason, error
-        for worker in self._roster:
+        for worker in self._pool:
             self._shut_down(worker)

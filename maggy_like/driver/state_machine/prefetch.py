@@ -9,7 +9,7 @@ _ASKS = 8
 """Asks whose slowest counts: one in a few may fit a model anew."""
 
 
-class Lookahead:
+class Prefetch:
     """As few as will do: a proposal that waits was made with less knowledge than one made now.
 
     Each trial that takes a proposal orders another, and the optimizer serves one order at a time: a queue
@@ -20,11 +20,11 @@ class Lookahead:
         workers: Size of the gang, and the most that is ever of use.
 
     Example:
-        >>> lookahead = Lookahead(workers=4)
-        >>> lookahead.asked(0.5)
+        >>> prefetch = Prefetch(workers=4)
+        >>> prefetch.asked(0.5)
         >>> for wanted in (0.0, 0.1, 10.0, 10.1):
-        ...     lookahead.taken(wanted)
-        >>> lookahead.depth
+        ...     prefetch.taken(wanted)
+        >>> prefetch.depth
         2
     """
 

@@ -6,7 +6,7 @@ from collections import deque
 
 from maggy_like.driver.state_machine.commands import AskOptimizer
 from maggy_like.driver.state_machine.inputs import SuggestionReady
-from maggy_like.driver.state_machine.prefetch import Lookahead
+from maggy_like.driver.state_machine.prefetch import Prefetch
 from optimizers.core.base import WAIT, Pending, Proposal
 from optimizers.core.events import TrialCreated
 from optimizers.core.study import Study
@@ -26,7 +26,7 @@ class Proposals:
     Args:
         study: Where the trials are counted, and what is tried before the optimizer's.
         workers: Size of the gang: how many proposals to keep ready where results do not matter.
-            An adaptive optimizer is asked no further ahead than :class:`Lookahead` says.
+            An adaptive optimizer is asked no further ahead than :class:`Prefetch` says.
     """
 
     def __init__(self, study: Study, workers: int) -> None:
@@ -35,7 +35,7 @@ class Proposals:
         self._ready: deque[tuple[int, Proposal]] = deque()
         self._untold: list[Pending] = []  # what waits, and the optimizer does not know it yet
         self._workers = workers
-        self._lookahead = Lookahead(workers)
+        self._prefetch = Prefetch(workers)
         self._asked = 0.0
         self._next_ask = 0
         self._asking = False
@@ -52,7 +52,7 @@ class Proposals:
     def resize(self, workers: int) -> None:
         """Keep proposals ready for so many workers from now on."""
         self._workers = workers
-        self._lookahead.resize(workers)
+        self._prefetch.resize(workers)
 
     @property
     def has_more(self) -> bool:
@@ -70,14 +70,14 @@ class Proposals:
             return TrialCreated(number, self._points.popleft())
         if self._has_room and self._ready:
             index, proposal = self._ready.popleft()
-            self._lookahead.taken(wanted)
+            self._prefetch.taken(wanted)
             return TrialCreated(number, proposal.config, index, proposal.parent)
         return None
 
     def ask(self, now: float) -> AskOptimizer | None:
         """The question to put to the optimizer now, so that a free worker never waits for it."""
         n_trials = self._study.problem.n_trials
-        depth = self._lookahead.depth if self._study.optimizer.adaptive else max(2, self._workers)
+        depth = self._prefetch.depth if self._study.optimizer.adaptive else max(2, self._workers)
         coming = self._study.size + len(self._points) + len(self._ready)
         enough = len(self._ready) >= depth or (n_trials is not None and coming >= n_trials)
         if self._asking or self._exhausted or enough or self._stands_still:
@@ -91,7 +91,7 @@ class Proposals:
     def answer(self, event: SuggestionReady, now: float) -> None:
         """Take in the optimizer's answer."""
         self._asking = False
-        self._lookahead.asked(now - self._asked)
+        self._prefetch.asked(now - self._asked)
         if event.answer is WAIT:
             self._waiting = True
             return

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from maggy_like.driver.state_machine.commands import Show
-from maggy_like.driver.state_machine.workers import Team, Worker
+from maggy_like.driver.state_machine.workers import Worker, WorkerGroup
 from maggy_like.errors import StoreError
 from maggy_like.protocol.messages import Waiting
 
@@ -31,7 +31,7 @@ class _Failing:
     due: float = 0.0
 
 
-class Outage:
+class StoreOutage:
     """Trials that wait for the store, from the first that does to the last that did.
 
     A trial waits inside its attempt. Where that cannot be (several ranks write one state, and may not part), the
@@ -49,13 +49,13 @@ class Outage:
         self._waited: set[int] = set()
         self._failing: dict[int, _Failing] = {}
 
-    def heard(self, team: Team, worker: Worker, message: Waiting, now: float) -> list[Show]:
-        """Take in that one of a team's workers has begun to wait for the store, or has stopped waiting."""
+    def heard(self, group: WorkerGroup, worker: Worker, message: Waiting, now: float) -> list[Show]:
+        """Take in that one of a group's workers has begun to wait for the store, or has stopped waiting."""
         if message.reason:
-            team.waits.setdefault(worker.id, now)
-            return self._begin(team.trial, message.reason, now)
-        team.serve(worker.id, now)
-        return self.served(team.trial, now) if not team.waits else []
+            group.waits.setdefault(worker.id, now)
+            return self._begin(group.trial, message.reason, now)
+        group.serve(worker.id, now)
+        return self.served(group.trial, now) if not group.waits else []
 
     def failed(self, trial: int, reason: str, now: float) -> list[Show]:
         """Take in that an attempt ended because the store refused; its trial is due again after a pause."""
@@ -88,9 +88,9 @@ class Outage:
         """Whether a trial may run again."""
         return trial not in self._failing or now >= self._failing[trial].due
 
-    def error(self, teams: Iterable[Team], now: float) -> StoreError | None:
+    def error(self, groups: Iterable[WorkerGroup], now: float) -> StoreError | None:
         """What ends the run once a trial has waited for too long."""
-        waits = [now - since for team in teams for since in team.waits.values()]
+        waits = [now - since for group in groups for since in group.waits.values()]
         seconds = max([*waits, *(it.last - it.since for it in self._failing.values())], default=0.0)
         if seconds < self._patience:
             return None

@@ -34,7 +34,7 @@ class TrainingPlan:
     config: Config | None = None
 
 
-class Finale:
+class TrainingPhase:
     """Decides when the training begins, and who takes part.
 
     Args:
@@ -83,7 +83,7 @@ class Finale:
         self._has_begun = True
         return TrialCreated(len(self._study.trials), dict(config), training=plan.steps)
 
-    def crew(self, workers: Collection[Worker], now: float) -> int:
+    def members(self, workers: Collection[Worker], now: float) -> int:
         """How many of the workers shall train together now; 0 while others are waited for."""
         assert self._plan is not None
         idle = sum(worker.state is WorkerState.IDLE for worker in workers)

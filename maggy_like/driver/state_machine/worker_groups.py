@@ -8,7 +8,7 @@ import msgspec
 
 from maggy_like.driver.state_machine.commands import Command, Send
 from maggy_like.driver.state_machine.inputs import WorkerId
-from maggy_like.driver.state_machine.workers import Team, Worker, is_fault
+from maggy_like.driver.state_machine.workers import Worker, WorkerGroup, is_fault
 from maggy_like.protocol.messages import (
     Abort,
     Assign,
@@ -18,7 +18,7 @@ from maggy_like.protocol.messages import (
     Held,
     Meet,
     Opened,
-    Place,
+    RankPlace,
     Stop,
     ToWorker,
 )
@@ -39,14 +39,14 @@ def choose(idle: Iterable[Worker], width: int) -> list[Worker]:
     return chosen[:width]
 
 
-def places(members: Sequence[Worker]) -> list[Place]:
+def places(members: Sequence[Worker]) -> list[RankPlace]:
     """The members' places, by rank."""
     hosts: dict[str, list[Worker]] = {}
     for member in members:
         hosts.setdefault(member.host, []).append(member)
     groups = list(hosts)
     return [
-        Place(
+        RankPlace(
             rank=rank,
             world_size=len(members),
             local_rank=hosts[member.host].index(member),
@@ -66,7 +66,7 @@ def _devices(ranks: Sequence[Worker]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*first, *others]))
 
 
-class Teams:
+class WorkerGroups:
     """The attempts that run, and what their workers are told of each other.
 
     One attempt's ranks stop in the same report: they are halted, say how many reports they have made, and go on to
@@ -74,86 +74,86 @@ class Teams:
     """
 
     def __init__(self) -> None:
-        self._running: dict[int, Team] = {}  # by trial
+        self._running: dict[int, WorkerGroup] = {}  # by trial
         self._out: list[Command] = []
 
     def __len__(self) -> int:
         return len(self._running)
 
-    def __iter__(self) -> Iterator[Team]:
+    def __iter__(self) -> Iterator[WorkerGroup]:
         return iter(self._running.values())
 
     def begin(self, out: list[Command]) -> None:
         """Put the commands that follow into ``out``."""
         self._out = out
 
-    def start(self, order: Assign, crew: Sequence[Worker], now: float, *, placed: bool) -> None:
+    def start(self, order: Assign, members: Sequence[Worker], now: float, *, placed: bool) -> None:
         """Have the workers run an attempt together.
 
         Args:
             order: For rank 0; the others get it too, each with its place.
             placed: Whether to tell a worker its place even where it is alone.
         """
-        team = self._running[order.trial] = Team(order.trial, order.attempt, tuple(crew), now)
-        for worker, place in zip(crew, places(crew) if placed or len(crew) > 1 else [None], strict=True):
-            worker.take(team)
+        group = self._running[order.trial] = WorkerGroup(order.trial, order.attempt, tuple(members), now)
+        for worker, place in zip(members, places(members) if placed or len(members) > 1 else [None], strict=True):
+            worker.take(group)
             mine = order if place is None else msgspec.structs.replace(order, place=place)
             self._out.append(Send(worker.id, mine))
 
-    def release(self, team: Team) -> None:
+    def release(self, group: WorkerGroup) -> None:
         """Let go of an attempt that is over."""
-        del self._running[team.trial]
+        del self._running[group.trial]
 
     def tell(self, workers: Iterable[WorkerId], message: ToWorker) -> None:
         """Send a message to some workers."""
         self._out.extend(Send(worker, message) for worker in workers)
 
-    def decide(self, team: Team, *, stop: bool) -> None:
+    def decide(self, group: WorkerGroup, *, stop: bool) -> None:
         """Answer a report that is awaited; every rank waits at that step."""
-        team.stopping = team.stopping or stop
-        self.tell(team.running, Decided(team.trial, team.attempt, team.stopping))
+        group.stopping = group.stopping or stop
+        self.tell(group.running, Decided(group.trial, group.attempt, group.stopping))
 
-    def stop(self, team: Team, failure: Failure | None = None) -> None:
+    def stop(self, group: WorkerGroup, failure: Failure | None = None) -> None:
         """Have an attempt end at its next report, unless it was told to already.
 
         Args:
             failure: What its end is to be called then.
         """
-        if not team.stopping:
-            team.stopping, team.failure = True, failure
-            self.interrupt(team)
+        if not group.stopping:
+            group.stopping, group.failure = True, failure
+            self.interrupt(group)
 
-    def interrupt(self, team: Team) -> None:
+    def interrupt(self, group: WorkerGroup) -> None:
         """Have an attempt end at its next report, all ranks at the same."""
-        if len(team.members) == 1:
-            self.tell(team.running, Stop(team.trial, team.attempt))
-        elif team.held is None:
-            team.held = {}
-            self.tell(team.running, Halt(team.trial, team.attempt))
+        if len(group.members) == 1:
+            self.tell(group.running, Stop(group.trial, group.attempt))
+        elif group.held is None:
+            group.held = {}
+            self.tell(group.running, Halt(group.trial, group.attempt))
 
-    def opened(self, team: Team, worker: Worker, message: Opened) -> None:
+    def opened(self, group: WorkerGroup, worker: Worker, message: Opened) -> None:
         """Tell the other ranks where to meet."""
-        others = [member.id for member in team.members if member is not worker]
+        others = [member.id for member in group.members if member is not worker]
         self.tell(others, Meet(message.trial, message.attempt, message.host, message.port))
 
-    def held(self, team: Team, worker: Worker, message: Held) -> None:
+    def held(self, group: WorkerGroup, worker: Worker, message: Held) -> None:
         """Take in how far a halted rank is."""
-        if team.held is not None:
-            team.held[team.rank(worker.id)] = message.reports
-            self._go_on(team)
+        if group.held is not None:
+            group.held[group.rank(worker.id)] = message.reports
+            self._go_on(group)
 
-    def ended(self, team: Team, worker: Worker, end: Finished | Failure) -> bool:
+    def ended(self, group: WorkerGroup, worker: Worker, end: Finished | Failure) -> bool:
         """Take in a rank's end; whether the attempt is over with it."""
-        team.ends[team.rank(worker.id)] = end
-        if team.has_ended:
+        group.ends[group.rank(worker.id)] = end
+        if group.has_ended:
             return True
         if is_fault(end):
-            self.tell(team.running, Abort(team.trial, team.attempt))
+            self.tell(group.running, Abort(group.trial, group.attempt))
         else:
-            self._go_on(team)
+            self._go_on(group)
         return False
 
-    def _go_on(self, team: Team) -> None:
+    def _go_on(self, group: WorkerGroup) -> None:
         """Say where to stop, once every rank has said how far it is; until then none goes further."""
-        if (at := team.stop_at) is not None:
-            self.tell(team.running, Stop(team.trial, team.attempt, at))
+        if (at := group.stop_at) is not None:
+            self.tell(group.running, Stop(group.trial, group.attempt, at))

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from maggy_like.driver.state_machine.inputs import WorkerId, WorkerJoined
 from maggy_like.driver.state_machine.worker_groups import choose
-from maggy_like.driver.state_machine.workers import Team, Worker, WorkerState
+from maggy_like.driver.state_machine.workers import Worker, WorkerGroup, WorkerState
 
 
-class Roster:
+class WorkerPool:
     """The newest incarnation of each place.
 
     Attributes:
@@ -32,7 +32,7 @@ class Roster:
     def is_stale(self, newcomer: WorkerId) -> bool:
         """Whether that incarnation, or a later one, is known already."""
         before = self.workers.get(newcomer.index)
-        return before is not None and before.id.epoch >= newcomer.epoch
+        return before is not None and before.id.incarnation >= newcomer.incarnation
 
     def join(self, event: WorkerJoined, now: float) -> Worker:
         """Take in a new incarnation."""
@@ -49,13 +49,13 @@ class Roster:
         self._idle.pop(worker.id.index, None)
         worker.state = state
 
-    def release(self, team: Team, now: float, *, is_over: bool) -> None:
+    def release(self, group: WorkerGroup, now: float, *, is_over: bool) -> None:
         """Take an ended attempt off its workers.
 
         Args:
             is_over: Whether there is no more work.
         """
-        for worker in team.members:
+        for worker in group.members:
             if worker.state is not WorkerState.BUSY:
                 worker.release(worker.state)  # it was lost
             elif is_over:
@@ -68,7 +68,7 @@ class Roster:
         """Since when the next worker to get work has been idle."""
         return next(iter(self._idle.values()))
 
-    def crew(self, width: int) -> list[Worker]:
+    def members(self, width: int) -> list[Worker]:
         """The idle workers that would run the next attempt together; none while they are too few."""
         if not width or len(self._idle) < width:
             return []
@@ -76,9 +76,9 @@ class Roster:
             return [self.workers[next(iter(self._idle))]]
         return choose((self.workers[index] for index in self._idle), width)
 
-    def engage(self, crew: list[Worker]) -> None:
+    def engage(self, members: list[Worker]) -> None:
         """Take in that some workers get work."""
-        for worker in crew:
+        for worker in members:
             del self._idle[worker.id.index]
 
     def excuse(self, seconds: float, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What the experiment knows of each worker, and of those that run an attempt together."""
+"""What the state machine knows of each worker, and of those that run an attempt together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Worker:
 
     Attributes:
         seen: When it last said anything.
-        team: With whom it runs an attempt while ``BUSY``, itself included.
+        group: With whom it runs an attempt while ``BUSY``, itself included.
         leaving: Why it is to leave once its attempt is over, since its machine is about to be taken away; else empty.
     """
 
@@ -38,30 +38,30 @@ class Worker:
     accelerators: tuple[str, ...]
     seen: float
     state: WorkerState = WorkerState.JOINING
-    team: Team | None = None
+    group: WorkerGroup | None = None
     leaving: str = ""
 
     @property
     def trial(self) -> int | None:
         """The trial it runs, if any."""
-        return None if self.team is None else self.team.trial
+        return None if self.group is None else self.group.trial
 
     @property
     def is_live(self) -> bool:
         """Whether it may still speak."""
         return self.state not in (WorkerState.GONE, WorkerState.LOST)
 
-    def take(self, team: Team) -> None:
+    def take(self, group: WorkerGroup) -> None:
         """Begin an attempt."""
-        self.state, self.team = WorkerState.BUSY, team
+        self.state, self.group = WorkerState.BUSY, group
 
     def release(self, state: WorkerState) -> None:
         """Let go of the trial, if any."""
-        self.state, self.team = state, None
+        self.state, self.group = state, None
 
 
 @dataclass(slots=True, eq=False)
-class Team:
+class WorkerGroup:
     """One attempt's workers, in order of rank.
 
     Attributes:

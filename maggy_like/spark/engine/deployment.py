@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maggy_like.spark.kinds import is_classic
-from maggy_like.storage.run_paths import RunPlaces
+from maggy_like.storage.run_paths import RunPaths
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ _OVERLAY = "fuse-overlayfs"
 _OF_DATABRICKS = ("/dbfs", "/Volumes", "/Workspace")
 
 
-def place_hints(session: SparkSession, places: RunPlaces) -> list[str]:
+def path_hints(session: SparkSession, places: RunPaths) -> list[str]:
     """Hints about where a run is kept: on a disk that goes with the driver's container, or somewhere that stays.
 
     Args:
@@ -58,7 +58,7 @@ def _driver_in_cluster(session: SparkSession, environment: Mapping[str, str]) ->
     return None
 
 
-def _local_folders(places: RunPlaces) -> Iterator[tuple[str, Path]]:
+def _local_folders(places: RunPaths) -> Iterator[tuple[str, Path]]:
     """The folders on which something of the run depends that were given as paths: as arguments, and where they are."""
     has_journal = places.journal == str(places.directory)
     if isinstance(places.directory, Path) and (has_journal or not places.log_copies):

@@ -10,7 +10,7 @@ from pathlib import Path
 NAME = "spark.log"
 
 
-def write_details(folder: str, run: str, indexes: Sequence[int], epoch: int, text: str) -> str:
+def write_details(folder: str, run: str, indexes: Sequence[int], incarnation: int, text: str) -> str:
     """Append an error to the file.
 
     Args:
@@ -25,6 +25,8 @@ def write_details(folder: str, run: str, indexes: Sequence[int], epoch: int, tex
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8", errors="replace") as log:
-            log.write(f"--- {when} {run}: the job of workers {workers}, incarnation {epoch}, ended\n{text.rstrip()}\n")
+            log.write(
+                f"--- {when} {run}: the job of workers {workers}, incarnation {incarnation}, ended\n{text.rstrip()}\n"
+            )
         return str(path)
     return ""

@@ -4,7 +4,7 @@ A job runs in a background thread that inherits the session, so Ctrl-C stays wit
 goes through ``mapInArrow``, which classic sessions and Spark Connect both serve. Spark neither retries a
 barrier stage nor starts a second copy of a slow task in it, and it falls as a whole. A job without a barrier
 has one task, which ends at once where Spark runs it again. Either way the driver launches what fell again, with
-the next epoch.
+the next incarnation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from maggy_like.spark.connection.address import driver_endpoint
 from maggy_like.spark.connection.connect import check_server, orphan_hint
 from maggy_like.spark.connection.server_watch import ServerWatch
 from maggy_like.spark.engine.cluster_driver import HostedRun
-from maggy_like.spark.engine.deployment import place_hints
+from maggy_like.spark.engine.deployment import path_hints
 from maggy_like.spark.engine.driver_site import driver_place
 from maggy_like.spark.engine.failures import check_python
 from maggy_like.spark.engine.job import SparkRun
@@ -37,7 +37,7 @@ from maggy_like.spark.engine.neighbours import neighbours_hints
 from maggy_like.spark.engine.waiting import Diagnosis
 from maggy_like.spark.kinds import is_classic
 from maggy_like.spark.session import active_session
-from maggy_like.storage.run_paths import RunPlaces
+from maggy_like.storage.run_paths import RunPaths
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,22 +187,24 @@ class SparkEngine(HostEngine):
         tasks = "one task" if workers == 1 else f"{workers} tasks"
         return [f"Spark has no executor yet; it is asked for {tasks}, and trials begin as executors come"]
 
-    def place_hints(self, places: RunPlaces) -> list[str]:
-        return place_hints(self._session, places)
+    def path_hints(self, places: RunPaths) -> list[str]:
+        return path_hints(self._session, places)
 
     def endpoint(self) -> Endpoint:
         return driver_endpoint(self._session, self._host, self._bind, self._ports)
 
     def launch(
-        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+        self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
         profile = self._slots.profile
         task = msgspec.structs.replace(task, driver=driver_place())
         if self._has_barrier:
-            runs = [SparkRun(self._session, task, indexes, epoch, keys, profile, logs, server=self._server)]
+            runs = [SparkRun(self._session, task, indexes, incarnation, keys, profile, logs, server=self._server)]
         else:
             runs = [
-                SparkRun(self._session, task, [index], epoch, [pair], profile, logs, barrier=False, server=self._server)
+                SparkRun(
+                    self._session, task, [index], incarnation, [pair], profile, logs, barrier=False, server=self._server
+                )
                 for index, pair in zip(indexes, keys, strict=True)
             ]
         self._address = task.address

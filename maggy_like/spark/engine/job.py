@@ -39,7 +39,7 @@ class SparkRun(EngineRun):
         session: Classic or Spark Connect.
         task: What the run is.
         indexes: Their places in the gang.
-        epoch: Their incarnation.
+        incarnation: Their incarnation.
         keys: The key pair of each.
         profile: What each task asks for, if the session's own settings do not say it.
         logs: Folder that gets what Spark says of failures; none where empty.
@@ -58,7 +58,7 @@ class SparkRun(EngineRun):
         session: SparkSession,
         task: WorkerTask,
         indexes: Sequence[int],
-        epoch: int,
+        incarnation: int,
         keys: Sequence[KeyPair],
         profile: ResourceProfile | None,
         logs: str = "",
@@ -68,7 +68,7 @@ class SparkRun(EngineRun):
     ) -> None:
         from pyspark import InheritableThread
 
-        super().__init__(indexes, epoch)
+        super().__init__(indexes, incarnation)
         self._session = session
         self.tag = f"maggy-{uuid.uuid4().hex[:8]}"
         self._task = task
@@ -133,14 +133,14 @@ class SparkRun(EngineRun):
 
     def _tasks(self) -> DataFrame:
         """What the job computes."""
-        member = entry(gang_member(self._task, self.epoch))
+        member = entry(gang_member(self._task, self.incarnation))
         return self._places().mapInArrow(member, "worker bigint", barrier=self._barrier, profile=self._profile)
 
     def _collect(self) -> None:
         around = contextlib.nullcontext() if self._server is None else self._server.watched()
         try:
             with hidden_progress_bar(self._session), around:
-                label_jobs(self._session, self._task, len(self.indexes), self.epoch, self.tag)
+                label_jobs(self._session, self._task, len(self.indexes), self.incarnation, self.tag)
                 rows = self._tasks().collect()
                 if any(row["worker"] == STARTED_AGAIN for row in rows):
                     self._ended = self._of_task(first_failure(self._session, self.tag))
@@ -152,7 +152,7 @@ class SparkRun(EngineRun):
             self.stopped_by = self._stopped_by(text, gone)
             self._ended = self.stopped_by or self._explain(text, gone)
             if self._logs and not self._is_cancelled:
-                self.details = write_details(self._logs, self._task.name, self.indexes, self.epoch, text)
+                self.details = write_details(self._logs, self._task.name, self.indexes, self.incarnation, text)
 
     def _of_task(self, error: str) -> str:
         """Why the only task ended; where Spark does not say it, the trial is not blamed."""

@@ -19,13 +19,13 @@ def job_group(name: str) -> str:
     return "maggy_like-" + re.sub(r"[^\w.-]", "_", name)  # a tag may hold no comma
 
 
-def describe(task: WorkerTask, workers: int, epoch: int) -> str:
+def describe(task: WorkerTask, workers: int, incarnation: int) -> str:
     """A job in words."""
-    about = f"{task.about}, {workers} worker{'s' * (workers != 1)}, incarnation {epoch}"
+    about = f"{task.about}, {workers} worker{'s' * (workers != 1)}, incarnation {incarnation}"
     return f"maggy_like {task.name}: {about}"
 
 
-def label_jobs(session: SparkSession, task: WorkerTask, workers: int, epoch: int, own: str) -> None:
+def label_jobs(session: SparkSession, task: WorkerTask, workers: int, incarnation: int, own: str) -> None:
     """Label the jobs that this thread is about to start; those of the caller's thread stay as they are.
 
     A group that the caller has set stays the job's: who cancels it, as a notebook does for its cell, means the search
@@ -44,7 +44,7 @@ def label_jobs(session: SparkSession, task: WorkerTask, workers: int, epoch: int
     context.addJobTag(group)
     if context.getLocalProperty(_GROUP) is None:
         context.setLocalProperty(_GROUP, group)
-    context.setJobDescription(describe(task, workers, epoch))
+    context.setJobDescription(describe(task, workers, incarnation))
 
 
 def cancel_jobs(session: SparkSession, own: str) -> None:

@@ -23,7 +23,7 @@ STARTED_AGAIN = -1
 
 
 def gang_member(
-    task: WorkerTask, epoch: int
+    task: WorkerTask, incarnation: int
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
     """The function that each task runs: an agent, until the search is over.
 
@@ -48,7 +48,7 @@ def gang_member(
             return
         gpu = context.resources().get("gpu")
         accelerators = tuple(gpu.addresses) if gpu is not None else ()
-        Agent(task, WorkerContext(index, epoch, socket.gethostname(), keys, accelerators)).run()
+        Agent(task, WorkerContext(index, incarnation, socket.gethostname(), keys, accelerators)).run()
         yield pyarrow.RecordBatch.from_pydict({"worker": [index]})
 
     return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maggy_like.storage.journal.backend import Mark, Place, place_of
+from maggy_like.storage.journal.backend import JournalBackend, Mark, backend_of
 from maggy_like.storage.journal.earlier import Earlier, from_records, to_records
 from maggy_like.storage.journal.journal import Journal, read_journal, reading
 from maggy_like.storage.journal.records import (
@@ -16,7 +16,7 @@ from maggy_like.storage.journal.records import (
     encode,
     open_line,
 )
-from maggy_like.storage.journal.repair import Mender
+from maggy_like.storage.journal.repair import Repairer
 
 __all__ = [
     "FORMAT_VERSION",
@@ -24,17 +24,17 @@ __all__ = [
     "Contents",
     "Earlier",
     "Journal",
+    "JournalBackend",
     "Mark",
-    "Mender",
     "Part",
-    "Place",
+    "Repairer",
     "RunHeader",
     "RunStatus",
+    "backend_of",
     "decode",
     "encode",
     "from_records",
     "open_line",
-    "place_of",
     "read_journal",
     "reading",
     "to_records",

@@ -14,11 +14,12 @@ class Mark(NamedTuple):
     size: int = 0
 
 
-class Place(Protocol):
+class JournalBackend(Protocol):
     """A folder that holds one run's journal. :meth:`hold` comes before whatever writes.
 
-    Two kinds serve: :class:`~maggy_like.storage.journal.local.LocalPlace` and
-    :class:`~maggy_like.storage.journal.object_store.RemotePlace`. Errors of the file system come through as they are.
+    Two kinds serve: :class:`~maggy_like.storage.journal.local.LocalBackend` and
+    :class:`~maggy_like.storage.journal.object_store.ObjectStoreBackend`. Errors of the file system
+    come through as they are.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Place(Protocol):
 
         Args:
             run: The call of ``lagom`` for which it is held. Where there are no locks, a driver that was started in the
-                place of a dead one of the same call takes it over at once.
+                backend of a dead one of the same call takes it over at once.
 
         Raises:
             JournalError: Another driver holds it; tells who.
@@ -79,7 +80,7 @@ class Place(Protocol):
         ...
 
 
-def place_of(url: str) -> Place:
+def backend_of(url: str) -> JournalBackend:
     """The folder at a path or at any URL that fsspec knows.
 
     Raises:
@@ -89,8 +90,8 @@ def place_of(url: str) -> Place:
     from fsspec.core import url_to_fs
     from fsspec.implementations.local import LocalFileSystem
 
-    from maggy_like.storage.journal.local import LocalPlace
-    from maggy_like.storage.journal.object_store import RemotePlace
+    from maggy_like.storage.journal.local import LocalBackend
+    from maggy_like.storage.journal.object_store import ObjectStoreBackend
 
     fs, path = url_to_fs(url)
-    return LocalPlace(path) if isinstance(fs, LocalFileSystem) else RemotePlace(fs, path, url)
+    return LocalBackend(path) if isinstance(fs, LocalFileSystem) else ObjectStoreBackend(fs, path, url)

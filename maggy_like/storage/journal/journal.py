@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from maggy_like.errors import JournalError, StoreError
-from maggy_like.storage.journal.backend import Place
+from maggy_like.storage.journal.backend import JournalBackend
 from maggy_like.storage.journal.records import Contents, Record, RunHeader, RunStatus, decode, encode
 from optimizers.core.events import Event
 
@@ -15,24 +15,24 @@ class Journal:
     """A journal that is open for appending; only one driver at a time may hold it.
 
     Args:
-        place: Where it is kept.
-        run: The call of ``lagom`` for which it is opened (see :meth:`Place.hold`).
+        backend: Where it is kept.
+        run: The call of ``lagom`` for which it is opened (see :meth:`JournalBackend.hold`).
 
     Raises:
         JournalError: Another driver holds it, or it cannot be written.
 
     Example:
-        >>> journal = Journal(place_of("s3://bucket/runs/first"))
+        >>> journal = Journal(backend_of("s3://bucket/runs/first"))
         >>> journal.begin(header)
         >>> journal.append([TrialCreated(0, {"lr": 0.1})])
         >>> journal.close()
     """
 
-    def __init__(self, place: Place, run: str = "") -> None:
-        self._place = place
+    def __init__(self, backend: JournalBackend, run: str = "") -> None:
+        self._backend = backend
         self._last = 0
         with self._writing():
-            place.hold(run)
+            backend.hold(run)
 
     def begin(self, header: RunHeader) -> None:
         """Write the header of a new journal."""
@@ -45,7 +45,7 @@ class Journal:
         Raises:
             JournalError: As :func:`read_journal`.
         """
-        contents = read_journal(self._place)
+        contents = read_journal(self._backend)
         self._last = contents.last
         return contents
 
@@ -56,7 +56,7 @@ class Journal:
             JournalError: It cannot be written, is gone, or another driver has taken over.
         """
         with self._writing():
-            self._place.renew()
+            self._backend.renew()
             self._append([status])
 
     def append(self, events: Sequence[Event]) -> None:
@@ -71,10 +71,10 @@ class Journal:
                 self._append(events)
 
     def replace(self, header: RunHeader, events: Sequence[Event]) -> str:
-        """Put a mended journal in the place of a damaged one; where that is kept."""
+        """Put a repaired journal in the place of a damaged one; where that is kept."""
         records = [header, *events]
         with self._writing():
-            kept = self._place.replace(encode(records, self._last + 1))
+            kept = self._backend.replace(encode(records, self._last + 1))
         self._last += len(records)
         return kept
 
@@ -86,14 +86,14 @@ class Journal:
             JournalError: Another driver has taken over.
         """
         with self._serving():
-            self._place.renew()
+            self._backend.renew()
 
     def close(self) -> None:
         """Let other drivers in."""
-        self._place.release()
+        self._backend.release()
 
     def _append(self, records: Sequence[Record]) -> None:
-        self._place.append(encode(records, self._last + 1))
+        self._backend.append(encode(records, self._last + 1))
         self._last += len(records)
 
     @contextmanager
@@ -104,7 +104,7 @@ class Journal:
         except JournalError:
             raise
         except Exception as error:  # each file system has its own
-            raise StoreError(f"the journal in {self._place.name} cannot be written: {_said(error)}") from error
+            raise StoreError(f"the journal in {self._backend.name} cannot be written: {_said(error)}") from error
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -114,31 +114,31 @@ class Journal:
             raise
         except Exception as error:  # each file system has its own
             raise JournalError(
-                f"the journal in {self._place.name} cannot be written: {_said(error)}; make room or "
+                f"the journal in {self._backend.name} cannot be written: {_said(error)}; make room or "
                 "mend the access, then go on with resume=True"
             ) from error
 
 
-def read_journal(place: Place) -> Contents:
+def read_journal(backend: JournalBackend) -> Contents:
     """Read a journal, as far as it is whole; ``damage`` says what is not.
 
     Raises:
         JournalError: There is none, it is of another version, its header is damaged, or it cannot be read.
     """
-    with reading(place):
-        parts = place.read()
+    with reading(backend):
+        parts = backend.read()
     if not parts:
-        raise JournalError(f"there is no journal in {place.name}; use the folder of a run")
+        raise JournalError(f"there is no journal in {backend.name}; use the folder of a run")
     return decode(parts)
 
 
 @contextmanager
-def reading(place: Place) -> Iterator[None]:
+def reading(backend: JournalBackend) -> Iterator[None]:
     """Turn whatever a file system raises into a :class:`JournalError`."""
     try:
         yield
     except Exception as error:
-        raise JournalError(f"the journal in {place.name} cannot be read: {_said(error)}; mend the access") from error
+        raise JournalError(f"the journal in {backend.name} cannot be read: {_said(error)}; mend the access") from error
 
 
 def _said(error: Exception) -> str:

@@ -17,7 +17,7 @@ from maggy_like.storage.journal.records import Part
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
-class LocalPlace:
+class LocalBackend:
     """A folder of this machine (or one that it mounts).
 
     A record is handed to the operating system before :meth:`append` returns, so it survives the driver's

@@ -16,7 +16,7 @@ SEGMENT = 256 << 10
 _SEGMENT = re.compile(r"journal-(\d{6,})\.jsonl")
 
 
-class RemotePlace:
+class ObjectStoreBackend:
     """A folder of any fsspec file system that replaces an object whole, as object stores do.
 
     Such stores cannot append. So each append puts the present segment again, with the new records at its
@@ -75,7 +75,7 @@ class RemotePlace:
     def append(self, data: bytes) -> None:
         self._lease.renew()
         number, segment = self._number, self._segment
-        if self._tried is not None:  # it may have taken effect all the same: this takes its place
+        if self._tried is not None:  # it may have taken effect all the same: this takes its backend
             number, segment = self._tried
         elif not number or (segment and len(segment) + len(data) > SEGMENT):
             number, segment = number + 1, b""

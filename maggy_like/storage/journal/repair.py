@@ -13,7 +13,7 @@ UNKNOWN_WORKER = -1
 """The worker of an attempt whose start was lost."""
 
 
-class Mender:
+class Repairer:
     """Makes a sequence with gaps one that a study can take in.
 
     A lost creation is made anew from the start of any attempt of that trial, which says all that it did. A

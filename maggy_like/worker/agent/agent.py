@@ -1,6 +1,6 @@
 """The worker itself: owns the socket to the driver, supervises the child that runs the trial.
 
-One thread, one poll loop. While a trial runs, a spare child is made ready, so that the next trial
+One thread, one poll loop. While a trial runs, a standby child is made ready, so that the next trial
 starts a round trip after this one ends.
 """
 
@@ -38,16 +38,16 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.task import LOG_PATIENCE, WorkerContext, WorkerTask
 from maggy_like.protocol.versions import own_versions
 from maggy_like.rpc.client import Client
-from maggy_like.rpc.poller import Watch
+from maggy_like.rpc.poller import Poller
 from maggy_like.storage.checkpoints import look_for_mark
 from maggy_like.worker.agent.attempt import Attempt
-from maggy_like.worker.agent.children import Child, ForkServerNursery, Nursery
-from maggy_like.worker.agent.exiting_children import Departures
+from maggy_like.worker.agent.children import Child, ChildLauncher, ForkServerLauncher
+from maggy_like.worker.agent.exiting_children import ExitingChildren
 from maggy_like.worker.agent.first_contact import FirstContact
 from maggy_like.worker.agent.log_location import LogPlace
 from maggy_like.worker.agent.output import TrialOutput
-from maggy_like.worker.agent.standby import Spare
-from maggy_like.worker.agent.waiting_assignment import Pending
+from maggy_like.worker.agent.standby import Standby
+from maggy_like.worker.agent.waiting_assignment import WaitingAssignment
 
 SPARE_DELAY = 0.02
 """Seconds that a starting trial is left alone: its successor is forked, its predecessor torn down only then."""
@@ -65,7 +65,7 @@ class Agent:
     Args:
         task: What the run is.
         context: This worker's place.
-        nursery: Makes the children; a warm fork server if not given.
+        launcher: Makes the children; a warm fork server if not given.
         lifeline: A file descriptor whose end says that the launcher is gone.
 
     Attributes:
@@ -77,21 +77,21 @@ class Agent:
         task: WorkerTask,
         context: WorkerContext,
         *,
-        nursery: Nursery | None = None,
+        launcher: ChildLauncher | None = None,
         lifeline: int | None = None,
     ) -> None:
         self._task = task
         self._context = context
         self._lifeline = lifeline
         self.was_dismissed = False
-        self._nursery: Nursery = nursery or ForkServerNursery(task, context)
+        self._launcher: ChildLauncher = launcher or ForkServerLauncher(task, context)
         self._logs = LogPlace(task)
         self._client = Client(task.address, task.server_key, context.keys, ipv6=task.ipv6)
         self._first_contact = FirstContact(task, context)
-        self._watch = Watch()
-        self._spare = Spare()
-        self._departures = Departures(task.grace)
-        self._pending: Pending | None = None  # not yet handed to a child
+        self._watch = Poller()
+        self._standby = Standby()
+        self._exiting = ExitingChildren(task.grace)
+        self._waiting: WaitingAssignment | None = None  # not yet handed to a child
         self._attempt: Attempt | None = None
         self._leaving = False
         self._announced = False
@@ -131,12 +131,12 @@ class Agent:
             self._client.beat()
         if self._attempt is not None and self._attempt.check(now):
             self._kill(self._attempt)
-        if self._pending is not None and self._pending.due is not None and now >= self._pending.due:
-            self._give_up(self._pending)
-        if self._spare.due is not None and now >= self._spare.due:
+        if self._waiting is not None and self._waiting.due is not None and now >= self._waiting.due:
+            self._give_up(self._waiting)
+        if self._standby.due is not None and now >= self._standby.due:
             self._spawn_spare()
-        if self._departures.due is not None and now >= self._departures.due:
-            self._departures.attend(self._nursery)
+        if self._exiting.due is not None and now >= self._exiting.due:
+            self._exiting.attend(self._launcher)
         if not self._client.was_answered:
             self._first_contact.check(now)
         elif now - self._client.heard > self._task.silence:
@@ -163,14 +163,14 @@ class Agent:
 
     def _patience(self) -> float:
         """Seconds until something is due."""
-        parts = self._client, self._spare, self._departures, self._pending, self._attempt
+        parts = self._client, self._standby, self._exiting, self._waiting, self._attempt
         due = [part.due for part in parts if part is not None and part.due is not None]
         return max(0.0, min(due) - time.monotonic())
 
     def _introduce(self) -> None:
         task, place = self._task, self._context
         unseen, gpus = look_for_mark(task.store, task.run_id), list(place.accelerators)
-        where = PROTOCOL_VERSION, place.index, place.epoch, place.host, os.getpid(), gpus, unseen
+        where = PROTOCOL_VERSION, place.index, place.incarnation, place.host, os.getpid(), gpus, unseen
         hello = Hello(*where, versions=own_versions())
         self._client.introduce(hello)
 
@@ -200,15 +200,15 @@ class Agent:
     def _obey(self, message: ToWorker) -> None:
         match message:
             case Assign():
-                self._pending = Pending(message, self._task, shares_gpu=bool(self._context.accelerators))
+                self._waiting = WaitingAssignment(message, self._task, shares_gpu=bool(self._context.accelerators))
                 self._start_if_possible()
             case Meet() | Decided() | Kept() | Halt() | Stop() | Abort():
                 if isinstance(message, Abort):
                     self._look_for_end()
                 if (attempt := self._attempt) is not None and attempt.is_run(message.trial, message.attempt):
                     attempt.pass_on(message)
-                elif self._pending is not None:
-                    self._pending.take(message)  # another rank was quicker, say
+                elif self._waiting is not None:
+                    self._waiting.take(message)  # another rank was quicker, say
             case Shutdown():
                 self.was_dismissed = True
                 self._leave(LEAVE_GRACE)
@@ -217,7 +217,7 @@ class Agent:
 
     def _leave(self, grace: float) -> None:
         self._leaving = True
-        self._pending = None
+        self._waiting = None
         if (attempt := self._attempt) is not None:
             attempt.tell(Stop(attempt.assign.trial, attempt.assign.attempt))
             attempt.stop(grace)
@@ -225,7 +225,7 @@ class Agent:
     def _leave_now(self) -> None:
         self._leaving = True
         if self._attempt is not None:
-            self._departures.add(self._attempt.child)
+            self._exiting.add(self._attempt.child)
             self._release()
 
     # -- children -----------------------------------------------------------------------------
@@ -233,19 +233,19 @@ class Agent:
     def _spawn_spare(self) -> None:
         """Begin to make the next child, unless there is one."""
         if self._leaving:
-            self._spare.due = None
-        elif (child := self._spare.spawn(self._nursery)) is not None:
+            self._standby.due = None
+        elif (child := self._standby.spawn(self._launcher)) is not None:
             self._watch.add(child.channel.fileno(), lambda: self._hear(child))
 
     def _start_if_possible(self) -> None:
-        """Hand the assignment to the spare child, if it is warm and the GPU is free."""
-        child, pending = self._spare.child, self._pending
+        """Hand the assignment to the standby child, if it is warm and the GPU is free."""
+        child, pending = self._standby.child, self._waiting
         if pending is None or child is None or not child.ready:
             return
-        if self._context.accelerators and self._departures:
+        if self._context.accelerators and self._exiting:
             return  # the last trial's process still holds the GPU's memory
-        self._pending = None
-        self._spare.take()
+        self._waiting = None
+        self._standby.take()
         self._attempt = attempt = Attempt(pending.assign, child, self._task, self._logs)
         if child.output is not None and (output := attempt.output) is not None:
             self._watch.add(child.output, lambda: self._read_output(child, output))
@@ -253,16 +253,16 @@ class Agent:
         for message in pending.told:
             attempt.pass_on(message)
         if self._task.isolation == "process":
-            self._spare.due = time.monotonic() + SPARE_DELAY
+            self._standby.due = time.monotonic() + SPARE_DELAY
 
-    def _give_up(self, pending: Pending) -> None:
+    def _give_up(self, pending: WaitingAssignment) -> None:
         """Let go of an assignment that did not start in time, and of the child that does not get ready for it."""
-        child, self._pending = self._spare.child, None
+        child, self._waiting = self._standby.child, None
         self._client.send(pending.end(child))
-        if child is not None and not child.ready and self._nursery.descriptor is not None:
-            self._spare.take()
-            self._departures.add(child)
-            self._nursery.kill(child)
+        if child is not None and not child.ready and self._launcher.descriptor is not None:
+            self._standby.take()
+            self._exiting.add(child)
+            self._launcher.kill(child)
             self._spawn_spare()
 
     def _hear(self, child: Child) -> None:
@@ -272,13 +272,13 @@ class Agent:
         if alive:
             return
         self._watch.remove(child.channel.fileno())
-        if self._nursery.descriptor is None:  # no process whose exit would tell
+        if self._launcher.descriptor is None:  # no process whose exit would tell
             child.status = 0
             self._exited(child)
         elif self._attempt is not None and child is self._attempt.child:
             self._attempt.hung_up()
-        elif child is self._spare.child:
-            self._nursery.kill(child)
+        elif child is self._standby.child:
+            self._launcher.kill(child)
 
     def _look_for_end(self) -> None:
         """Take in what the attempt's child says last: it may be this one that failed first."""
@@ -288,10 +288,10 @@ class Agent:
     def _take(self, child: Child, frame: bytes) -> None:
         attempt = self._attempt if self._attempt is not None and self._attempt.child is child else None
         match message := child.read(frame) if attempt is None else attempt.read(frame):
-            case None if attempt is not None and self._nursery.descriptor is None:
+            case None if attempt is not None and self._launcher.descriptor is None:
                 self._end_unread(attempt)
             case Ready():
-                self._spare.is_ready(child)
+                self._standby.is_ready(child)
                 if not self._announced:
                     self._announced = True
                     self._client.send(Ready())
@@ -328,10 +328,10 @@ class Agent:
             self._forward_log(attempt, last=True)
         self._release()
         is_used_up = self._task.isolation == "process" or attempt.is_wide or child.status is not None
-        if is_used_up or (child.is_spoiled and self._nursery.descriptor is not None):  # else there is but this one
-            self._departures.add(child, 0.0 if self._context.accelerators else SPARE_DELAY)
+        if is_used_up or (child.is_spoiled and self._launcher.descriptor is not None):  # else there is but this one
+            self._exiting.add(child, 0.0 if self._context.accelerators else SPARE_DELAY)
         else:
-            self._spare.child = child
+            self._standby.child = child
         self._client.send(finished)
         self._spawn_spare()
 
@@ -344,11 +344,11 @@ class Agent:
             self._watch.remove(attempt.child.output)
 
     def _watch_nursery(self) -> None:
-        if self._nursery.descriptor is not None:
-            self._watch.add(self._nursery.descriptor, self._attend_nursery)
+        if self._launcher.descriptor is not None:
+            self._watch.add(self._launcher.descriptor, self._attend_nursery)
 
     def _attend_nursery(self) -> None:
-        if not self._nursery.attend():
+        if not self._launcher.attend():
             self._replace_nursery()
             return
         for child in self._children():
@@ -357,16 +357,16 @@ class Agent:
 
     def _children(self) -> list[Child]:
         current = self._attempt.child if self._attempt is not None else None
-        return [child for child in (current, self._spare.child, *self._departures) if child is not None]
+        return [child for child in (current, self._standby.child, *self._exiting) if child is not None]
 
     def _replace_nursery(self) -> None:
         """The fork server is gone, and its children with it; a trial may have killed it."""
-        self._watch.remove(self._nursery.descriptor)
+        self._watch.remove(self._launcher.descriptor)
         if not self._announced:
-            self._break_down(self._nursery.death)
+            self._break_down(self._launcher.death)
             return
-        self._nursery.close()
-        self._nursery = ForkServerNursery(self._task, self._context)
+        self._launcher.close()
+        self._launcher = ForkServerLauncher(self._task, self._context)
         self._watch_nursery()
         if self._attempt is not None:
             self._attempt.accuse("signal", "went down with the fork server, its parent", kill_at=time.monotonic())
@@ -382,10 +382,10 @@ class Agent:
                 self._take(child, frame)
         if self._attempt is not None and child is self._attempt.child:
             self._end_attempt(self._attempt, self._attempt.post_mortem())
-        self._spare.lose(child, is_idle=self._attempt is None)
-        self._departures.discard(child)
+        self._standby.lose(child, is_idle=self._attempt is None)
+        self._exiting.discard(child)
         child.close()
-        if self._spare.is_hopeless:
+        if self._standby.is_hopeless:
             self._break_down(f"its child processes {child.stillbirth}")
         elif child.not_forked is None:
             self._spawn_spare()
@@ -393,7 +393,7 @@ class Agent:
 
     def _kill(self, attempt: Attempt) -> None:
         attempt.kill_at = time.monotonic() + self._task.grace  # again, should that not help
-        self._nursery.kill(attempt.child)
+        self._launcher.kill(attempt.child)
 
     def _break_down(self, message: str) -> None:
         if not self._leaving:
@@ -414,7 +414,7 @@ class Agent:
             self._client.send(logged)
 
     def _close(self) -> None:
-        self._nursery.close()
+        self._launcher.close()
         for child in self._children():
             child.close()
         self._release()

@@ -104,7 +104,7 @@ class Child:
             self.output = None
 
 
-class Nursery(Protocol):
+class ChildLauncher(Protocol):
     """Makes children."""
 
     @property
@@ -128,7 +128,7 @@ class Nursery(Protocol):
         """Kill all."""
 
 
-class ForkServerNursery:
+class ForkServerLauncher:
     """Children forked from a warm server process."""
 
     def __init__(self, task: WorkerTask, context: WorkerContext) -> None:
@@ -233,7 +233,7 @@ class ForkServerNursery:
         adopt_orphans(False)
 
 
-class InlineNursery:
+class InlineLauncher:
     """One child for all trials, run by the process's own main thread, so that a debugger works.
 
     ``serve_here`` is called there; the agent itself lives in another thread.

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 
 from maggy_like.protocol.messages import Shutdown, encode
-from maggy_like.worker.agent.children import Child, Nursery
+from maggy_like.worker.agent.children import Child, ChildLauncher
 
 
-class Departures:
+class ExitingChildren:
     """Lets them exit when that disturbs nobody; who does not exit is killed.
 
     Args:
@@ -42,11 +42,11 @@ class Departures:
         if child in self._children:
             self._children.remove(child)
 
-    def attend(self, nursery: Nursery) -> None:
+    def attend(self, launcher: ChildLauncher) -> None:
         """Tell those that were not told yet; kill those that were, and had their time."""
         for child in self._children:
             if child in self._dismissed:
-                nursery.kill(child)
+                launcher.kill(child)
             child.channel.post(encode(Shutdown()))
         self._dismissed.update(self._children)
         self.due = time.monotonic() + self._grace if self._children else None

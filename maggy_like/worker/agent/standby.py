@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from maggy_like.worker.agent.children import Child, Nursery
+from maggy_like.worker.agent.children import Child, ChildLauncher
 
 MAX_STILLBORN = 3
 """Children in a row that may die before they are ready."""
@@ -13,7 +13,7 @@ FORK_DELAY = 1.0
 """Seconds until another child is tried where none could be forked."""
 
 
-class Spare:
+class Standby:
     """Has one child made after the other.
 
     Attributes:
@@ -26,12 +26,12 @@ class Spare:
         self.due: float | None = None
         self._stillborn = 0
 
-    def spawn(self, nursery: Nursery) -> Child | None:
+    def spawn(self, launcher: ChildLauncher) -> Child | None:
         """Begin to make a child; None where there is one already."""
         self.due = None
         if self.child is not None:
             return None
-        self.child = nursery.spawn()
+        self.child = launcher.spawn()
         return self.child
 
     def take(self) -> None:

@@ -13,7 +13,7 @@ NOT_LOADED = "the worker's process could not load train_fn within {:g} s (see re
 NOT_FREE = "the process of the trial before still held the GPU after {:g} s (see report_timeout)"
 
 
-class Pending:
+class WaitingAssignment:
     """An assignment from its arrival until a child has it.
 
     What a child waits for before it is ready, nobody knows: each imports the module of ``train_fn``, and a file lock

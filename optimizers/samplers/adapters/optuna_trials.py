@@ -21,7 +21,7 @@ from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
 from optimizers.samplers.adapters.optuna_samplers import is_exhaustive, leaves_marks
 from optimizers.samplers.adapters.optuna_space import distributions, quiet, suggest, to_params
-from optimizers.samplers.clipped_losses import tamed
+from optimizers.samplers.clipped_losses import clipped
 from optimizers.samplers.deduplication import key
 
 
@@ -220,7 +220,7 @@ class StudyMirror:
         """
         losses = np.array(self._losses, dtype=float).reshape(len(self._losses), self.problem.n_objectives)
         losses[~np.isfinite(losses).all(axis=1)] = np.inf
-        values = np.column_stack([tamed(column) for column in losses.T])
+        values = np.column_stack([clipped(column) for column in losses.T])
         if self._constrained:
             values[[not trial.constraints for trial in self._storage.trials[: len(values)]]] = np.nan
         return values

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from optimizers.core.base import Observation
 from optimizers.core.multi_objective import parego_losses
-from optimizers.samplers.clipped_losses import tamed
+from optimizers.samplers.clipped_losses import clipped
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -113,7 +113,7 @@ class Results:
 
 
 def _standardized(losses: Array) -> Array:
-    tame = tamed(losses, _CUT)
+    tame = clipped(losses, _CUT)
     spread = tame.std()
     return np.asarray((tame - tame.mean()) / spread) if spread > 0 else np.zeros(len(losses))
 

@@ -16,7 +16,7 @@ import pytest
 from maggy_like import AblationStudy, Experiment, Float, Integer, Result, lagom
 from maggy_like.ablation import Ablation
 from maggy_like.errors import ConfigError
-from maggy_like.storage.journal.local import LocalPlace
+from maggy_like.storage.journal.local import LocalBackend
 from optimizers.core.events import Event
 from optimizers.core.trial import TrialState
 
@@ -219,9 +219,9 @@ def test_a_study_that_was_stopped_goes_on_and_answers_the_same(
 ) -> None:
     function = fns.tuned if "tune" in options else fns.worth
     experiment, stopped, ended = Experiment(), threading.Event(), list[int]()
-    append = LocalPlace.append
+    append = LocalBackend.append
 
-    def append_five_ends(place: LocalPlace, data: bytes) -> None:
+    def append_five_ends(place: LocalBackend, data: bytes) -> None:
         """What follows the fifth end waits until the stop is asked for."""
         if sum(ended) >= 5:
             assert stopped.wait(60)
@@ -235,7 +235,7 @@ def test_a_study_that_was_stopped_goes_on_and_answers_the_same(
 
     cut = {"name": "cut", "journal": str(tmp_path / "journals"), **options}
     with monkeypatch.context() as patch:
-        patch.setattr(LocalPlace, "append", append_five_ends)
+        patch.setattr(LocalBackend, "append", append_five_ends)
         part = ablate(function, experiment=experiment, callbacks=[stop_at_the_fifth], **cut)
     assert part.ending == "stopped"
     assert list((tmp_path / "journals").rglob("journal*"))

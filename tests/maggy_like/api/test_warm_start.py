@@ -13,7 +13,7 @@ import pytest
 from maggy_like import Choice, Constant, Float, Integer, Result, SearchSpace, lagom
 from maggy_like.api.warm_start import gather
 from maggy_like.errors import ConfigError, JournalError
-from maggy_like.storage.journal import Earlier, from_records, place_of, read_journal, to_records
+from maggy_like.storage.journal import Earlier, backend_of, from_records, read_journal, to_records
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.core.events import Event, TrialCreated
 from optimizers.core.trial import Config
@@ -210,7 +210,7 @@ def test_a_resumed_run_knows_what_it_began_with_and_needs_no_old_folder(run: Run
     whole = run(warm_start=[old], optimizer=Remembering(), n_trials=5)
     run(warm_start=[old], optimizer=Remembering(), n_trials=1, name="new")
     shutil.rmtree(old.directory)
-    assert from_records(read_journal(place_of(str(run.folder / "new"))).header.earlier) == kept
+    assert from_records(read_journal(backend_of(str(run.folder / "new"))).header.earlier) == kept
     seen: list[Event] = []
     again = run(optimizer=Remembering(), n_trials=5, name="new", resume=True, callbacks=[seen.append])
     assert [trial.config for trial in again.trials] == [trial.config for trial in whole.trials]

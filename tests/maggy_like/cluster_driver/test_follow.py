@@ -15,8 +15,8 @@ from maggy_like.cluster_driver.member import find_driver
 from maggy_like.cluster_driver.notes import DriverNote, Notes, StopNote
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.errors import EngineError, StoreError, TrialsFailedError
-from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, place_of
-from maggy_like.storage.journal.object_store import RemotePlace
+from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
+from maggy_like.storage.journal.object_store import ObjectStoreBackend
 from optimizers.core.events import TrialCreated
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
@@ -36,9 +36,9 @@ def created(*numbers: int) -> list[Any]:
 
 def test_each_event_is_given_once_across_segments(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 100)  # each append has a segment of its own
-    journal = Journal(place_of(url))
+    journal = Journal(backend_of(url))
     journal.begin(HEADER)
-    follower = Follower(place_of(url))
+    follower = Follower(backend_of(url))
     assert follower.look() == []
     journal.append(created(0, 1))
     assert follower.look() == created(0, 1)
@@ -53,10 +53,10 @@ def test_each_event_is_given_once_across_segments(url: str, monkeypatch: pytest.
 
 
 def test_a_mended_journal_is_read_anew_and_nothing_given_twice(url: str) -> None:
-    journal = Journal(place_of(url))
+    journal = Journal(backend_of(url))
     journal.begin(HEADER)
     journal.append(created(0, 1))
-    follower = Follower(place_of(url))
+    follower = Follower(backend_of(url))
     assert follower.look() == created(0, 1)
     journal.replace(HEADER, created(0, 1))
     journal.append(created(2))
@@ -65,9 +65,9 @@ def test_a_mended_journal_is_read_anew_and_nothing_given_twice(url: str) -> None
 
 
 def test_a_torn_line_waits_for_its_rest(tmp_path: Path) -> None:
-    journal = Journal(place_of(str(tmp_path)))
+    journal = Journal(backend_of(str(tmp_path)))
     journal.begin(HEADER)
-    follower = Follower(place_of(str(tmp_path)))
+    follower = Follower(backend_of(str(tmp_path)))
     whole = (tmp_path / "journal.jsonl").read_bytes()
     journal.append(created(0))
     added = (tmp_path / "journal.jsonl").read_bytes()
@@ -81,8 +81,8 @@ def test_a_torn_line_waits_for_its_rest(tmp_path: Path) -> None:
 def test_a_driver_of_the_same_call_takes_a_lease_over_and_another_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("maggy_like.storage.journal.lease.time.sleep", slept.append)
-    first, second, other = (place_of("memory://succession/run") for _ in range(3))
-    assert isinstance(first, RemotePlace)
+    first, second, other = (backend_of("memory://succession/run") for _ in range(3))
+    assert isinstance(first, ObjectStoreBackend)
     first.hold("call")
     with pytest.raises(Exception, match="is in use by process"):
         other.hold("another call")
@@ -98,7 +98,7 @@ def test_notes_are_of_one_call(url: str) -> None:
     notes = Notes(url)
     assert notes.driver() is None
     assert notes.stop_wanted("call") is None
-    journal = Journal(place_of(url))  # makes the folder, as the client does
+    journal = Journal(backend_of(url))  # makes the folder, as the client does
     journal.begin(HEADER)
     journal.close()
     notes.publish(DriverNote("call", 0, "tcp://127.0.0.1:1", "host", 5.0))

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from maggy_like.distributed import sharded
 from maggy_like.distributed.parallel import ensure_process_group, prepare
 from maggy_like.distributed.sharded import IncompleteStateError, ShardedStateError, ShardedStoreError, is_sharded
-from maggy_like.protocol.messages import Assign, Checkpointed, Place, decode_to_driver
+from maggy_like.protocol.messages import Assign, Checkpointed, RankPlace, decode_to_driver
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child.failures import kind_of
 from maggy_like.worker.child.metrics import ReportError
@@ -143,7 +143,7 @@ def fail_on_rank_1(folder: str) -> State:
     ensure_process_group()
     rank = dist.get_rank()
     frames: list[bytes] = []
-    sender = Sender(Assign(0, 1, {}, 9, place=Place(rank, 2, rank, 2, 0, 1)), frames.append)
+    sender = Sender(Assign(0, 1, {}, 9, place=RankPlace(rank, 2, rank, 2, 0, 1)), frames.append)
     saves = Saves(CheckpointStore(folder), None, sender, 0, 1)
     weights = make(0)[0].state_dict()
 

@@ -34,11 +34,11 @@ def search(optimizer: Optimizer | None = None, *, alike: int = 3, n_trials: int 
 
 def fail(hand: Hand, *ends: dict[str, Any]) -> str | None:
     """Let one attempt after the other end so; why the search ended, if it has."""
-    (worker,) = (worker.id for worker in hand.experiment.workers.values())
+    (worker,) = (worker.id for worker in hand.machine.workers.values())
     for end in ends:
-        assert hand.experiment.ending is None
+        assert hand.machine.ending is None
         hand.finish(worker, **end)
-    return hand.experiment.ending
+    return hand.machine.ending
 
 
 def test_trials_that_fail_alike_end_the_search_whatever_their_messages_say() -> None:
@@ -46,13 +46,13 @@ def test_trials_that_fail_alike_end_the_search_whatever_their_messages_say() -> 
     messages = ("<Net object at 0x7f01>", "<Net object at 0x7f02>", "/tmp/a1b2/17")
     assert fail(hand, *(raised(message=message) for message in messages)) == "error"
     assert len(hand.study.trials) == 3
-    error = hand.experiment.error
+    error = hand.machine.error
     assert isinstance(error, TrialsFailedError)
     assert "3 trials failed alike and none has succeeded" in str(error)
     assert "KeyError: /tmp/a1b2/17" in str(error)
     assert "Traceback of /tmp/a1b2/17" in str(error)
     assert "FailurePolicy(alike=0), or expected=(KeyError,)" in str(error)
-    assert hand.experiment.ending == "error"
+    assert hand.machine.ending == "error"
 
 
 def test_the_traceback_of_failures_that_are_alike_is_shown_once() -> None:
@@ -91,11 +91,11 @@ def test_crashes_are_alike_by_their_kind() -> None:
 
 def test_a_report_and_a_stop_in_it_are_no_success_but_a_pause_is() -> None:
     hand = search()
-    (worker,) = (worker.id for worker in hand.experiment.workers.values())
+    (worker,) = (worker.id for worker in hand.machine.workers.values())
     for _ in range(3):
         hand.report(worker, 1, 0.5)
         hand.finish(worker, **raised())
-    assert hand.experiment.ending == "error"
+    assert hand.machine.ending == "error"
     assert fail(search(ASHA()), {"value": 0.5}, *[raised()] * 6) is None
     assert fail(search(ASHA(mode="stopping")), {"outcome": "stopped"}, *[raised()] * 3) == "error"
 
@@ -108,11 +108,11 @@ def test_expected_exceptions_never_count_nor_do_those_derived_from_them() -> Non
 
 def test_what_machines_do_never_counts() -> None:
     hand = search(workers=1)
-    for epoch in range(1, 7):
-        (worker,) = (worker.id for worker in hand.experiment.workers.values())
-        hand.tell(WorkerLost(worker, "kill -9", with_gang=epoch % 2 == 0))
-        hand.join(0, epoch)
-    assert hand.experiment.ending is None
+    for incarnation in range(1, 7):
+        (worker,) = (worker.id for worker in hand.machine.workers.values())
+        hand.tell(WorkerLost(worker, "kill -9", with_gang=incarnation % 2 == 0))
+        hand.join(0, incarnation)
+    assert hand.machine.ending is None
 
 
 def test_it_counts_trials_and_not_their_attempts() -> None:
@@ -131,7 +131,7 @@ def test_a_resumed_search_counts_anew_for_the_function_may_be_mended() -> None:
     hand = search()
     assert fail(hand, *[raised()] * 3) == "error"
     again = Hand(n_trials=20, alike=3, max_attempts=1)
-    again.experiment.replay(hand.events)
+    again.machine.replay(hand.events)
     again.start()
     again.join(0)
     assert fail(again, *[raised()] * 2) is None

@@ -12,7 +12,7 @@ import pytest
 
 from maggy_like.driver import growing_supervisor as growing_gang
 from maggy_like.driver import supervisor as gang
-from maggy_like.driver.growing_supervisor import GROWTH_PATIENCE, IDLE_PATIENCE, GrowingGang
+from maggy_like.driver.growing_supervisor import GROWTH_PATIENCE, IDLE_PATIENCE, GrowingSupervisor
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerId, WorkerLeaving, WorkerLost
 from maggy_like.driver.supervisor import MAX_FUTILE_LAUNCHES
 from maggy_like.engines.base import Engine, EngineRun
@@ -20,7 +20,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 
 
-class Place(EngineRun):
+class Launched(EngineRun):
     """A place that waits for a slot until the test gives it one."""
 
     ended: str | None = None
@@ -45,7 +45,7 @@ class Cluster(Engine):
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self.launched: list[Place] = []
+        self.launched: list[Launched] = []
 
     def slots(self) -> int | None:
         return self._slots
@@ -56,8 +56,8 @@ class Cluster(Engine):
     def endpoint(self) -> Endpoint:
         return Endpoint("")
 
-    def launch(self, task: Any, indexes: Sequence[int], epoch: int, keys: Any, logs: str) -> list[EngineRun]:
-        runs = [Place([index], epoch) for index in indexes]
+    def launch(self, task: Any, indexes: Sequence[int], incarnation: int, keys: Any, logs: str) -> list[EngineRun]:
+        runs = [Launched([index], incarnation) for index in indexes]
         self.launched += runs
         return list(runs)
 
@@ -71,7 +71,7 @@ class Scene:
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.cluster = Cluster(slots)
         task = WorkerTask("", b"", "", b"", (), (), (), "", "")
-        self.gang = GrowingGang(self.cluster, task, lambda worker: (b"", b""), 50, 1, "")
+        self.gang = GrowingSupervisor(self.cluster, task, lambda worker: (b"", b""), 50, 1, "")
         self.posted: list[Any] = []
         self.driver: Any = SimpleNamespace(
             replacements=SimpleQueue(), has_ended=False, met=set(), ready=set(), lines=deque(),
@@ -116,7 +116,7 @@ def test_a_worker_that_is_to_leave_is_told_once_and_its_place_launched_again(mon
     scene.attend()
     assert scene.posted[1:] == [WorkerLost(WorkerId(0, 0), "decommissioned", with_node=True)]
     scene.attend(0.1)
-    assert [(again.indexes, again.epoch) for again in scene.cluster.launched[50:]] == [((0,), 1)]
+    assert [(again.indexes, again.incarnation) for again in scene.cluster.launched[50:]] == [((0,), 1)]
     assert not scene.driver.lines
 
 
@@ -180,5 +180,5 @@ def test_places_that_wait_are_taken_back_while_workers_have_nothing_to_do(monkey
     assert len(scene.cluster.launched) == 50
     scene.attend(2)
     assert len(scene.cluster.launched) == 98
-    assert {run.epoch for run in scene.cluster.launched[50:]} == {1}
+    assert {run.incarnation for run in scene.cluster.launched[50:]} == {1}
     assert not any(isinstance(event, StopRequested) for event in scene.posted)

@@ -23,7 +23,7 @@ from maggy_like.protocol.messages import Logged, Ready
 from maggy_like.protocol.versions import PYTHON, Versions
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Server
-from maggy_like.storage.journal import Journal, place_of
+from maggy_like.storage.journal import Journal, backend_of
 from optimizers import Float
 from optimizers.core.events import AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.study import Study
@@ -46,7 +46,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     """A driver that would wait for its only worker."""
     study = Study({"x": Float(0, 1)}, RandomSearch(), n_trials=4)
     server = Server("127.0.0.1")
-    journal = Journal(place_of(str(tmp_path)))
+    journal = Journal(backend_of(str(tmp_path)))
     base = Snapshot("run", str(tmp_path), "random", "max", "starting", 0.0)
     made = Driver(StateMachine(study), DirectProposer(study), server, journal, base, 1, keep=None, timeout=None)
     yield made
@@ -56,7 +56,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     journal.close()
 
 
-@pytest.mark.parametrize("part", ["_server.poll", "_write_ahead.carry", "_experiment.handle"])
+@pytest.mark.parametrize("part", ["_server.poll", "_write_ahead.carry", "_machine.handle"])
 def test_what_fails_in_the_loop_ends_the_driver_with_that_error(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -86,9 +86,9 @@ def test_a_proposer_that_cannot_start_ends_the_search_with_its_error(
 ) -> None:
     monkeypatch.setattr(driver._proposer, "start", fail)
     driver.start()
-    wait_for(lambda: driver._experiment.ending is not None, PATIENCE)
-    assert isinstance(driver._experiment.error, Broken)
-    assert driver._experiment.ending == "error"
+    wait_for(lambda: driver._machine.ending is not None, PATIENCE)
+    assert isinstance(driver._machine.error, Broken)
+    assert driver._machine.ending == "error"
 
 
 class Refusing:
@@ -115,9 +115,9 @@ def refuse() -> None:
 
 def at_target(driver: Driver) -> None:
     """Have the search end as it begins: its target was reached by a trial that was cut off."""
-    driver._experiment._target = 0.9
+    driver._machine._target = 0.9
     config = {"x": 0.5}
-    driver._experiment.replay(
+    driver._machine.replay(
         [
             TrialCreated(0, config, 0),
             AttemptStarted(0, 1, 0, 1, 0.0, config, 0, None, 0, 1),
@@ -136,7 +136,7 @@ def test_a_search_that_has_reached_its_target_waits_for_a_journal_that_refuses(
     driver.start()
     assert refusing.tried.wait(PATIENCE)
     wait_for(lambda: driver._write_ahead.is_stuck or driver.done.is_set(), PATIENCE)
-    assert driver._experiment.ending == "target"
+    assert driver._machine.ending == "target"
     assert not driver.done.is_set()
     refusing.serve()
     wait_for(lambda: driver.has_ended, PATIENCE)
@@ -153,7 +153,7 @@ def test_a_search_has_not_ended_before_the_journal_has_its_last_events(
     monkeypatch.setattr(journal, "append", refusing)
     driver.start()
     assert refusing.tried.wait(PATIENCE)
-    assert driver._experiment.ending == "target"
+    assert driver._machine.ending == "target"
     assert not driver.has_ended  # else the workers, and the patience with the store, would be cut short
     serves.set()
     wait_for(lambda: driver.has_ended, PATIENCE)
@@ -239,11 +239,11 @@ def stranger(driver: Driver) -> Iterator[Client]:
 
 def test_a_search_whose_first_worker_has_another_version_ends_with_both(driver: Driver, stranger: Client) -> None:
     driver.start()
-    wait_for(lambda: stranger.receive() is not None and driver._experiment.ending is not None, PATIENCE)
-    assert driver._experiment.ending == "error"
-    assert isinstance(driver._experiment.error, WorkerError)
-    assert "worker 0 on host cannot serve this search: the driver has maggy_like" in str(driver._experiment.error)
-    assert "the worker 0.0.9 (/opt/old)" in str(driver._experiment.error)
+    wait_for(lambda: stranger.receive() is not None and driver._machine.ending is not None, PATIENCE)
+    assert driver._machine.ending == "error"
+    assert isinstance(driver._machine.error, WorkerError)
+    assert "worker 0 on host cannot serve this search: the driver has maggy_like" in str(driver._machine.error)
+    assert "the worker 0.0.9 (/opt/old)" in str(driver._machine.error)
 
 
 def test_a_search_that_has_begun_goes_on_without_a_worker_of_another_version(driver: Driver, stranger: Client) -> None:
@@ -252,4 +252,4 @@ def test_a_search_that_has_begun_goes_on_without_a_worker_of_another_version(dri
     wait_for(lambda: stranger.receive() is not None and bool(driver.lines), PATIENCE)
     [line] = driver.lines
     assert line.text.endswith("; the search goes on without it")
-    assert driver._experiment.ending is None
+    assert driver._machine.ending is None

@@ -16,8 +16,8 @@ from gate import Gate
 import maggy_like
 from maggy_like import LocalEngine
 from maggy_like.driver import supervisor as gang
-from maggy_like.driver.state_machine import training_phase as finale
-from maggy_like.driver.supervisor import Gang
+from maggy_like.driver.state_machine import training_phase
+from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import EngineRun
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event
@@ -46,7 +46,7 @@ class Stage(EngineRun):
     """Workers that fall together."""
 
     def __init__(self, runs: Sequence[EngineRun]) -> None:
-        super().__init__([index for run in runs for index in run.indexes], runs[0].epoch)
+        super().__init__([index for run in runs for index in run.indexes], runs[0].incarnation)
         self._runs = runs
 
     def poll(self) -> str | None:
@@ -69,9 +69,9 @@ class Barrier(Shrinking):
     """The same with gangs that fall as a whole."""
 
     def launch(
-        self, task: WorkerTask, indexes: Sequence[int], epoch: int, keys: Sequence[KeyPair], logs: str
+        self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
-        return [Stage(super().launch(task, indexes, epoch, keys, logs))]
+        return [Stage(super().launch(task, indexes, incarnation, keys, logs))]
 
 
 @pytest.fixture
@@ -80,17 +80,17 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Event], Non
 
     The training waits until the reader knows of them all the same: it could be over before.
     """
-    put_off = Gang._put_off
+    put_off = Supervisor._put_off
 
     def put_off_then_go_on(*args: Any) -> None:
         put_off(*args)
-        monkeypatch.setattr(finale, "PATIENCE", 0.3)
+        monkeypatch.setattr(training_phase, "PATIENCE", 0.3)
 
     def on_event(event: Event) -> None:
         if isinstance(event, AttemptStarted) and event.world_size == 2:
             monkeypatch.setattr(gang, "SHRINK_PATIENCE", 0.3)
             monkeypatch.setattr(gang, "TELL_AFTER", -1.0)
-            monkeypatch.setattr(Gang, "_put_off", put_off_then_go_on)
+            monkeypatch.setattr(Supervisor, "_put_off", put_off_then_go_on)
 
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     yield on_event

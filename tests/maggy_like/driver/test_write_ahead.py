@@ -14,7 +14,7 @@ from maggy_like.driver.state_machine.inputs import WorkerId
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import JournalError, StoreError
 from maggy_like.protocol.messages import Beat
-from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, place_of, read_journal
+from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of, read_journal
 from optimizers.core.events import TrialCreated
 
 HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", ["max"], [], 0, 27)
@@ -34,7 +34,7 @@ class Disk:
         self.lines: list[str] = []
         self.kept: list[Any] = []
         self.tries = 0
-        self._place = place_of(str(folder))
+        self._place = backend_of(str(folder))
         self._append = self._place.append
         monkeypatch.setattr(self._place, "append", self.append)
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)

@@ -17,7 +17,7 @@ import train_functions as fns
 from maggy_like import Experiment, Float, Reporter, Result, lagom, load_run
 from maggy_like.errors import ConfigError, JournalError, OptimizerError, UserError
 from maggy_like.storage.folders import local_url
-from maggy_like.storage.run_paths import RunPlaces
+from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.base import History
 from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.trial import Config, TrialState
@@ -102,10 +102,10 @@ def test_a_folder_whose_name_has_a_space_holds_the_run_s_states(search: Any, tmp
 @pytest.mark.parametrize("apart", [False, True])
 def test_places_are_read_back(tmp_path: Path, store: str, apart: bool) -> None:
     url = store if "://" in store else local_url(tmp_path / store)
-    places = RunPlaces(tmp_path, "s3://journals/first" if apart else str(tmp_path), url)
+    places = RunPaths(tmp_path, "s3://journals/first" if apart else str(tmp_path), url)
     folder = Path() if apart else tmp_path
-    assert RunPlaces.recorded(places.journal, folder, *places.record) == places
-    moved = RunPlaces.recorded("elsewhere", Path("/elsewhere"), *places.record)
+    assert RunPaths.recorded(places.journal, folder, *places.record) == places
+    moved = RunPaths.recorded("elsewhere", Path("/elsewhere"), *places.record)
     is_inside = "://" not in store and not apart
     assert moved.store == (local_url(Path("/elsewhere", store)) if is_inside else url)
 

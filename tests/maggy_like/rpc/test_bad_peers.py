@@ -20,7 +20,7 @@ from wire import EchoServer, Peer, echo_server, hello, peer, wait_for
 
 from maggy_like.protocol.messages import Beat, Decided, Ready, Reported, encode
 from maggy_like.protocol.task import KeyPair
-from maggy_like.rpc import handshakes as door
+from maggy_like.rpc import handshakes as handshakes
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.link import Link, bare_frame, new_session
 from maggy_like.rpc.refusals import MAX_ANSWERS, MAX_STRIKES
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.e2e
 @pytest.fixture
 def echo(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[EchoServer]:
     """Cuts nobody off for being slow, since any peer of a test may be, but where the test gives the patience."""
-    monkeypatch.setattr(door, "HANDSHAKE_PATIENCE", getattr(request, "param", 60.0))
+    monkeypatch.setattr(handshakes, "HANDSHAKE_PATIENCE", getattr(request, "param", 60.0))
     with echo_server() as made:
         yield made
 

@@ -77,7 +77,7 @@ def test_a_refused_incarnation_stops_waiting(monkeypatch: pytest.MonkeyPatch) ->
         with peer(echo, 0, address=path.address) as old:
             old.rounds(1)
             path.stalled.set()
-            with peer(echo, 0, epoch=1) as new:  # in its place, while it was cut off
+            with peer(echo, 0, incarnation=1) as new:  # in its place, while it was cut off
                 new.rounds(1)
                 path.reset()
                 path.stalled.clear()
@@ -97,7 +97,7 @@ class Far:
     server = type("FarServer", (), {"public_key": sys.argv[2].encode(), "is_ipv6": False})
     address = sys.argv[1]
 
-    def keys(index, epoch):
+    def keys(index, incarnation):
         return sys.argv[3].encode(), sys.argv[4].encode()
 
 worker = Peer(Far)

@@ -11,7 +11,7 @@ from maggy_like.protocol.messages import Finished, Hello, Reported, decode_to_dr
 
 OF = {"trial": 1, "attempt": 1}
 REPORT = {"type": "reported", **OF, "objective": "loss", "columns": {"loss": ([1, 2], [0.1, 0.2])}}
-HELLO = {"type": "hello", "version": 1, "worker": 1, "epoch": 0, "host": "h", "pid": 1, "accelerators": [],
+HELLO = {"type": "hello", "version": 1, "worker": 1, "incarnation": 0, "host": "h", "pid": 1, "accelerators": [],
          "store_unseen": None}  # fmt: skip
 FINISHED = {"type": "finished", **OF, "outcome": "returned"}
 LOGGED = {"type": "logged", **OF, "lines": ["a line"]}
@@ -35,7 +35,7 @@ BAD: dict[str, dict[str, Any]] = {
     "a trial below 0": {**REPORT, "trial": -1},
     "an attempt past all bounds": {**REPORT, "attempt": 2**40},
     "a place below 0": {**HELLO, "worker": -1},
-    "an epoch below 0": {**HELLO, "epoch": -1},
+    "an incarnation below 0": {**HELLO, "incarnation": -1},
     "a long host": {**HELLO, "host": "h" * 256},
     "too many GPUs": {**HELLO, "accelerators": ["0"] * 1001},
     "too many connections": {**HELLO, "connection": 2**60},

@@ -61,7 +61,7 @@ class Played(Hand):
         self.liar = Liar(rng)
         base = Snapshot("run", "folder", "random", "max", "starting", 0.0)
         fake = cast(Any, SimpleNamespace(send=lambda worker, message: None))
-        self.driver = Driver(self.experiment, fake, fake, fake, base, 4, keep=None, timeout=None)
+        self.driver = Driver(self.machine, fake, fake, fake, base, 4, keep=None, timeout=None)
         self.start()
         self.told: dict[tuple[int, int], list[tuple[int, float]]] = {}  # what honest workers reported, by attempt
         self.ended: dict[tuple[int, int], float] = {}
@@ -74,31 +74,31 @@ class Played(Hand):
         self.tell(self.driver._take(Received(worker, decode_to_driver(encode(message)))))
         for lost in self.replaced[before:]:
             assert lost.index in HOSTILE
-            self.join(lost.index, lost.epoch + 1)
+            self.join(lost.index, lost.incarnation + 1)
 
     def lie(self) -> None:
         """A hostile worker says anything, most often of the trial that it runs."""
         index = self.rng.choice(HOSTILE)
-        worker = self.experiment.workers[index]
+        worker = self.machine.workers[index]
         truths: dict[str, Any] = {}
-        if worker.team is not None and self.rng.random() < 0.8:
-            truths = {"trial": worker.team.trial, "attempt": worker.team.attempt}
+        if worker.group is not None and self.rng.random() < 0.8:
+            truths = {"trial": worker.group.trial, "attempt": worker.group.attempt}
         elif self.rng.random() < 0.5:
-            busy = [it.team for it in self.experiment.workers.values() if it.team is not None]
+            busy = [it.group for it in self.machine.workers.values() if it.group is not None]
             if busy:
                 victim = self.rng.choice(busy)
                 truths = {"trial": victim.trial, "attempt": victim.attempt}
         if self.rng.random() < 0.5:
             truths["objective"] = "loss"
-        epoch = worker.id.epoch if self.rng.random() < 0.95 else self.rng.choice([0, 10**6])
+        incarnation = worker.id.incarnation if self.rng.random() < 0.95 else self.rng.choice([0, 10**6])
         message = self.liar.message(**truths)
         if not isinstance(message, Hello):  # which the server takes of a new incarnation alone
-            self.hear(WorkerId(index, epoch), message)
+            self.hear(WorkerId(index, incarnation), message)
 
     def work(self) -> None:
         """An honest worker takes its trial one step further, or ends it."""
-        worker = self.experiment.workers[self.rng.choice(HONEST)]
-        if worker.team is None or worker.id.epoch:
+        worker = self.machine.workers[self.rng.choice(HONEST)]
+        if worker.group is None or worker.id.incarnation:
             return
         assign = self.assigned(worker.id)
         key = (assign.trial, assign.attempt)
@@ -114,7 +114,7 @@ class Played(Hand):
             if not any(isinstance(m, Decided) and m.stop for who, m in self.sent[said:] if who == worker.id):
                 return
             self.hear(worker.id, Finished(*key, "stopped"))
-        elif worker.team.stopping:
+        elif worker.group.stopping:
             self.hear(worker.id, Finished(*key, "stopped"))
         else:
             self.ended[key] = value
@@ -181,9 +181,9 @@ def test_whatever_a_hostile_worker_says_the_driver_goes_on_and_honest_trials_are
             run.now += 1.0
             run.tell(Tick())
             run.draw()
-        if run.experiment.ending is not None:
+        if run.machine.ending is not None:
             break
-    assert run.experiment.ending in (None, "completed")
+    assert run.machine.ending in (None, "completed")
     run.draw()
     run.check()
 
@@ -191,7 +191,7 @@ def test_whatever_a_hostile_worker_says_the_driver_goes_on_and_honest_trials_are
 def test_a_worker_that_ran_trials_and_says_that_it_cannot_is_replaced_and_the_search_goes_on() -> None:
     run = Played(RandomSearch(), random.Random(0))
     run.hear(WorkerId(2, 0), Broken("no trial can run anywhere"))
-    assert run.experiment.ending is None
+    assert run.machine.ending is None
     assert run.replaced == [WorkerId(2, 0)]
     assert any("no trial can run anywhere" in line for line in run.shown)
 
@@ -212,4 +212,4 @@ def test_ranks_that_say_anything_to_each_other_end_nothing_but_their_trial(seed:
     for _ in range(60):
         run.lie()
     run.draw()
-    assert run.experiment.ending in (None, "completed")
+    assert run.machine.ending in (None, "completed")

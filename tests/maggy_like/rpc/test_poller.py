@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from maggy_like.rpc.poller import Watch
+from maggy_like.rpc.poller import Poller
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def test_each_handler_is_called_for_what_it_waits_for(pair: tuple[socket.socket, socket.socket]) -> None:
     mine, theirs = pair
     called: list[str] = []
-    watch = Watch()
+    watch = Poller()
     watch.add(mine.fileno(), partial(called.append, "read"))
 
     def poll() -> list[str]:
@@ -51,7 +51,7 @@ def test_each_handler_is_called_for_what_it_waits_for(pair: tuple[socket.socket,
 def test_a_paused_one_that_hangs_up_is_told_to_who_would_write(pair: tuple[socket.socket, socket.socket]) -> None:
     mine, theirs = pair
     called: list[str] = []
-    watch = Watch()
+    watch = Poller()
     watch.add(mine.fileno(), partial(called.append, "read"))
     watch.when_writable(mine.fileno(), partial(called.append, "write"))
     watch.pause(mine.fileno(), True)

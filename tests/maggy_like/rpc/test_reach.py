@@ -16,7 +16,7 @@ from maggy_like.rpc.reach import why_unreachable
 from maggy_like.rpc.security import new_key_pair
 from maggy_like.worker.agent import first_contact
 from maggy_like.worker.agent.agent import Agent
-from maggy_like.worker.agent.children import InlineNursery
+from maggy_like.worker.agent.children import InlineLauncher
 from maggy_like.worker.agent.first_contact import FirstContact
 
 CONTEXT = WorkerContext(3, 0, "node7", new_key_pair())
@@ -64,10 +64,10 @@ def test_a_worker_that_does_not_reach_its_driver_ends_with_one_line(monkeypatch:
     monkeypatch.setattr(first_contact, "CONTACT_PATIENCE", 0.2)
     with listener() as (_, port):
         address = f"tcp://127.0.0.1:{port}"
-    nursery = InlineNursery(task(address))
+    launcher = InlineLauncher(task(address))
     with pytest.raises(WorkerError) as caught:
-        Agent(task(address), CONTEXT, nursery=nursery).run()
-    nursery.abandon()
+        Agent(task(address), CONTEXT, launcher=launcher).run()
+    launcher.abandon()
     said = str(caught.value)
     assert said.startswith(
         f"worker 3 on host 'node7' cannot reach the driver at {address}: connection refused; open th"

@@ -27,7 +27,7 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.protocol.versions import own_versions
-from maggy_like.rpc import handshakes as door
+from maggy_like.rpc import handshakes as handshakes
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.refusals import Unfit
@@ -39,7 +39,7 @@ WORKER = WorkerId(3, 0)
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(door, "HANDSHAKE_PATIENCE", 60.0)  # nobody is cut off, and counted, for being slow
+    monkeypatch.setattr(handshakes, "HANDSHAKE_PATIENCE", 60.0)  # nobody is cut off, and counted, for being slow
     made = Server("127.0.0.1")
     yield made
     made.close()
@@ -47,7 +47,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def connected(server: Server, message: Any, keys: KeyPair | None = None) -> Client:
     """A client that has introduced itself, with a key of its own if not given one."""
-    keys = keys or server.admit(WorkerId(message.worker, message.epoch))
+    keys = keys or server.admit(WorkerId(message.worker, message.incarnation))
     made = Client(server.address, server.public_key, keys)
     made.introduce(message)
     return made
@@ -181,12 +181,12 @@ def test_the_same_versions_are_welcome(server: Server) -> None:
     worker.close()
 
 
-@pytest.mark.parametrize(("index", "epoch"), [(3, 1), (3, 10**6), (2, 0), (2, 1), (99, 0)])
+@pytest.mark.parametrize(("index", "incarnation"), [(3, 1), (3, 10**6), (2, 0), (2, 1), (99, 0)])
 def test_a_worker_says_hello_for_no_other_place_and_no_other_incarnation(
-    server: Server, client: Client, index: int, epoch: int
+    server: Server, client: Client, index: int, incarnation: int
 ) -> None:
     server.admit(WorkerId(2, 0))
-    thief = connected(server, hello(index, epoch), server.admit(WorkerId(1, 0)))
+    thief = connected(server, hello(index, incarnation), server.admit(WorkerId(1, 0)))
     assert answer(server, thief) == Refused("speaks for another worker")
     own = server.admit(WorkerId(3, 1))  # the place is still free for who was launched
     newer = connected(server, hello(3, 1), own)
@@ -213,12 +213,12 @@ def test_a_worker_says_nothing_in_the_session_of_another(server: Server, client:
     thief.close()
 
 
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_another_process_with_the_same_key_or_an_older_one_is_stale(server: Server, epoch: int) -> None:
+@pytest.mark.parametrize("incarnation", [0, 1])
+def test_another_process_with_the_same_key_or_an_older_one_is_stale(server: Server, incarnation: int) -> None:
     keys = {number: server.admit(WorkerId(3, number)) for number in (0, 1)}
     first = connected(server, hello(3, 1), keys[1])
     assert arrived(server, first) == [Received(WorkerId(3, 1), hello(3, 1))]
-    second = connected(server, hello(3, epoch), keys[epoch])
+    second = connected(server, hello(3, incarnation), keys[incarnation])
     assert answer(server, second) == Refused("stale incarnation")
     first.send(Ready())
     assert arrived(server, first) == [Received(WorkerId(3, 1), Ready())]

@@ -98,7 +98,7 @@ def test_a_cut_network_costs_attempts_at_most(
     cancel = LocalRun.cancel
     monkeypatch.setattr(job, "StateMachine", partial(StateMachine, heartbeat_timeout=heartbeat))
     # The engine does not reach who is cut off either: they wake when the link is back, and say what is late.
-    monkeypatch.setattr(LocalRun, "cancel", lambda run: cancel(run) if run.epoch else None)
+    monkeypatch.setattr(LocalRun, "cancel", lambda run: cancel(run) if run.incarnation else None)
     gate = Gate(tmp_path / "gate")
     cut = Cut(link, gate, seconds)
 

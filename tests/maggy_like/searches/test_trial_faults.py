@@ -20,10 +20,10 @@ from trial_faults import SLEEP
 from maggy_like import Result, lagom
 from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.workers import Team, Worker
+from maggy_like.driver.state_machine.workers import Worker, WorkerGroup
 from maggy_like.protocol.messages import Reported
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.storage.journal import place_of, read_journal
+from maggy_like.storage.journal import backend_of, read_journal
 from maggy_like.storage.log_file import MAX_END, MAX_FILE
 from optimizers.core.events import AttemptEnded, Event
 from optimizers.core.trial import Trial, TrialState
@@ -140,7 +140,7 @@ def check_fault(result: Result, trial: Trial, kind: str, words: str, attempts: i
 
 def test_every_attempt_s_failure_stands_in_the_journal_and_the_table_has_their_number(search: Any) -> None:
     result = search(trial_faults.behave, {"how": ["raise"]}, [{"how": "raise"}])
-    contents = read_journal(place_of(str(result.directory)))
+    contents = read_journal(backend_of(str(result.directory)))
     ended = [event for event in contents.events if isinstance(event, AttemptEnded)]
     assert [(event.attempt, event.state.value) for event in ended] == [(1, "pending"), (2, "failed")]
     assert all(event.failure is not None and "the reason" in event.failure.traceback for event in ended)
@@ -159,15 +159,15 @@ def test_a_trial_that_gets_further_each_time_is_worth_another_attempt(search: An
 class Patient(StateMachine):
     """The time of an attempt begins with its first report, however long a busy machine takes until then."""
 
-    def _assign(self, crew: list[Worker], trial: Trial) -> None:
-        super()._assign(crew, trial)
-        for team in self._teams:
-            if team.trial == trial.id:
-                team.since = math.inf
+    def _assign(self, members: list[Worker], trial: Trial) -> None:
+        super()._assign(members, trial)
+        for group in self._groups:
+            if group.trial == trial.id:
+                group.since = math.inf
 
-    def _reported(self, team: Team, message: Reported) -> None:
-        team.since = min(team.since, self._now)
-        super()._reported(team, message)
+    def _reported(self, group: WorkerGroup, message: Reported) -> None:
+        group.since = min(group.since, self._now)
+        super()._reported(group, message)
 
 
 def test_a_trial_that_takes_too_long_is_run_again_and_keeps_its_last_lines(

@@ -39,10 +39,10 @@ class Store:
         self._refused = False
         heard = Outage.heard
 
-        def hear(outage: Outage, team: Any, worker: Any, message: Any, now: float) -> Any:
-            shown = heard(outage, team, worker, message, now)
+        def hear(outage: Outage, group: Any, worker: Any, message: Any, now: float) -> Any:
+            shown = heard(outage, group, worker, message, now)
             if message.reason:
-                self.waits.add(team.trial)
+                self.waits.add(group.trial)
                 if len(self.waits) == 2:
                     self.then()
             return shown

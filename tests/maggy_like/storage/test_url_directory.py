@@ -20,7 +20,7 @@ from maggy_like import Float, Reporter, Result, lagom, load_run
 from maggy_like.errors import ConfigError
 from maggy_like.storage import folders
 from maggy_like.storage.folders import check_folder
-from maggy_like.storage.run_paths import RunPlaces
+from maggy_like.storage.run_paths import RunPaths
 from maggy_like.storage.scratch import OutputFolder
 from optimizers.core.trial import TrialState
 
@@ -94,14 +94,14 @@ def test_a_folder_and_its_url_are_the_same_run(search: Any, tmp_path: Path) -> N
 def test_places_at_a_url_are_read_back(directory: str, apart: str) -> None:
     journal = "gs://other/first" if apart == "journal" else directory
     store = "gs://states/first" if apart == "store" else f"{directory}/checkpoints"
-    places = RunPlaces(directory, journal, store)
-    assert RunPlaces.recorded(journal, journal, *places.record) == places
-    assert places.of_sibling("second") == RunPlaces(
+    places = RunPaths(directory, journal, store)
+    assert RunPaths.recorded(journal, journal, *places.record) == places
+    assert places.of_sibling("second") == RunPaths(
         directory.replace("first", "second"), journal.replace("first", "second"), store.replace("first", "second")
     )
     if not apart:
-        moved = RunPlaces.recorded("az://new/x", "az://new/x", *places.record)
-        assert moved == RunPlaces("az://new/x", "az://new/x", "az://new/x/checkpoints")
+        moved = RunPaths.recorded("az://new/x", "az://new/x", *places.record)
+        assert moved == RunPaths("az://new/x", "az://new/x", "az://new/x/checkpoints")
 
 
 @pytest.mark.parametrize(("given", "told"), [

@@ -21,7 +21,7 @@ from optimizers.samplers.grid import Grid
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.samplers.sobol import Sobol
 from optimizers.schedulers.population import PBT
-from optimizers.space.constraints import Sieve
+from optimizers.space.constraints import FilteredSequence
 from optimizers.space.domains import Float, Integer
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import check_optimizer
@@ -160,7 +160,7 @@ def test_a_sieve_looks_at_each_configuration_once() -> None:
         looked.append(place)
         return {"low": place % 3, "high": 1} if place < 9 else None
 
-    sieve = Sieve(SPACE, at)
+    sieve = FilteredSequence(SPACE, at)
     assert [sieve.at(index) for index in (1, 0, 1)] == [{"low": 0, "high": 1}] * 3
     assert looked == [0, 1, 2, 3]
     assert len(sieve) == 3

@@ -76,7 +76,7 @@ def test_an_idle_worker_that_leaves_is_told_so_and_of() -> None:
     assert hand.tell(WorkerLeaving(idle, "decommissioned")) == []
     hand.tell(WorkerGone(idle), WorkerLost(idle, "it left before the search was over"))
     assert [line for line in hand.shown if "worker 1" in line] == ["worker 1 on host leaves: decommissioned"]
-    assert hand.join(1, epoch=1)
+    assert hand.join(1, incarnation=1)
 
 
 @pytest.mark.parametrize("gone", ["silent", "told"])
@@ -104,15 +104,15 @@ def test_all_ranks_of_a_trial_end_in_the_same_report_when_one_is_to_leave() -> N
     hand.finish(first, outcome="stopped")
     assert kinds(hand.finish(second, outcome="stopped")) == [Shutdown]
     assert hand.study.trials[0].losses == 0
-    hand.join(1, epoch=1)
+    hand.join(1, incarnation=1)
     assert [hand.assigned(worker).attempt for worker in (first, WorkerId(1, 1))] == [2, 2]
 
 
 def test_lost_machines_cost_nothing_until_a_trial_has_brought_down_one_after_the_other() -> None:
     hand = Hand(n_trials=1, max_attempts=1, workers=1).start()
-    for epoch in range(MAX_NODES):
-        assert hand.states() == ["pending"] or not epoch
-        worker = hand.join(0, epoch)
+    for incarnation in range(MAX_NODES):
+        assert hand.states() == ["pending"] or not incarnation
+        worker = hand.join(0, incarnation)
         assert isinstance(hand.sent[-1][1], Assign)
         hand.tell(WorkerLost(worker, "worker lost", with_node=True))
     assert hand.states() == ["failed"]

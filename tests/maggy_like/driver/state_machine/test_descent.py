@@ -64,9 +64,9 @@ def test_a_search_whose_optimizer_waits_for_nothing_ends() -> None:
 
     hand = Hand(Stuck(), n_trials=9).start()
     worker = hand.join(0)
-    assert hand.experiment.ending is None
+    assert hand.machine.ending is None
     assert hand.finish(worker, 0.5) == [Shutdown()]
-    assert hand.experiment.ending == "completed"
+    assert hand.machine.ending == "completed"
 
 
 def test_a_child_starts_from_its_parent_s_state_and_steps() -> None:
@@ -80,7 +80,7 @@ def test_a_child_starts_from_its_parent_s_state_and_steps() -> None:
     assert (child.attempt, child.checkpoint) == (1, "00000/1-1.pkl")
     assert (hand.study.trials[2].start, hand.study.trials[2].step) == (9, 9)
     again = Hand(Waiting(), n_trials=9)
-    again.experiment.replay(hand.events)
+    again.machine.replay(hand.events)
     assert again.study.trials == hand.study.trials
 
 
@@ -120,5 +120,5 @@ def test_states_are_discarded_with_the_attempt_after_the_next() -> None:
     save(hand, second, state(2, 1, 1))
     save(hand, first, state(0, 3, 1))
     hand.tell(WorkerLost(first, "kill -9"))
-    again = hand.join(0, epoch=1)
+    again = hand.join(0, incarnation=1)
     assert (hand.assigned(again).checkpoint, hand.assigned(again).discard) == (state(0, 3, 1), (state(0, 1, 3),))

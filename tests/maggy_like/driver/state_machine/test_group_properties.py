@@ -1,4 +1,4 @@
-"""Teams whose ranks report, wait, fail and vanish in any order, with every message late by as much as may be."""
+"""WorkerGroups whose ranks report, wait, fail and vanish in any order, with every message late by as much as may be."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from witness import said
 
-from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine import training_phase as finale
+from maggy_like.driver.state_machine import StateMachine, training_phase
 from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Send
 from maggy_like.driver.state_machine.inputs import (
     Input,
@@ -129,7 +128,7 @@ class Ranks(RuleBasedStateMachine):
 
     def boot(self) -> None:
         """A driver on the journal as it is."""
-        self.experiment = StateMachine(
+        self.machine = StateMachine(
             study(self.n_trials),
             workers=PLACES,
             width=self.width,
@@ -138,15 +137,15 @@ class Ranks(RuleBasedStateMachine):
             trial_timeout=50.0,
             heartbeat_timeout=1e9,
         )
-        self.experiment.replay(map(from_json, self.journal))
+        self.machine.replay(map(from_json, self.journal))
         self.workers.clear()
         self.running.clear()
-        self.carry_out(self.experiment.start(self.now))
+        self.carry_out(self.machine.start(self.now))
 
     # -- the wires ------------------------------------------------------------------------------------
 
     def tell(self, event: Input) -> None:
-        self.carry_out(self.experiment.handle(event, self.now))
+        self.carry_out(self.machine.handle(event, self.now))
 
     def carry_out(self, commands: list[Command]) -> None:
         for command in commands:
@@ -165,7 +164,7 @@ class Ranks(RuleBasedStateMachine):
                     if worker is not None and worker.id == known:
                         worker.inbox.append(message)
                 case AskOptimizer(index=index, updates=updates):
-                    asked = self.experiment.study
+                    asked = self.machine.study
                     for update in updates:
                         asked.history.apply(update)
                     self.tell(SuggestionReady(index, asked.checked(asked.optimizer.ask(index, asked.history))))
@@ -210,9 +209,9 @@ class Ranks(RuleBasedStateMachine):
         """Whether no rank of its attempt has failed, was cut off or is gone."""
         assert worker.order is not None
         place = worker.order.place
-        team = [worker, *self.peers(worker)]
-        return len(team) == (place.world_size if place else 1) and not any(
-            rank.cut or rank.ended in ("raised", "died") for rank in team
+        group = [worker, *self.peers(worker)]
+        return len(group) == (place.world_size if place else 1) and not any(
+            rank.cut or rank.ended in ("raised", "died") for rank in group
         )
 
     def meets_later(self, worker: Rank) -> bool:
@@ -320,7 +319,7 @@ class Ranks(RuleBasedStateMachine):
             saved = Checkpointed(order.trial, order.attempt, worker.passed, name)
             worker.outbox.append(TrialCheckpointed(worker.id, saved))
 
-    @precondition(lambda self: self.workers and self.experiment.ending is None)
+    @precondition(lambda self: self.workers and self.machine.ending is None)
     @rule(pick=PICK, with_gang=st.booleans(), back=st.booleans())
     def a_worker_is_lost(self, pick: int, with_gang: bool, back: bool) -> None:
         worker = self.pick(list(self.workers.values()), pick)
@@ -329,18 +328,18 @@ class Ranks(RuleBasedStateMachine):
         if back:
             self.come(worker.id.index)
 
-    @precondition(lambda self: len(self.workers) < PLACES and self.experiment.ending is None)
+    @precondition(lambda self: len(self.workers) < PLACES and self.machine.ending is None)
     @rule()
     def a_worker_comes_back(self) -> None:
         self.come(min(set(range(PLACES)) - set(self.workers)))
 
-    @precondition(lambda self: self.workers and self.experiment.ending is None)
+    @precondition(lambda self: self.workers and self.machine.ending is None)
     @rule(seconds=st.sampled_from([10.0, 60.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         self.tell(Tick())
 
-    @precondition(lambda self: len(self.journal) > 8 and self.experiment.ending is None)
+    @precondition(lambda self: len(self.journal) > 8 and self.machine.ending is None)
     @rule()
     def the_time_is_up(self) -> None:
         self.tell(StopRequested("timeout"))
@@ -361,31 +360,31 @@ class Ranks(RuleBasedStateMachine):
 
     @invariant()
     def the_journal_is_the_study(self) -> None:
-        assert said(self.ledger) == said(self.experiment.study)
+        assert said(self.ledger) == said(self.machine.study)
 
     @invariant()
     def each_running_trial_has_one_team(self) -> None:
-        teams = {worker.team for worker in self.experiment.workers.values() if worker.team is not None}
-        assert {team.trial for team in teams} == self.running
-        assert len(teams) == len(self.running)
+        groups = {worker.group for worker in self.machine.workers.values() if worker.group is not None}
+        assert {group.trial for group in groups} == self.running
+        assert len(groups) == len(self.running)
 
     def teardown(self) -> None:
         """From wherever it is, everything ends once no more faults come, and all ranks with it."""
-        if "experiment" not in vars(self):
+        if "machine" not in vars(self):
             return
         for _ in range(600):
-            if self.experiment.is_over:
+            if self.machine.is_over:
                 break
             self.settle_once()
-        assert self.experiment.is_over
+        assert self.machine.is_over
         assert not self.running
         assert all(trial.is_over or trial.state is not TrialState.RUNNING for trial in self.ledger.trials)
-        if self.experiment.ending == "completed" and self.plan is not None and self.ledger.best is not None:
+        if self.machine.ending == "completed" and self.plan is not None and self.ledger.best is not None:
             assert self.ledger.trials[-1].training
             assert self.ledger.trials[-1].is_over
 
     def settle_once(self) -> None:
-        if self.experiment.ending is None:
+        if self.machine.ending is None:
             for index in set(range(PLACES)) - set(self.workers):
                 self.come(index)
         moved = False
@@ -401,7 +400,7 @@ class Ranks(RuleBasedStateMachine):
                 self.receive(worker)
             moved |= worker.is_running and self.act(worker, 0.9)
         if not moved:  # a training may wait for those who do not come
-            self.now += finale.PATIENCE
+            self.now += training_phase.PATIENCE
             for worker in self.workers.values():
                 self.tell(WorkerSeen(worker.id))
             self.tell(Tick())

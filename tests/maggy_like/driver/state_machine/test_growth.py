@@ -14,7 +14,7 @@ def grown(workers: int, **options: object) -> Hand:
 
 
 def ready(hand: Hand) -> int:
-    return len(hand.experiment._proposals._ready)
+    return len(hand.machine._proposals._ready)
 
 
 def test_proposals_are_kept_ready_for_the_workers_that_there_are() -> None:
@@ -29,11 +29,11 @@ def test_as_many_trials_that_fail_alike_as_workers_there_are_end_the_search() ->
     hand = grown(50)
     workers = [hand.join(index) for index in range(4)]
     for worker in workers:
-        assert hand.experiment.ending is None
+        assert hand.machine.ending is None
         for _ in range(2):  # the second attempt fails just as the first, and is the last
-            if hand.experiment.ending is None:
+            if hand.machine.ending is None:
                 hand.finish(worker, outcome="raised", kind="exception", message="wrong", types=["E"], place="f:g:1")
-    assert hand.experiment.ending == "error"
+    assert hand.machine.ending == "error"
 
 
 def test_late_workers_are_told_of_in_one_line() -> None:

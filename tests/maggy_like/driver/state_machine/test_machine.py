@@ -55,7 +55,7 @@ def test_every_event_is_appended_before_what_depends_on_it() -> None:
     hand = Hand(n_trials=1).start()
     worker = WorkerId(0, 0)
     hand.tell(WorkerJoined(worker, "host"))
-    commands = hand.experiment.handle(WorkerReady(worker), 0.0)
+    commands = hand.machine.handle(WorkerReady(worker), 0.0)
     kinds = [type(command.event) if isinstance(command, Append) else type(command) for command in commands]
     assert kinds == [TrialCreated, AttemptStarted, Send]
 
@@ -64,21 +64,21 @@ def test_the_search_ends_when_all_trials_have_and_shuts_the_gang_down() -> None:
     hand = Hand(n_trials=2).start()
     workers = [hand.join(0), hand.join(1)]
     hand.finish(workers[0], 0.1)
-    assert hand.experiment.ending is None
+    assert hand.machine.ending is None
     assert hand.finish(workers[1], 0.2) == [Shutdown(), Shutdown()]
-    assert hand.experiment.ending == "completed"
-    assert not hand.experiment.is_over
+    assert hand.machine.ending == "completed"
+    assert not hand.machine.is_over
     hand.tell(*(WorkerGone(worker) for worker in workers))
-    assert hand.experiment.is_over
+    assert hand.machine.is_over
     assert hand.study.best is not None
     assert hand.study.best.value == 0.2
 
 
 def test_proposals_are_ready_before_a_worker_asks() -> None:
     hand = Hand(n_trials=10).start()
-    assert len(hand.experiment._proposals._ready) == 2
-    commands = hand.experiment.handle(WorkerJoined(WorkerId(0, 0), "host"), 0.0)
-    commands += hand.experiment.handle(WorkerReady(WorkerId(0, 0)), 0.0)
+    assert len(hand.machine._proposals._ready) == 2
+    commands = hand.machine.handle(WorkerJoined(WorkerId(0, 0), "host"), 0.0)
+    commands += hand.machine.handle(WorkerReady(WorkerId(0, 0)), 0.0)
     assert [type(c) for c in commands] == [Append, Append, Send, AskOptimizer]
 
 
@@ -88,7 +88,7 @@ def test_points_come_first_and_count_as_trials() -> None:
     assert hand.assigned(worker).config == {"x": 0.25}
     hand.finish(worker, 1.0)
     hand.finish(worker, 1.0)
-    assert hand.experiment.ending == "completed"
+    assert hand.machine.ending == "completed"
     assert [event.ask for event in hand.events if isinstance(event, TrialCreated)] == [None, 0]
 
 
@@ -100,7 +100,7 @@ def test_a_lost_worker_s_trial_runs_again_on_another_from_its_checkpoint() -> No
     hand.tell(WorkerLost(worker, "kill -9"))
     assert hand.states() == ["pending"]
     assert hand.replaced == [worker]
-    other = hand.join(0, epoch=1)
+    other = hand.join(0, incarnation=1)
     assign = hand.assigned(other)
     assert (assign.trial, assign.attempt, assign.checkpoint) == (0, 2, "00000/1-1.pkl")
 
@@ -109,7 +109,7 @@ def test_stale_words_change_nothing() -> None:
     hand = Hand(n_trials=1).start()
     lost = hand.join(0)
     hand.tell(WorkerLost(lost, "frozen"))
-    worker = hand.join(0, epoch=1)
+    worker = hand.join(0, incarnation=1)
     before = list(hand.events)
     late = Finished(0, 1, "returned", 99.0)
     answers = hand.tell(
@@ -119,7 +119,7 @@ def test_stale_words_change_nothing() -> None:
         WorkerJoined(lost, "host"),
     )
     assert hand.events == before
-    assert hand.experiment.stale == 4
+    assert hand.machine.stale == 4
     assert [type(answer) for answer in answers] == [Refused, Refused, Refused]
     hand.finish(worker, 0.5)
     assert hand.study.trials[0].value == 0.5
@@ -137,7 +137,7 @@ def test_a_trial_that_keeps_dying_fails_with_its_cause() -> None:
     failure = hand.study.trials[0].failure
     assert failure is not None
     assert failure.message == "killed by SIGSEGV (attempt 2 of 2)"
-    assert hand.experiment.ending == "completed"
+    assert hand.machine.ending == "completed"
 
 
 RAISED = {"outcome": "raised", "kind": "exception", "message": "ValueError: x", "traceback": "Tr"}
@@ -179,7 +179,7 @@ def test_an_attempt_that_failed_in_another_way_or_later_is_followed_by_another(f
             hand.finish(worker, **RAISED)
         case "worker":
             hand.tell(WorkerLost(worker, "kill -9"))
-            worker = hand.join(0, epoch=1)
+            worker = hand.join(0, incarnation=1)
     assert (hand.assigned(worker).attempt, hand.states()) == (3, ["running"])
     hand.finish(worker, **RAISED)
     assert hand.study.trials[0].failure is not None
@@ -225,7 +225,7 @@ def test_a_resumed_run_knows_how_the_attempt_before_failed_and_how_far_this_one_
     hand.report(worker, 3, 0.5)
     hand.finish(worker, **RAISED)
     again = Hand(n_trials=1)
-    again.experiment.replay(hand.events)
+    again.machine.replay(hand.events)
     again.start()
     worker = again.join(0)
     assert again.assigned(worker).attempt == 3  # the second was the lost driver's
@@ -242,7 +242,7 @@ def test_silence_loses_a_worker_and_beats_keep_it() -> None:
     hand.tell(WorkerSeen(beating))
     hand.now = 12.0
     hand.tell(Tick())
-    states = [worker.state for worker in hand.experiment.workers.values()]
+    states = [worker.state for worker in hand.machine.workers.values()]
     assert states == [WorkerState.LOST, WorkerState.BUSY]
     assert hand.replaced == [silent]
 
@@ -311,7 +311,7 @@ def test_promotion_asha_pauses_and_promotes_the_best() -> None:
     last = hand.assigned(worker)  # nothing is due any more, so the best at rest is trained to the end
     assert (last.trial, last.attempt, last.budget) == (1, 3, 9)
     hand.finish(worker, 0.6)
-    assert hand.experiment.ending == "completed"
+    assert hand.machine.ending == "completed"
     assert hand.states() == ["paused", "completed", "paused"]
     assert hand.study.trials[1].curve.steps.tolist() == [1, 3, 9]
 
@@ -321,9 +321,9 @@ def test_a_parked_worker_gets_a_promotion_that_comes_due() -> None:
     first, second = hand.join(0), hand.join(1)
     hand.finish(first, 0.1)
     hand.finish(second, 0.3)
-    assert hand.experiment.workers[1].state is WorkerState.IDLE
+    assert hand.machine.workers[1].state is WorkerState.IDLE
     hand.finish(first, 0.2)
-    assert len(hand.experiment._teams) == 1
+    assert len(hand.machine._groups) == 1
     assert hand.study.trials[1].state is TrialState.RUNNING
 
 
@@ -334,7 +334,7 @@ def test_a_value_that_is_not_finite_is_told_once_and_never_promoted(value: float
     for _ in range(3):
         hand.report(worker, 1, value)
         hand.finish(worker)
-    assert hand.experiment.ending == "completed"
+    assert hand.machine.ending == "completed"
     assert hand.states() == ["paused"] * 3
     assert len([text for text in hand.shown if "it ranks worst" in text]) == 3
     assert hand.study.best is None
@@ -343,15 +343,15 @@ def test_a_value_that_is_not_finite_is_told_once_and_never_promoted(value: float
 def test_a_store_that_is_not_shared_ends_promotion_before_any_trial() -> None:
     hand = Hand(ASHA()).start()
     assert hand.tell(WorkerJoined(WorkerId(0, 0), "far", store_unseen="")) == [Shutdown()]
-    assert isinstance(hand.experiment.error, ConfigError)
-    assert "'far' does not see the store" in str(hand.experiment.error)
+    assert isinstance(hand.machine.error, ConfigError)
+    assert "'far' does not see the store" in str(hand.machine.error)
     assert hand.study.trials == []
 
 
 def test_a_worker_that_cannot_load_the_function_ends_the_search() -> None:
     hand = Hand().start()
     hand.tell(WorkerJoined(WorkerId(0, 0), "host"), WorkerBroken(WorkerId(0, 0), "no module named 'foo'"))
-    assert isinstance(hand.experiment.error, WorkerError)
+    assert isinstance(hand.machine.error, WorkerError)
 
 
 def test_a_stop_keeps_what_there_is_and_leaves_the_rest_to_be_resumed() -> None:
@@ -361,7 +361,7 @@ def test_a_stop_keeps_what_there_is_and_leaves_the_rest_to_be_resumed() -> None:
     assert hand.tell(StopRequested("interrupted")) == [Shutdown()]
     hand.finish(worker, outcome="stopped")
     hand.tell(WorkerGone(worker))
-    assert hand.experiment.is_over
+    assert hand.machine.is_over
     assert hand.states() == ["pending"]
     assert hand.study.best is hand.study.trials[0]
     assert hand.study.trials[0].losses == 0
@@ -375,7 +375,7 @@ def test_replay_gives_the_same_study_and_goes_on() -> None:
         hand.finish(worker)
     running = hand.assigned(worker)
     again = Hand(ASHA(), n_trials=9)
-    again.experiment.replay(hand.events)
+    again.machine.replay(hand.events)
     assert again.study.trials == hand.study.trials
     assert again.study.next_promotion() == hand.study.next_promotion()
     again.start()
@@ -389,8 +389,8 @@ def test_replay_gives_the_same_study_and_goes_on() -> None:
 
 def test_the_fall_of_a_gang_is_a_share_of_the_blame_for_each_of_its_trials() -> None:
     hand = Hand(n_trials=2, workers=2, max_attempts=2).start()
-    for epoch in range(4):
-        gang = [hand.join(index, epoch) for index in range(2)]
+    for incarnation in range(4):
+        gang = [hand.join(index, incarnation) for index in range(2)]
         assert hand.states() == ["running", "running"]
         hand.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in gang))
     failed = hand.study.trials[0]
@@ -405,9 +405,9 @@ def test_promotions_are_no_falls_of_the_gang() -> None:
     while (assign := hand.assigned(worker)).attempt < 3:
         hand.finish(worker, float(assign.trial))
     trial = hand.study.trials[assign.trial]
-    for epoch, state in enumerate((TrialState.RUNNING, TrialState.FAILED), start=1):
+    for incarnation, state in enumerate((TrialState.RUNNING, TrialState.FAILED), start=1):
         hand.tell(WorkerLost(worker, "the stage fell", with_gang=True))
-        worker = hand.join(0, epoch)
+        worker = hand.join(0, incarnation)
         assert (trial.falls, trial.state) == (1, state)
 
 

@@ -49,7 +49,7 @@ SEARCHES = st.builds(
 )
 
 
-class Gang(Witness, RuleBasedStateMachine):
+class Supervisor(Witness, RuleBasedStateMachine):
     """The workers of a :class:`Witness`, as badly as they may behave."""
 
     repeated = 0  # how much of the past had been said when something was repeated
@@ -59,14 +59,14 @@ class Gang(Witness, RuleBasedStateMachine):
     def search_first(self, search: Search) -> None:
         self.begin(search)
 
-    @precondition(lambda self: self.experiment.ending == "completed")
+    @precondition(lambda self: self.machine.ending == "completed")
     @rule(search=SEARCHES)
     def search_again(self, search: Search) -> None:
         self.settle()
         self.begin(search)
         self.repeated, self.waited = 0, -1
 
-    @precondition(lambda self: len(self.live) < (PLACES if self.experiment.ending is None else 1))
+    @precondition(lambda self: len(self.live) < (PLACES if self.machine.ending is None else 1))
     @rule(pick=PICK, ready=st.booleans())
     def a_worker_comes(self, pick: int, ready: bool) -> None:
         self.come(some(set(range(PLACES)) - {worker.index for worker in self.live}, pick), ready)
@@ -132,10 +132,10 @@ class Gang(Witness, RuleBasedStateMachine):
             self.tell(WorkerSeen(worker))
         self.tell(Tick())
         for worker in self.live:
-            assert self.now - self.experiment.workers[worker.index].seen <= HEARTBEAT
+            assert self.now - self.machine.workers[worker.index].seen <= HEARTBEAT
         assert all(worker in self.stopping for worker in self.busy if self.is_late(worker))
 
-    @precondition(lambda self: len(self.journal) > self.booted + 6 and self.experiment.ending is None)
+    @precondition(lambda self: len(self.journal) > self.booted + 6 and self.machine.ending is None)
     @rule(outcome=OUTCOMES)
     def the_user_stops_it(self, outcome: OutcomeKind) -> None:
         self.tell(StopRequested("interrupted"))
@@ -154,11 +154,11 @@ class Gang(Witness, RuleBasedStateMachine):
 
     @invariant()
     def the_journal_is_the_study(self) -> None:
-        assert said(self.ledger) == said(self.experiment.study)
+        assert said(self.ledger) == said(self.machine.study)
 
     @invariant()
     def each_running_trial_has_one_live_worker(self) -> None:
-        held = [worker.trial for worker in self.experiment.workers.values() if worker.trial is not None]
+        held = [worker.trial for worker in self.machine.workers.values() if worker.trial is not None]
         running = [trial.id for trial in self.ledger.trials if trial.state is TrialState.RUNNING]
         assert sorted(held) == running
         assert {self.holding[worker].trial for worker in self.busy} == set(running)
@@ -175,19 +175,19 @@ class Gang(Witness, RuleBasedStateMachine):
 
     @invariant()
     def a_worker_is_idle_only_if_nothing_is_due(self) -> None:
-        states = [worker.state for worker in self.experiment.workers.values()]
-        if self.experiment.ending is None and WorkerState.IDLE in states:
+        states = [worker.state for worker in self.machine.workers.values()]
+        if self.machine.ending is None and WorkerState.IDLE in states:
             assert not self.ledger.counts[TrialState.PENDING]
             assert self.ledger.next_promotion() is None
             assert len(self.ledger.trials) == self.search.size or not self.waiting
 
     def teardown(self) -> None:
-        if "experiment" in vars(self):  # not if the draw of the search was cut short
+        if "machine" in vars(self):  # not if the draw of the search was cut short
             self.settle()
 
 
-Gang.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
-TestGang = pytest.mark.timeout(60)(Gang.TestCase)
+Supervisor.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+TestGang = pytest.mark.timeout(60)(Supervisor.TestCase)
 
 
 # -- what it found ----------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_a_trial_is_not_handed_from_one_silent_worker_to_another() -> None:
 def test_a_parked_worker_is_called_by_the_result_that_makes_a_promotion_due() -> None:
     run = witness("promotion", n_trials=2, workers=2)
     run.finish(FIRST, "returned", 0.2)
-    assert run.experiment.workers[0].state is WorkerState.IDLE
+    assert run.machine.workers[0].state is WorkerState.IDLE
     run.report(WorkerId(1, 0), 1, 0.1)
     assert run.holding[FIRST] == Assign(0, 2, run.ledger.trials[0].config, 2, (), "loss")
     run.settle()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maggy_like.driver.simulate import simulate
 from maggy_like.driver.state_machine.inputs import SuggestionReady
-from maggy_like.driver.state_machine.prefetch import Lookahead
+from maggy_like.driver.state_machine.prefetch import Prefetch
 from maggy_like.driver.state_machine.proposals import Proposals
 from optimizers.core.base import History, Observation, Optimizer, Pending, Proposal
 from optimizers.core.events import AttemptEnded, AttemptStarted
@@ -84,50 +84,50 @@ def test_before_the_first_trial_each_worker_gets_a_proposal_if_asks_take_time() 
 
 
 def test_trials_far_apart_need_one_proposal_and_a_burst_needs_as_many_as_it_is_long() -> None:
-    lookahead = Lookahead(workers=8)
-    lookahead.asked(0.1)
+    prefetch = Prefetch(workers=8)
+    prefetch.asked(0.1)
     for n in range(16):
-        lookahead.taken(float(n))
-    assert lookahead.depth == 1
+        prefetch.taken(float(n))
+    assert prefetch.depth == 1
     for wanted in (20.0, 20.01, 20.02):
-        lookahead.taken(wanted)
-    assert lookahead.depth == 3
+        prefetch.taken(wanted)
+    assert prefetch.depth == 3
     for n in range(30, 46):
-        lookahead.taken(float(n))
-    assert lookahead.depth == 1  # what was long ago does not count
+        prefetch.taken(float(n))
+    assert prefetch.depth == 1  # what was long ago does not count
 
 
 def test_workers_that_waited_count_from_when_they_were_free() -> None:
     """Trials began one ask apart because workers waited: no reason to think that one proposal is enough."""
-    lookahead = Lookahead(workers=4)
-    lookahead.asked(0.1)
+    prefetch = Prefetch(workers=4)
+    prefetch.asked(0.1)
     for wanted in (0.0, 0.0, 0.0):
-        lookahead.taken(wanted)
-    assert lookahead.depth == 3
+        prefetch.taken(wanted)
+    assert prefetch.depth == 3
 
 
 def test_the_slowest_of_the_newest_asks_counts() -> None:
-    lookahead = Lookahead(workers=4)
+    prefetch = Prefetch(workers=4)
     for seconds in (0.5, *[0.001] * 7):
-        lookahead.asked(seconds)
-    lookahead.taken(0.0)
-    lookahead.taken(0.3)
-    assert lookahead.depth == 2
-    lookahead.asked(0.001)
+        prefetch.asked(seconds)
+    prefetch.taken(0.0)
+    prefetch.taken(0.3)
+    assert prefetch.depth == 2
+    prefetch.asked(0.001)
     for n in range(16):
-        lookahead.taken(1.0 + n)
-    assert lookahead.depth == 1
+        prefetch.taken(1.0 + n)
+    assert prefetch.depth == 1
 
 
 def test_an_optimizer_that_cannot_keep_up_is_asked_for_the_whole_gang_and_recovers() -> None:
-    lookahead = Lookahead(workers=4)
-    lookahead.asked(1.0)
+    prefetch = Prefetch(workers=4)
+    prefetch.asked(1.0)
     for n in range(100):
-        lookahead.taken(0.1 * n)
-    assert lookahead.depth == 4
+        prefetch.taken(0.1 * n)
+    assert prefetch.depth == 4
     for n in range(16):
-        lookahead.taken(20.0 + 2.0 * n)
-    assert lookahead.depth == 1
+        prefetch.taken(20.0 + 2.0 * n)
+    assert prefetch.depth == 1
 
 
 @given(
@@ -137,13 +137,13 @@ def test_an_optimizer_that_cannot_keep_up_is_asked_for_the_whole_gang_and_recove
 )
 @settings(max_examples=50)
 def test_the_depth_lies_between_one_and_the_gang(seconds: list[float], gaps: list[float], workers: int) -> None:
-    lookahead, now = Lookahead(workers), 1.7e9
+    prefetch, now = Prefetch(workers), 1.7e9
     for n, gap in enumerate(gaps):
         if n < len(seconds):
-            lookahead.asked(seconds[n])
+            prefetch.asked(seconds[n])
         now += gap
-        lookahead.taken(now)
-        assert 1 <= lookahead.depth <= workers
+        prefetch.taken(now)
+        assert 1 <= prefetch.depth <= workers
 
 
 def test_what_does_not_depend_on_results_is_asked_for_the_whole_gang() -> None:

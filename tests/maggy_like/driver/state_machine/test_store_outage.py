@@ -27,7 +27,7 @@ def fail(hand: Hand, worker: WorkerId) -> None:
 
 
 def tick_to(hand: Hand, now: float) -> None:
-    for worker in hand.experiment.workers.values():
+    for worker in hand.machine.workers.values():
         worker.seen = now  # they beat
     hand.now = now
     hand.tell(Tick())
@@ -79,10 +79,10 @@ def test_a_trial_that_waits_for_too_long_ends_the_run_and_not_itself() -> None:
     one, two = hand.join(0), hand.join(1)
     wait(hand, one)
     tick_to(hand, 599.0)
-    assert hand.experiment.ending is None
+    assert hand.machine.ending is None
     tick_to(hand, 600.0)
-    assert isinstance(hand.experiment.error, StoreError)
-    assert str(hand.experiment.error) == (
+    assert isinstance(hand.machine.error, StoreError)
+    assert str(hand.machine.error) == (
         f"{FULL}, for 600 s now; make room or mend the access, then go on with resume=True: the 1 trial that waits "
         "goes on from the last saved state"
     )
@@ -92,7 +92,7 @@ def test_a_trial_that_waits_for_too_long_ends_the_run_and_not_itself() -> None:
     assert [(trial.state, trial.losses) for trial in hand.study.trials[:2]] == [(TrialState.PENDING, 0)] * 2
 
     again = Hand()
-    again.experiment.replay(hand.events)
+    again.machine.replay(hand.events)
     again.start()
     assert again.assigned(again.join(0)).trial == 0
 
@@ -123,11 +123,11 @@ def test_attempts_that_the_store_ended_are_uncounted_and_follow_each_other_ever_
 def test_attempts_that_the_store_ends_again_and_again_end_the_run() -> None:
     hand = Hand(n_trials=1, workers=1, store_patience=20.0).start()
     worker = hand.join(0)
-    while hand.experiment.ending is None:
+    while hand.machine.ending is None:
         if hand.study.trials[0].state is TrialState.RUNNING:
             fail(hand, worker)
         tick_to(hand, hand.now + 0.25)
-    assert isinstance(hand.experiment.error, StoreError)
+    assert isinstance(hand.machine.error, StoreError)
     assert 20.0 <= hand.now <= 60.0
     assert hand.study.trials[0].state is TrialState.PENDING
 
@@ -141,7 +141,7 @@ def test_other_trials_run_while_one_waits_for_its_next_attempt() -> None:
     tick_to(hand, 1.0)
     assert hand.assigned(worker).trial == 0
     hand.finish(worker, 1.0)
-    assert hand.experiment.ending == "completed"
+    assert hand.machine.ending == "completed"
 
 
 @pytest.mark.parametrize("kind", ["store", "exception"])

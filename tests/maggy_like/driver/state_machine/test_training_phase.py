@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hand import Hand
 
-from maggy_like.driver.state_machine import training_phase as finale
+from maggy_like.driver.state_machine import training_phase
 from maggy_like.driver.state_machine.inputs import (
     StopRequested,
     Tick,
@@ -38,7 +38,7 @@ class Trained(Hand):
         return [event for event in self.events if isinstance(event, TrialCreated) and event.training]
 
     @property
-    def crew(self) -> list[WorkerId]:
+    def members(self) -> list[WorkerId]:
         """Who trains, by rank."""
         number = self.trainings[-1].trial
         attempt = self.study.trials[number].attempt
@@ -47,25 +47,25 @@ class Trained(Hand):
         ]
         return [who for _, who in sorted(orders, key=lambda pair: pair[0].place.rank if pair[0].place else 0)]
 
-    def come(self, *indexes: int, epoch: int = 0) -> list[WorkerId]:
-        return [self.join(index, epoch) for index in indexes]
+    def come(self, *indexes: int, incarnation: int = 0) -> list[WorkerId]:
+        return [self.join(index, incarnation) for index in indexes]
 
     def search(self, *values: float) -> None:
         """Let the search run to its end."""
         for value in values:
-            busy = [worker for worker in self.experiment.workers.values() if worker.trial is not None]
+            busy = [worker for worker in self.machine.workers.values() if worker.trial is not None]
             self.finish(busy[0].id, value)
 
     def pass_time(self, seconds: float) -> None:
         """Nothing but signs of life."""
         self.now += seconds
-        for worker in list(self.experiment.workers.values()):
+        for worker in list(self.machine.workers.values()):
             if worker.is_live:
                 self.tell(WorkerSeen(worker.id))
         self.tell(Tick())
 
     def leave(self) -> None:
-        for worker in list(self.experiment.workers.values()):
+        for worker in list(self.machine.workers.values()):
             if worker.is_live:
                 self.tell(WorkerGone(worker.id))
 
@@ -86,22 +86,22 @@ def test_the_best_configuration_is_trained_on_the_whole_gang_once_the_search_is_
     run = trained()
     (created,) = run.trainings
     assert created == TrialCreated(2, run.study.trials[1].config, training=5)
-    assert [run.assigned(worker).budget for worker in run.crew] == [5, 5]
+    assert [run.assigned(worker).budget for worker in run.members] == [5, 5]
     assert not [m for _, m in run.sent if isinstance(m, Shutdown)]
-    assert run.experiment.is_training
-    run.finish(run.crew[0], 0.8)
-    run.finish(run.crew[1])
-    assert run.experiment.ending == "completed"
+    assert run.machine.is_training
+    run.finish(run.members[0], 0.8)
+    run.finish(run.members[1])
+    assert run.machine.ending == "completed"
     assert [m for _, m in run.sent[-GANG:]] == [Shutdown()] * GANG
     run.leave()
-    assert run.experiment.is_over
+    assert run.machine.is_over
     assert run.states() == ["completed"] * 3
 
 
 def test_the_training_is_no_part_of_the_search() -> None:
     run = trained()
-    run.finish(run.crew[0], 0.9)
-    run.finish(run.crew[1])
+    run.finish(run.members[0], 0.9)
+    run.finish(run.members[1])
     best = run.study.best
     assert best is not None
     assert (best.id, best.value) == (1, 0.7)
@@ -121,12 +121,12 @@ def test_trials_that_run_when_the_time_is_up_are_stopped_and_not_run_again() -> 
     assert run.trainings == []
     run.finish(second, outcome="stopped")
     assert [event.config for event in run.trainings] == [run.study.trials[0].config]
-    assert run.crew == [first, second]
+    assert run.members == [first, second]
     assert run.states() == ["pending", "pending", "running"]
     assert run.study.trials[0].losses == 0
     run.finish(first, 0.9)
     run.finish(second)
-    assert run.experiment.ending == "timeout"
+    assert run.machine.ending == "timeout"
     assert run.study.trials[0].attempt == run.study.trials[1].attempt == 1
 
 
@@ -150,13 +150,13 @@ def test_nothing_is_trained_where_no_trial_has_a_value_after_all() -> None:
     run.finish(second, outcome="stopped")
     run.finish(first, outcome="raised", kind="exception", message="ValueError: x")
     assert run.trainings == []
-    assert run.experiment.ending == "timeout"
+    assert run.machine.ending == "timeout"
 
 
 def test_a_timeout_during_the_training_does_not_end_it() -> None:
     run = trained()
     assert run.tell(StopRequested("timeout")) == []
-    assert run.experiment.is_training
+    assert run.machine.is_training
 
 
 def test_a_wide_search_hands_over_too() -> None:
@@ -165,7 +165,7 @@ def test_a_wide_search_hands_over_too() -> None:
     run.come(0, 1, 2)
     for worker in (WorkerId(0, 0), WorkerId(1, 0)):
         run.finish(worker, 0.5)
-    assert len(run.crew) == 3
+    assert len(run.members) == 3
     assert run.study.trials[1].world_size == 3
 
 
@@ -179,7 +179,7 @@ def test_nothing_is_trained_where_no_trial_has_a_value(reason: str) -> None:
     if reason == "timeout":
         run.tell(StopRequested("timeout"))
     assert run.trainings == []
-    assert run.experiment.ending == reason
+    assert run.machine.ending == reason
 
 
 @pytest.mark.parametrize("reason", ["interrupted", "stopped"])
@@ -189,37 +189,37 @@ def test_nothing_is_trained_where_the_user_stops_the_search(reason: str) -> None
     run.report(run.come(0, 1)[0], 1, 0.5)
     run.tell(StopRequested(reason))
     assert run.trainings == []
-    assert run.experiment.ending == reason
+    assert run.machine.ending == reason
 
 
 def test_an_interrupted_training_may_go_on_later() -> None:
     run = trained()
     run.tell(StopRequested("interrupted"))
-    for worker in run.crew:
+    for worker in run.members:
         run.finish(worker, outcome="stopped")
     run.leave()
-    assert run.experiment.is_over
-    assert run.experiment.ending == "interrupted"
+    assert run.machine.is_over
+    assert run.machine.ending == "interrupted"
     assert (run.study.trials[2].state, run.study.trials[2].losses) == (TrialState.PENDING, 0)
 
 
 def test_a_training_that_fails_for_good_ends_the_run() -> None:
     run = trained(max_attempts=2)
     for message in ("ValueError: x", "ValueError: y"):
-        first, second = run.crew
+        first, second = run.members
         run.finish(second, outcome="raised", kind="exception", message=message, at=1.0)
         run.finish(first, outcome="stopped")
     failure = run.study.trials[2].failure
     assert failure is not None
     assert failure.message == "rank 1: ValueError: y (attempt 2 of 2)"
-    assert run.experiment.ending == "completed"
+    assert run.machine.ending == "completed"
     assert run.study.best is run.study.trials[1]
 
 
 def test_a_fault_of_all_ranks_is_the_same_whichever_rank_has_it_first() -> None:
     run = trained()
     for rank in (1, 0):
-        first, other = run.crew[rank], run.crew[1 - rank]
+        first, other = run.members[rank], run.members[1 - rank]
         run.finish(first, outcome="raised", kind="exception", message="ValueError: x", at=1.0)
         run.finish(other, outcome="stopped")
     failure = run.study.trials[2].failure
@@ -229,7 +229,7 @@ def test_a_fault_of_all_ranks_is_the_same_whichever_rank_has_it_first() -> None:
 
 def test_a_training_may_report_nothing_and_return_nothing() -> None:
     run = trained()
-    for worker in run.crew:
+    for worker in run.members:
         run.finish(worker)
     assert run.study.trials[2].state is TrialState.COMPLETED
 
@@ -246,7 +246,7 @@ def test_a_training_may_stand_alone() -> None:
         assert run.assigned(worker).config == {"x": 0.25}
         run.finish(worker, outcome="returned", returned=None if worker.index else [1, "two"])
     assert run.kept == [[1, "two"]]
-    assert run.experiment.ending == "completed"
+    assert run.machine.ending == "completed"
 
 
 # -- a journal that is taken up -------------------------------------------------------------------------
@@ -255,16 +255,16 @@ def test_a_training_may_stand_alone() -> None:
 def whole_run(plan: TrainingPlan | None = None) -> Trained:
     """A search, a training that loses an attempt, and the end."""
     run = trained(plan)
-    first, second = run.crew
+    first, second = run.members
     run.report(first, 2, 0.5)
     run.tell(TrialCheckpointed(first, Checkpointed(2, 1, 2, "00002/1-1.pkl")))
     run.tell(WorkerLost(second, "kill -9"))
     run.finish(first, outcome="stopped")
-    (newcomer,) = run.come(1, epoch=1)
+    (newcomer,) = run.come(1, incarnation=1)
     run.report(first, 3, 0.6)
     run.finish(first, 0.8)
     run.finish(newcomer)
-    assert run.experiment.ending == "completed"
+    assert run.machine.ending == "completed"
     return run
 
 
@@ -275,21 +275,21 @@ EVENTS: list[Event] = whole_run().events
 def test_a_run_goes_on_wherever_its_journal_ends(kept: int) -> None:
     before = EVENTS[:kept]
     run = Trained()
-    run.experiment.replay(from_json(to_json(event)) for event in before)
+    run.machine.replay(from_json(to_json(event)) for event in before)
     run.start()
     run.come(0, 1)
     for _ in range(20):
-        busy = [worker for worker in run.experiment.workers.values() if worker.trial is not None]
+        busy = [worker for worker in run.machine.workers.values() if worker.trial is not None]
         if not busy:
             break
-        team = busy[0].team
-        assert team is not None
-        for worker in team.members:
-            trial = run.study.trials[team.trial]
+        group = busy[0].group
+        assert group is not None
+        for worker in group.members:
+            trial = run.study.trials[group.trial]
             saved = trial.checkpoint and trial.checkpoint.name
             assert run.assigned(worker.id).checkpoint == saved
             run.finish(worker.id, 0.7 if trial.id == 1 else 0.3)
-    assert run.experiment.ending == "completed"
+    assert run.machine.ending == "completed"
     assert run.states() == ["completed"] * 3
     events = [*before, *run.events]
     assert [event.trial for event in events if isinstance(event, TrialCreated)] == [0, 1, 2]
@@ -305,7 +305,7 @@ def test_a_run_goes_on_wherever_its_journal_ends(kept: int) -> None:
 def test_a_training_taken_up_goes_on_from_its_checkpoint() -> None:
     started = [n for n, event in enumerate(EVENTS) if isinstance(event, AttemptStarted) and event.training]
     run = Trained()
-    run.experiment.replay(EVENTS[: started[-1] + 1])
+    run.machine.replay(EVENTS[: started[-1] + 1])
     run.start()
     for worker in run.come(0, 1):
         assert (run.assigned(worker).attempt, run.assigned(worker).checkpoint) == (3, "00002/1-1.pkl")
@@ -314,10 +314,10 @@ def test_a_training_taken_up_goes_on_from_its_checkpoint() -> None:
 def test_a_search_that_is_resumed_without_a_plan_leaves_the_training_alone() -> None:
     created = next(n for n, event in enumerate(EVENTS) if isinstance(event, TrialCreated) and event.training)
     run = Hand(n_trials=2)
-    run.experiment.replay(EVENTS[: created + 1])
+    run.machine.replay(EVENTS[: created + 1])
     run.start()
     run.join(0)
-    assert run.experiment.ending == "completed"
+    assert run.machine.ending == "completed"
     assert run.states() == ["completed", "completed", "pending"]
 
 
@@ -342,66 +342,66 @@ def shrunk(plan: TrainingPlan = ELASTIC) -> Trained:
 def test_lost_workers_are_waited_for_then_done_without() -> None:
     run = shrunk()
     assert run.states()[-1] == "pending"
-    run.pass_time(finale.PATIENCE - 1)
+    run.pass_time(training_phase.PATIENCE - 1)
     assert run.states()[-1] == "pending"
     run.pass_time(1)
-    assert [worker.index for worker in run.crew] == [0, 1]
-    assert [place.world_size for worker in run.crew if (place := run.assigned(worker).place)] == [2, 2]
+    assert [worker.index for worker in run.members] == [0, 1]
+    assert [place.world_size for worker in run.members if (place := run.assigned(worker).place)] == [2, 2]
     assert run.study.trials[-1].world_size == 2
 
 
 def test_lost_workers_that_come_back_in_time_take_part() -> None:
     run = shrunk()
-    run.pass_time(finale.PATIENCE - 1)
-    run.come(2, epoch=1)
-    assert len(run.crew) == 3
+    run.pass_time(training_phase.PATIENCE - 1)
+    run.come(2, incarnation=1)
+    assert len(run.members) == 3
 
 
 def test_a_worker_that_is_about_to_be_ready_is_waited_for_twice_as_long() -> None:
     run = shrunk()
     run.tell(WorkerJoined(WorkerId(2, 1), "host"))
-    run.pass_time(2 * finale.PATIENCE - 1)
+    run.pass_time(2 * training_phase.PATIENCE - 1)
     assert run.states()[-1] == "pending"
     run.pass_time(1)
-    assert len(run.crew) == 2
+    assert len(run.members) == 2
 
 
 def test_workers_that_never_came_are_waited_for_as_long() -> None:
     run = Trained(TrainingPlan(5, 2, 1, config={"x": 0.5}), n_trials=0)
     run.start()
     (first,) = run.come(0)
-    run.pass_time(2 * finale.PATIENCE - 1)
+    run.pass_time(2 * training_phase.PATIENCE - 1)
     assert run.states() == ["pending"]
     run.pass_time(1)
-    assert run.crew == [first]
+    assert run.members == [first]
 
 
 def test_fewer_than_the_least_never_begin() -> None:
     run = shrunk(TrainingPlan(5, 3, 3))
-    run.pass_time(1000 * finale.PATIENCE)
+    run.pass_time(1000 * training_phase.PATIENCE)
     assert run.states()[-1] == "pending"
-    assert run.experiment.ending is None
+    assert run.machine.ending is None
 
 
 def test_each_loss_is_waited_for_anew() -> None:
     run = shrunk(TrainingPlan(5, 3, 1))
-    run.pass_time(finale.PATIENCE)
-    assert len(run.crew) == 2
+    run.pass_time(training_phase.PATIENCE)
+    assert len(run.members) == 2
     run.tell(WorkerLost(WorkerId(1, 0), "kill -9"))
     run.finish(WorkerId(0, 0), outcome="stopped")
-    run.pass_time(finale.PATIENCE - 1)
+    run.pass_time(training_phase.PATIENCE - 1)
     assert run.states()[-1] == "pending"
     run.pass_time(1)
-    assert len(run.crew) == 1
+    assert len(run.members) == 1
     run.finish(WorkerId(0, 0), 0.9)
-    assert run.experiment.ending == "completed"
+    assert run.machine.ending == "completed"
 
 
 def test_a_training_that_shrank_grows_again_with_its_next_attempt() -> None:
     run = shrunk()
-    run.pass_time(finale.PATIENCE)
-    run.come(2, epoch=1)
-    assert len(run.crew) == 2  # the attempt that runs is left alone
+    run.pass_time(training_phase.PATIENCE)
+    run.come(2, incarnation=1)
+    assert len(run.members) == 2  # the attempt that runs is left alone
     run.finish(WorkerId(1, 0), outcome="raised", kind="exception", message="x", at=1.0)
     run.finish(WorkerId(0, 0), outcome="stopped")
-    assert len(run.crew) == 3
+    assert len(run.members) == 3

@@ -31,7 +31,7 @@ from maggy_like.protocol.messages import (
     Kept,
     Meet,
     Opened,
-    Place,
+    RankPlace,
     Shutdown,
     Stop,
     ToWorker,
@@ -53,12 +53,12 @@ class Wide(Hand):
     def __init__(self, width: int = 2, optimizer: Optimizer | None = None, **options: Any) -> None:
         super().__init__(optimizer, **{"workers": width, "n_trials": 1, "width": width, **options})
 
-    def come(self, index: int, host: str = "host", gpus: tuple[str, ...] = (), epoch: int = 0) -> WorkerId:
-        worker = WorkerId(index, epoch)
+    def come(self, index: int, host: str = "host", gpus: tuple[str, ...] = (), incarnation: int = 0) -> WorkerId:
+        worker = WorkerId(index, incarnation)
         self.tell(WorkerJoined(worker, host, gpus), WorkerReady(worker))
         return worker
 
-    def crew(self) -> list[WorkerId]:
+    def members(self) -> list[WorkerId]:
         """Who got the newest attempt, by rank."""
         newest = max((m.trial, m.attempt) for _, m in self.sent if isinstance(m, Assign))
         found = [(m, who) for who, m in self.sent if isinstance(m, Assign) and (m.trial, m.attempt) == newest]
@@ -93,7 +93,7 @@ def wide(width: int = 2, optimizer: Optimizer | None = None, **options: Any) -> 
     run.start()
     for index in range(width):
         run.come(index)
-    return run, run.crew()
+    return run, run.members()
 
 
 # -- who they are -----------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_two_wide_trials_run_beside_each_other_and_an_odd_worker_idles() -> None
     for index in range(5):
         run.come(index)
     assert [trial.state for trial in run.study.trials] == [TrialState.RUNNING] * 2
-    assert run.experiment.workers[4].trial is None
+    assert run.machine.workers[4].trial is None
 
 
 def test_ranks_of_a_host_are_side_by_side_and_know_their_places() -> None:
@@ -125,14 +125,14 @@ def test_ranks_of_a_host_are_side_by_side_and_know_their_places() -> None:
     run.start()
     for index, host in enumerate(["a", "b", "a", "b", "a"]):
         run.come(index, host, gpus=(f"{index}", f"{index}x") if host == "b" else (f"{index}",))
-    assert [worker.index for worker in run.crew()] == [0, 2, 4, 1, 3]
+    assert [worker.index for worker in run.members()] == [0, 2, 4, 1, 3]
     on_a, on_b = ("0", "2", "4"), ("1", "3", "1x", "3x")
-    assert [run.assigned(worker).place for worker in run.crew()] == [
-        Place(0, 5, 0, 3, 0, 2, on_a),
-        Place(1, 5, 1, 3, 0, 2, on_a),
-        Place(2, 5, 2, 3, 0, 2, on_a),
-        Place(3, 5, 0, 2, 1, 2, on_b),
-        Place(4, 5, 1, 2, 1, 2, on_b),
+    assert [run.assigned(worker).place for worker in run.members()] == [
+        RankPlace(0, 5, 0, 3, 0, 2, on_a),
+        RankPlace(1, 5, 1, 3, 0, 2, on_a),
+        RankPlace(2, 5, 2, 3, 0, 2, on_a),
+        RankPlace(3, 5, 0, 2, 1, 2, on_b),
+        RankPlace(4, 5, 1, 2, 1, 2, on_b),
     ]
 
 
@@ -141,7 +141,7 @@ def test_workers_that_share_a_gpu_name_it_once() -> None:
     run.start()
     for index in range(2):
         run.come(index, gpus=("0",))
-    assert [order.place.devices for order in map(run.assigned, run.crew()) if order.place] == [("0",)] * 2
+    assert [order.place.devices for order in map(run.assigned, run.members()) if order.place] == [("0",)] * 2
 
 
 @pytest.mark.parametrize(
@@ -184,23 +184,23 @@ def test_a_store_of_a_past_attempt_is_told_to_nobody() -> None:
 @pytest.mark.parametrize("value", [0.1, 0.9])
 def test_the_verdict_at_a_milestone_goes_to_all_ranks(value: float) -> None:
     rule = Threshold(ASHA(eta=3, min_budget=3, mode="promotion"), step=1, worse_than=0.5, direction="max")
-    run, crew = wide(3, rule, n_trials=3)
+    run, members = wide(3, rule, n_trials=3)
     before = len(run.sent)
-    run.report(crew[0], 3, value, awaiting=True)
-    assert run.sent[before:] == [(worker, Decided(0, 1, value < 0.5)) for worker in crew]
+    run.report(members[0], 3, value, awaiting=True)
+    assert run.sent[before:] == [(worker, Decided(0, 1, value < 0.5)) for worker in members]
 
 
 def test_a_stop_halts_all_and_lets_them_stop_in_the_first_report_that_none_has_passed() -> None:
-    run, crew = wide(3, BOUND)
+    run, members = wide(3, BOUND)
     before = len(run.sent)
-    run.report(crew[0], 1, 0.1)
-    assert run.sent[before:] == [(worker, Halt(0, 1)) for worker in crew]
-    run.report(crew[0], 2, 0.1)
+    run.report(members[0], 1, 0.1)
+    assert run.sent[before:] == [(worker, Halt(0, 1)) for worker in members]
+    run.report(members[0], 2, 0.1)
     assert len(run.sent) == before + 3  # once
-    assert run.held(crew[2], 4) == []
-    assert run.held(crew[0], 2) == []
-    assert run.held(crew[1], 3) == [(worker, Stop(0, 1, 5)) for worker in crew]
-    for worker in crew:
+    assert run.held(members[2], 4) == []
+    assert run.held(members[0], 2) == []
+    assert run.held(members[1], 3) == [(worker, Stop(0, 1, 5)) for worker in members]
+    for worker in members:
         assert run.ends == []
         run.finish(worker, outcome="stopped")
     assert [end.state for end in run.ends] == [TrialState.STOPPED]
@@ -226,19 +226,19 @@ def test_an_attempt_that_all_have_ended_before_they_could_be_stopped_stands_as_i
 def test_who_is_halted_at_a_milestone_gets_its_verdict_first() -> None:
     """Rank 0 is halted while its report at the milestone is on its way: nobody can be past it."""
     rule = Threshold(ASHA(eta=3, min_budget=3, mode="stopping"), step=1, worse_than=0.5, direction="max")
-    run, crew = wide(2, rule, n_trials=3)
-    run.report(crew[0], 1, 0.1)
+    run, members = wide(2, rule, n_trials=3)
+    run.report(members[0], 1, 0.1)
     before = len(run.sent)
-    run.report(crew[0], 3, 0.1, awaiting=True)
-    assert run.sent[before:] == [(worker, Decided(0, 1, True)) for worker in crew]
+    run.report(members[0], 3, 0.1, awaiting=True)
+    assert run.sent[before:] == [(worker, Decided(0, 1, True)) for worker in members]
 
 
 def test_an_overdue_attempt_is_halted_once_and_ends_as_a_timeout() -> None:
-    run, crew = wide(2, trial_timeout=5.0, max_attempts=1)
+    run, members = wide(2, trial_timeout=5.0, max_attempts=1)
     run.now = 6.0
-    assert run.to(Tick()) == [(worker, Halt(0, 1)) for worker in crew]
+    assert run.to(Tick()) == [(worker, Halt(0, 1)) for worker in members]
     assert run.to(Tick()) == []
-    for worker in crew:
+    for worker in members:
         run.held(worker, 2)
         run.finish(worker, outcome="stopped")
     (end,) = run.ends
@@ -276,9 +276,9 @@ def test_a_failed_rank_ends_the_attempt_for_all_and_costs_one() -> None:
 def test_the_earliest_failure_that_is_a_cause_is_named_with_its_rank(
     ends: list[tuple[int, str, float]], told: str
 ) -> None:
-    run, crew = wide(3)
+    run, members = wide(3)
     for rank, kind, at in ends:
-        run.fail(crew[rank], kind, at=at, kind=kind)
+        run.fail(members[rank], kind, at=at, kind=kind)
     assert [end.failure.message for end in run.ends if end.failure] == [told]
 
 
@@ -293,8 +293,8 @@ def test_a_lost_worker_ends_the_attempt_for_all_and_its_rank_is_named() -> None:
     assert end.failure.kind == "worker_lost"
     assert end.failure.message == "rank 1: worker 1 on host was lost: kill -9"
     assert run.states() == ["pending"]  # one worker is too few
-    newcomer = run.come(1, epoch=1)
-    assert run.crew() == [first, newcomer]
+    newcomer = run.come(1, incarnation=1)
+    assert run.members() == [first, newcomer]
 
 
 def test_what_failed_before_its_worker_was_lost_is_the_cause() -> None:
@@ -314,11 +314,11 @@ def test_a_worker_that_is_lost_after_its_rank_had_ended_costs_nothing() -> None:
 
 
 def test_all_ranks_may_be_lost_with_their_gang_and_the_attempt_is_lost_once() -> None:
-    run, crew = wide(3, max_attempts=1)
-    run.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in crew))
+    run, members = wide(3, max_attempts=1)
+    run.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in members))
     assert [(end.state, end.failure and end.failure.kind) for end in run.ends] == [(TrialState.PENDING, GANG_LOST)]
     for index in range(3):
-        run.come(index, epoch=1)
+        run.come(index, incarnation=1)
     assert run.study.trials[0].attempt == 2
 
 
@@ -328,7 +328,7 @@ def test_the_next_attempt_goes_on_from_the_checkpoint_on_the_whole_team() -> Non
     assert run.save(first, 3) == [(first, Kept(0, 1))]
     run.tell(WorkerLost(first, "kill -9"))
     run.finish(second, outcome="stopped")
-    newcomer = run.come(0, epoch=1)
+    newcomer = run.come(0, incarnation=1)
     orders = [run.assigned(worker) for worker in (newcomer, second)]
     assert [(order.attempt, order.checkpoint) for order in orders] == [(2, "00000/1-3.pkl")] * 2
 
@@ -336,14 +336,14 @@ def test_the_next_attempt_goes_on_from_the_checkpoint_on_the_whole_team() -> Non
 @pytest.mark.parametrize(("rank", "kind"), [(1, "collective"), (0, "collective")])
 def test_an_interrupted_attempt_is_not_blamed_for_ranks_that_heard_of_it_first(rank: int, kind: str) -> None:
     """Workers that leave stop where they are, and the others' collective operations fail of it."""
-    run, crew = wide(2, max_attempts=1)
+    run, members = wide(2, max_attempts=1)
     told = run.to(StopRequested("interrupted"))
-    assert told == [(worker, Shutdown()) for worker in crew]
-    run.finish(crew[1 - rank], outcome="stopped")
-    run.fail(crew[rank], "RuntimeError: Connection closed by peer", at=1.0, kind=kind)
+    assert told == [(worker, Shutdown()) for worker in members]
+    run.finish(members[1 - rank], outcome="stopped")
+    run.fail(members[rank], "RuntimeError: Connection closed by peer", at=1.0, kind=kind)
     assert [(end.state, end.failure and end.failure.kind) for end in run.ends] == [(TrialState.PENDING, DRIVER_LOST)]
-    run.tell(*map(WorkerGone, crew))
-    assert run.experiment.is_over
+    run.tell(*map(WorkerGone, members))
+    assert run.machine.is_over
 
 
 def test_a_word_of_a_rank_that_has_ended_changes_nothing() -> None:
@@ -377,4 +377,4 @@ def test_a_state_told_of_twice_is_taken_once() -> None:
     run.report(worker, 1, 0.5)
     run.save(worker, 1)
     assert run.save(worker, 1) == []
-    assert run.experiment.stale == 1
+    assert run.machine.stale == 1

@@ -39,7 +39,7 @@ SERVED = """
 import os, signal, sys, threading, time, warnings
 from maggy_like import ConnectServer, Float, SparkEngine, lagom, spark_session
 from maggy_like.errors import EngineError
-from maggy_like.driver.supervisor import Gang
+from maggy_like.driver.supervisor import Supervisor
 from optimizers.core.events import AttemptStarted
 
 def train(x, reporter):
@@ -62,7 +62,7 @@ with ConnectServer("local[2]") as server:
     print("default", SparkEngine(spark).default_workers())
     told(lambda: search(train, workers=3))
 
-    launch = Gang._launch
+    launch = Supervisor._launch
 
     def launch_and_press(self, *args):
         try:
@@ -70,9 +70,9 @@ with ConnectServer("local[2]") as server:
         finally:
             os.kill(os.getpid(), signal.SIGINT)
 
-    Gang._launch = launch_and_press
+    Supervisor._launch = launch_and_press
     result = search(train, name="early")
-    Gang._launch = launch
+    Supervisor._launch = launch
     print("ending", result.ending, "trials", len(result.trials), "left", spark.interruptAll())
     result = search(lambda x: x, name="early", resume=True)
     print("ending", result.ending, "trials", len(result.trials), "workers", len({t.worker for t in result.trials}) > 0)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from maggy_like.spark.engine import deployment
-from maggy_like.spark.engine.deployment import place_hints
-from maggy_like.storage.run_paths import RunPlaces
+from maggy_like.spark.engine.deployment import path_hints
+from maggy_like.storage.run_paths import RunPaths
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -51,7 +51,7 @@ def hints(directory: str, conf: dict[str, str] = CLUSTER, **options: Any) -> lis
     folder = directory if "://" in directory else Path(directory)
     session: Any = Session(conf, is_classic=options.pop("is_classic", True))
     store = f"{directory}/checkpoints" if "://" in directory else f"file://{directory}/checkpoints"
-    return place_hints(session, RunPlaces(folder, options.get("journal", directory), options.get("store", store)))
+    return path_hints(session, RunPaths(folder, options.get("journal", directory), options.get("store", store)))
 
 
 def test_a_disk_of_the_driver_s_own_is_told_of() -> None:

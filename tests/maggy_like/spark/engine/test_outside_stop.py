@@ -11,7 +11,7 @@ from hand import Hand
 
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerId, WorkerLost
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
-from maggy_like.driver.supervisor import Gang
+from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import EngineRun, EngineStopped
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.spark.engine.cancellation import SESSION_STOPPED, cancelled_by
@@ -193,7 +193,7 @@ class Engine:
 
 def test_a_gang_that_was_cancelled_is_not_launched_again_and_not_waited_for() -> None:
     driver = Posted()
-    gang = Gang(Engine(), TASK, lambda _: ("", ""), 2, 2, "")  # type: ignore[arg-type]
+    gang = Supervisor(Engine(), TASK, lambda _: ("", ""), 2, 2, "")  # type: ignore[arg-type]
     gang.attend(driver)  # type: ignore[arg-type]
     by = Ended.stopped_by
     workers = [WorkerLost(WorkerId(index, 3), by) for index in (0, 1)]
@@ -208,7 +208,7 @@ def test_a_session_that_is_stopped_while_the_gang_waits_for_slots_ends_the_searc
             raise EngineStopped("the Spark session was stopped")
 
     driver = Posted()
-    gang = Gang(Stopped(), TASK, lambda _: ("", ""), 2, 2, "")  # type: ignore[arg-type]
+    gang = Supervisor(Stopped(), TASK, lambda _: ("", ""), 2, 2, "")  # type: ignore[arg-type]
     run = gang._runs[0]
     gang._take_down(run, "it fell", driver)  # type: ignore[arg-type]
     gang._fill(gang._vacancies[0], driver)  # type: ignore[arg-type]
@@ -221,9 +221,9 @@ def test_what_ran_loses_nothing_and_no_training_follows() -> None:
     hand.report(workers[0], 1, 0.5)
     hand.tell(StopRequested("cancelled", by="all jobs were cancelled"))
     hand.tell(*(WorkerLost(worker, "all jobs were cancelled") for worker in workers))
-    assert hand.experiment.ending == "cancelled"
-    assert hand.experiment.stopped_by == "all jobs were cancelled"
-    assert hand.experiment.is_over
+    assert hand.machine.ending == "cancelled"
+    assert hand.machine.stopped_by == "all jobs were cancelled"
+    assert hand.machine.is_over
     assert "stopped from outside: all jobs were cancelled" in hand.shown
     assert not any("lost" in line for line in hand.shown)
     assert [trial.state for trial in hand.study.trials] == [TrialState.PENDING, TrialState.PENDING]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maggy_like.driver.state_machine.inputs import WorkerId
-from maggy_like.driver.supervisor import GOODBYE_PATIENCE, Gang
+from maggy_like.driver.supervisor import GOODBYE_PATIENCE, Supervisor
 from maggy_like.spark import session
 from maggy_like.spark.engine.labels import describe, job_group
 
@@ -36,7 +36,7 @@ class Leaving:
     """A run whose end is waited for."""
 
     def __init__(self, index: int) -> None:
-        self.indexes, self.epoch, self.waited, self.cancelled, self.has_come = (index,), 0, [0.0], False, True
+        self.indexes, self.incarnation, self.waited, self.cancelled, self.has_come = (index,), 0, [0.0], False, True
 
     def wait(self, timeout: float) -> bool:
         self.waited.append(timeout)
@@ -47,7 +47,7 @@ class Leaving:
 
 
 def test_workers_that_said_goodbye_get_the_time_to_end_by_themselves() -> None:
-    gang = Gang.__new__(Gang)
+    gang = Supervisor.__new__(Supervisor)
     said, silent = Leaving(0), Leaving(1)
     gang._runs = [said, silent]  # type: ignore[list-item]
     gang.leave({WorkerId(0, 0)}, timeout=0.0)

@@ -1,4 +1,4 @@
-"""What every place of a journal promises: local file, memory, and any object store by fsspec."""
+"""What every backend of a journal promises: local file, memory, and any object store by fsspec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from maggy_like.errors import JournalError, StoreError
-from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, place_of, read_journal
+from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of, read_journal
 from maggy_like.storage.journal.object_store import SEGMENT
 from optimizers.core.events import AttemptStarted, CheckpointSaved, Event, TrialCreated
 
@@ -36,7 +36,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def written(url: str, *batches: list[Event]) -> None:
-    journal = Journal(place_of(url))
+    journal = Journal(backend_of(url))
     journal.begin(HEADER)
     for batch in batches:
         journal.append(batch)
@@ -44,18 +44,18 @@ def written(url: str, *batches: list[Event]) -> None:
 
 
 def test_nothing_is_there_before_the_header(url: str) -> None:
-    assert not place_of(url).exists()
+    assert not backend_of(url).exists()
     with pytest.raises(JournalError, match=r"there is no journal in .*run; use the folder of a run"):
-        read_journal(place_of(url))
-    Journal(place_of(url)).close()
-    assert not place_of(url).exists()
+        read_journal(backend_of(url))
+    Journal(backend_of(url)).close()
+    assert not backend_of(url).exists()
     written(url)
-    assert place_of(url).exists()
+    assert backend_of(url).exists()
 
 
 def test_what_was_appended_is_read_in_order(url: str) -> None:
     written(url, [CREATED], [], [STARTED, CheckpointSaved(0, 1, 3, "00000/1-1.pkl")])
-    contents = read_journal(place_of(url))
+    contents = read_journal(backend_of(url))
     assert contents.header == HEADER
     assert contents.events == [CREATED, STARTED, CheckpointSaved(0, 1, 3, "00000/1-1.pkl")]
     assert not contents.damage
@@ -64,20 +64,20 @@ def test_what_was_appended_is_read_in_order(url: str) -> None:
 
 def test_a_journal_that_is_taken_up_goes_on(url: str) -> None:
     written(url, [CREATED])
-    journal = Journal(place_of(url))
+    journal = Journal(backend_of(url))
     journal.read()
     journal.append([STARTED])
     journal.close()
-    contents = read_journal(place_of(url))
+    contents = read_journal(backend_of(url))
     assert contents.events == [CREATED, STARTED]
     assert not contents.damage
 
 
 def test_an_append_is_there_at_once(url: str) -> None:
-    journal = Journal(place_of(url))
+    journal = Journal(backend_of(url))
     journal.begin(HEADER)
     journal.append([CREATED])
-    assert read_journal(place_of(url)).events == [CREATED]
+    assert read_journal(backend_of(url)).events == [CREATED]
     journal.close()
 
 
@@ -85,10 +85,10 @@ def test_more_than_fits_into_one_segment(url: str) -> None:
     events = [TrialCreated(n, {"text": "x" * (SEGMENT // 10)}) for n in range(35)]
     events.append(TrialCreated(35, {"text": "y" * (2 * SEGMENT)}))
     written(url, *([event] for event in events))
-    contents = read_journal(place_of(url))
+    contents = read_journal(backend_of(url))
     assert contents.events == events
     assert not contents.damage
-    sizes = [len(part.data) for part in place_of(url).read()]
+    sizes = [len(part.data) for part in backend_of(url).read()]
     assert url.startswith(("memory", "s3")) == (len(sizes) == 5)
     assert all(size <= SEGMENT for size in sizes[:-1]) or len(sizes) == 1
 
@@ -97,7 +97,7 @@ def test_more_than_fits_into_one_segment(url: str) -> None:
 def test_an_append_whose_answer_alone_was_lost_stands_once(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"memory://{uuid.uuid4().hex}/run"
     events = [TrialCreated(n, {"text": "x" * size}) for n, size in enumerate([SEGMENT - before, SEGMENT // 3, SEGMENT])]
-    journal = Journal(place_of(url))
+    journal = Journal(backend_of(url))
     journal.begin(HEADER)
     journal.append(events[:1])
     put = MemoryFileSystem.pipe_file
@@ -112,29 +112,29 @@ def test_an_append_whose_answer_alone_was_lost_stands_once(before: int, monkeypa
             journal.append(events[1:2])
     journal.append(events[1:])  # again, with what has come meanwhile
     journal.close()
-    contents = read_journal(place_of(url))
+    contents = read_journal(backend_of(url))
     assert contents.events == events
     assert not contents.damage
 
 
 def test_a_second_driver_is_refused_until_the_first_has_left(url: str) -> None:
-    first = Journal(place_of(url))
+    first = Journal(backend_of(url))
     with pytest.raises(JournalError, match=r"the run in .*run is in use by .*wait until it ends, or end it"):
-        Journal(place_of(url))
+        Journal(backend_of(url))
     first.renew()
     first.close()
-    Journal(place_of(url)).close()
+    Journal(backend_of(url)).close()
 
 
 def test_a_mended_journal_takes_the_place_of_the_damaged_one(url: str) -> None:
     written(url, [CREATED], [STARTED])
-    before = place_of(url).read()
-    journal = Journal(place_of(url))
+    before = backend_of(url).read()
+    journal = Journal(backend_of(url))
     journal.read()
     kept = journal.replace(HEADER, [STARTED])
     journal.append([CREATED])
     journal.close()
-    contents = read_journal(place_of(url))
+    contents = read_journal(backend_of(url))
     assert contents.events == [STARTED, CREATED]
     assert not contents.damage
     assert "damaged-1" in kept
@@ -152,7 +152,7 @@ def read_kept(kept: str) -> bytes:
 
 def test_every_line_is_plain_json_with_its_number(url: str) -> None:
     written(url, [CREATED])
-    data = b"".join(part.data for part in place_of(url).read())
+    data = b"".join(part.data for part in backend_of(url).read())
     records = [msgspec.json.decode(line) for line in data.splitlines()]
     assert [record["n"] for record in records] == [1, 2]
     assert all(len(record["crc"]) == 8 for record in records)

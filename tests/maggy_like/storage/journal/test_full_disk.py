@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from maggy_like.storage.journal import place_of, read_journal
+from maggy_like.storage.journal import backend_of, read_journal
 from optimizers.core.events import AttemptStarted, TrialCreated
 
 pytestmark = pytest.mark.e2e
@@ -22,7 +22,7 @@ from pathlib import Path
 from maggy_like import Float, lagom
 from maggy_like.driver import loop as driver
 from maggy_like.driver.write_ahead import WriteAhead
-from maggy_like.storage.journal.local import LocalPlace
+from maggy_like.storage.journal.local import LocalBackend
 
 folder, resumes = Path(sys.argv[1]), len(sys.argv) > 2
 driver.WriteAhead = partial(WriteAhead, patience={patience})
@@ -33,20 +33,20 @@ def train(x, reporter):
         reporter.checkpoint(step)
         reporter.report(score=x * step, step=step)
 
-append, tries = LocalPlace.append, 0
+append, tries = LocalBackend.append, 0
 
-def append_while_there_is_room(place, data):  # room for this process; the workers have their own limit
+def append_while_there_is_room(backend, data):  # room for this process; the workers have their own limit
     global tries
     tries += tries > 0
     if tries == {serves_at}:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    append(place, data)
+    append(backend, data)
     if b'"type":"created"' in data and not resumes and not tries:
         tries = 1  # between two appends: nothing is written meanwhile
         limit = (folder / "run" / "journal.jsonl").stat().st_size + {room}
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
-LocalPlace.append = append_while_there_is_room
+LocalBackend.append = append_while_there_is_room
 
 result = lagom(train, {{"x": Float(0, 1)}}, optimizer="random", n_trials=8, workers=2, engine="local", max_budget=3,
                name="run", directory=folder, progress="plain" if {serves_at} else False, resume=resumes)
@@ -65,7 +65,7 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing_but_that_while(run_script
     told = rf"the journal in {tmp_path}/run cannot be written: .*File too large; the search waits and tries again"
     assert len(re.findall(told, said)) == 1, said
     assert said.count("the journal can be written again after") == 1
-    contents = read_journal(place_of(str(tmp_path / "run")))
+    contents = read_journal(backend_of(str(tmp_path / "run")))
     assert not contents.damage
     assert sum(isinstance(event, TrialCreated) for event in contents.events) == 8
 
@@ -83,7 +83,7 @@ def test_a_disk_that_stays_full_ends_the_search_and_loses_nothing(
     )
     assert re.search(told, failed.stderr), failed.stderr
 
-    before = read_journal(place_of(str(tmp_path / "run")))
+    before = read_journal(backend_of(str(tmp_path / "run")))
     assert not before.damage  # no half of a record is left
     started = {event.config["x"] for event in before.events if isinstance(event, AttemptStarted)}
     ran = {float(name.removeprefix("ran-")) for name in os.listdir(tmp_path) if name.startswith("ran-")}
@@ -91,7 +91,7 @@ def test_a_disk_that_stays_full_ends_the_search_and_loses_nothing(
 
     again = run_script(script, tmp_path, "resume")
     assert " ".join(["END", *["completed"] * 9, *["3"] * 8]) in again.stdout, again.stderr
-    after = read_journal(place_of(str(tmp_path / "run")))
+    after = read_journal(backend_of(str(tmp_path / "run")))
     assert after.events[: len(before.events)] == before.events
     assert not after.damage
     assert sum(isinstance(event, TrialCreated) for event in after.events) == 8

@@ -12,8 +12,17 @@ import msgspec
 import pytest
 
 from maggy_like.errors import JournalError
-from maggy_like.storage.journal import FORMAT_VERSION, Journal, Part, RunHeader, decode, encode, place_of, read_journal
-from maggy_like.storage.journal.local import LocalPlace
+from maggy_like.storage.journal import (
+    FORMAT_VERSION,
+    Journal,
+    Part,
+    RunHeader,
+    backend_of,
+    decode,
+    encode,
+    read_journal,
+)
+from maggy_like.storage.journal.local import LocalBackend
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.trial import Failure, TrialState
 
@@ -48,9 +57,9 @@ def test_nan_survives() -> None:
 @pytest.mark.parametrize("number", [2, 4, 7])
 def test_a_flipped_bit_is_seen_anywhere_and_costs_that_line(number: int) -> None:
     line = LINES[number - 1]
-    for place in range(len(line) - 1):
+    for backend in range(len(line) - 1):
         for bit in range(8):
-            damaged = line[:place] + bytes([line[place] ^ 1 << bit]) + line[place + 1 :]
+            damaged = line[:backend] + bytes([line[backend] ^ 1 << bit]) + line[backend + 1 :]
             events, damage = read(*LINES[: number - 1], damaged, *LINES[number:])
             assert events == EVENTS[: number - 2] + EVENTS[number - 1 :]
             assert damage[0].startswith(f"journal.jsonl, line {number} is damaged")
@@ -128,17 +137,19 @@ def test_another_version_is_refused() -> None:
 def test_an_empty_file_is_no_journal(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").touch()
     with pytest.raises(JournalError, match="is empty"):
-        read_journal(place_of(str(tmp_path)))
+        read_journal(backend_of(str(tmp_path)))
 
 
 def test_the_lock_ends_with_the_run_though_a_process_that_was_forked_meanwhile_lives(tmp_path: Path) -> None:
-    place = LocalPlace(tmp_path)
-    place.hold()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[place._lock]) as process:
-        place.release()
-        place = LocalPlace(tmp_path)
-        place.hold()
-        place.release()
+    backend = LocalBackend(tmp_path)
+    backend.hold()
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[backend._lock]
+    ) as process:
+        backend.release()
+        backend = LocalBackend(tmp_path)
+        backend.hold()
+        backend.release()
         process.communicate(b"\n")
 
 
@@ -149,14 +160,14 @@ def test_a_lock_that_cannot_be_signed_is_let_go(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as full:
         full.setattr("os.ftruncate", fail)
         with pytest.raises(OSError, match="No space"):
-            LocalPlace(tmp_path).hold()
-    place = LocalPlace(tmp_path)
-    place.hold()
-    place.release()
+            LocalBackend(tmp_path).hold()
+    backend = LocalBackend(tmp_path)
+    backend.hold()
+    backend.release()
 
 
 def test_a_journal_is_the_user_s_alone(tmp_path: Path) -> None:
-    journal = Journal(place_of(str(tmp_path / "run")))
+    journal = Journal(backend_of(str(tmp_path / "run")))
     journal.begin(HEADER)
     journal.replace(HEADER, EVENTS)
     journal.close()

@@ -12,7 +12,7 @@ import train_functions as fns
 from maggy_like import Float, Result, lagom
 from maggy_like.driver import recovery as module
 from maggy_like.errors import ConfigError, JournalError, MaggyError
-from maggy_like.storage.journal import Journal, Place
+from maggy_like.storage.journal import Journal, JournalBackend
 from optimizers.core.trial import TrialState
 
 pytestmark = pytest.mark.e2e
@@ -42,14 +42,14 @@ class Rivals:
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(module, "Journal", self.lock)
 
-    def lock(self, place: Place, run: str) -> Journal:
+    def lock(self, backend: JournalBackend, run: str) -> Journal:
         self._monkeypatch.setattr(module, "Journal", Journal)
-        journal = Journal(place, run) if self._behind else None
+        journal = Journal(backend, run) if self._behind else None
         try:
             self.other = self.run()
         except MaggyError as error:
             self.other = error
-        return journal or Journal(place, run)
+        return journal or Journal(backend, run)
 
     def run(self, **more: Any) -> Result:
         return lagom(fns.climb_on, {"x": Float(0, 1)}, **{**self.options, **more})

@@ -1,4 +1,4 @@
-"""Journals of real searches, damaged anywhere: the place is told, and nothing but the damaged line is lost."""
+"""Journals of real searches, damaged anywhere: the place is named, and nothing but the damaged line is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from witness import OPTIMIZERS, PLACES, Search, Witness, said
 
 from maggy_like.errors import JournalError
-from maggy_like.storage.journal import FORMAT_VERSION, Contents, Mender, Part, RunHeader, decode, encode
+from maggy_like.storage.journal import FORMAT_VERSION, Contents, Part, Repairer, RunHeader, decode, encode
 from optimizers.core.base import Decision, History
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.events import from_json as read_event
@@ -34,7 +34,7 @@ def journal_of(name: str, seed: int) -> tuple[Event, ...]:
     run.begin(search_of(name))
     for _ in range(draw.randint(20, 90)):
         run.now += 1.0
-        if run.experiment.ending is not None:
+        if run.machine.ending is not None:
             break
         if not run.busy:
             free = sorted(set(range(PLACES)) - {worker.index for worker in run.live})
@@ -57,9 +57,9 @@ def journal_of(name: str, seed: int) -> tuple[Event, ...]:
     return tuple(map(read_event, run.journal))
 
 
-def mended(name: str, contents: Contents) -> tuple[Study, list[Event], Mender]:
+def mended(name: str, contents: Contents) -> tuple[Study, list[Event], Repairer]:
     study = search_of(name).study()
-    mender = Mender(study, contents.events)
+    mender = Repairer(study, contents.events)
     events = []
     for event in mender.events():
         study.apply(event)
@@ -94,19 +94,19 @@ NAMES = st.sampled_from(sorted(OPTIMIZERS))
 
 
 @settings(max_examples=250)
-@given(name=NAMES, seed=st.integers(0, 4), place=st.floats(0, 1, exclude_max=True), flip=st.integers(0, 255))
-def test_one_damaged_byte_or_line(name: str, seed: int, place: float, flip: int) -> None:
+@given(name=NAMES, seed=st.integers(0, 4), backend=st.floats(0, 1, exclude_max=True), flip=st.integers(0, 255))
+def test_one_damaged_byte_or_line(name: str, seed: int, backend: float, flip: int) -> None:
     """``flip`` is what a byte is changed by; 0 cuts the line out."""
     original = list(journal_of(name, seed))
     lines = encode([HEADER, *original], 1).splitlines(keepends=True)
     data = b"".join(lines)
     if flip:
-        at = int(place * len(data))
+        at = int(backend * len(data))
         number = data[:at].count(b"\n") + 1
         data = data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :]
         is_newline = data[:at] == b"".join(lines[:number])[:-1]
     else:
-        number = int(place * len(lines)) + 1
+        number = int(backend * len(lines)) + 1
         data = b"".join(lines[: number - 1] + lines[number:])
         is_newline = False
     parts = [Part("journal.jsonl", data)]
@@ -157,7 +157,7 @@ FIRST: list[Event] = [
 ]
 
 
-def without(*lost: int) -> tuple[Study, list[Event], Mender]:
+def without(*lost: int) -> tuple[Study, list[Event], Repairer]:
     """The mend of a journal of ASHA's that lost some events."""
     kept = [event for index, event in enumerate(FIRST) if index not in lost]
     return mended("promotion", Contents(HEADER, kept))

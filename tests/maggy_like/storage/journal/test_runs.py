@@ -20,8 +20,8 @@ from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import ConfigError, JournalError, StoreError
-from maggy_like.storage.journal import place_of, read_journal
-from maggy_like.storage.journal.local import LocalPlace
+from maggy_like.storage.journal import backend_of, read_journal
+from maggy_like.storage.journal.local import LocalBackend
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.trial import TrialState
 
@@ -105,13 +105,13 @@ def test_a_damaged_run_goes_on_and_tells_where_and_what(
 
 
 def says(url: str, line: int, kind: str) -> bool:
-    lines = place_of(url).read()[0].data.split(b"\n")
+    lines = backend_of(url).read()[0].data.split(b"\n")
     return line <= len(lines) and lines[line - 1].startswith(f'{{"type":"{kind}"'.encode())
 
 
 def flip(url: str, line: int) -> None:
     """Change one byte in the midst of a line."""
-    lines = place_of(url).read()[0].data.split(b"\n")
+    lines = backend_of(url).read()[0].data.split(b"\n")
     lines[line - 1] = lines[line - 1][:20] + b"#" + lines[line - 1][21:]
     fs, path = fsspec.core.url_to_fs(url)
     (file,) = (found for found in fs.ls(path, detail=False) if found.endswith("l"))
@@ -146,17 +146,17 @@ def test_a_second_driver_on_a_run_is_refused(search: Any, elsewhere: str) -> Non
 def test_a_round_of_the_driver_costs_one_append(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a slow store takes its time, what the workers say piles up, and is then written in one piece."""
     sizes: list[int] = []
-    append = LocalPlace.append
+    append = LocalBackend.append
 
-    def slow_append(place: LocalPlace, data: bytes) -> None:
+    def slow_append(backend: LocalBackend, data: bytes) -> None:
         threading.Event().wait(0.05)
         sizes.append(data.count(b"\n"))
-        append(place, data)
+        append(backend, data)
 
-    monkeypatch.setattr(LocalPlace, "append", slow_append)
+    monkeypatch.setattr(LocalBackend, "append", slow_append)
     result = search(fns.climb, engine="local", workers=4, n_trials=40, max_budget=9, isolation="worker")
     assert result.counts == {TrialState.COMPLETED: 40}
-    assert sum(sizes) == len(read_journal(place_of(result.journal)).events) + 3  # the header, its begin and its end
+    assert sum(sizes) == len(read_journal(backend_of(result.journal)).events) + 3  # the header, its begin and its end
     assert max(sizes) > 4  # more than one message brings about
 
 
@@ -166,14 +166,14 @@ def test_workers_that_a_slow_store_kept_from_being_heard_are_not_lost(
     """What they said meanwhile lies there unread."""
     gate, renewals = Gate(tmp_path / "gate"), itertools.count()
 
-    def renew(_: LocalPlace) -> None:
+    def renew(_: LocalBackend) -> None:
         match next(renewals):
             case 8:
                 threading.Event().wait(HEARTBEAT + 1.0)
             case 12:
                 gate.open()
 
-    monkeypatch.setattr(LocalPlace, "renew", renew)
+    monkeypatch.setattr(LocalBackend, "renew", renew)
     monkeypatch.setattr(job, "StateMachine", partial(StateMachine, heartbeat_timeout=HEARTBEAT))
     result = lagom(
         fns.wait_at_gate, {"gate": gate.path, "x": Float(0, 1)}, optimizer="random", n_trials=2, workers=2,
@@ -197,7 +197,7 @@ def test_a_store_that_is_gone_ends_the_search(search: Any, monkeypatch: pytest.M
     with pytest.raises(StoreError, match=told):
         search(fns.climb, engine="local", workers=2, journal=journal, n_trials=500, callbacks=[leave])
     monkeypatch.undo()
-    before = read_journal(place_of(f"{journal}/run"))
+    before = read_journal(backend_of(f"{journal}/run"))
     done = {event.trial for event in before.events if isinstance(event, AttemptEnded)}
     assert done
     seen: list[Event] = []

@@ -24,7 +24,7 @@ from maggy_like.protocol.messages import (
     Finished,
     Halt,
     Kept,
-    Place,
+    RankPlace,
     Ready,
     Refused,
     Reported,
@@ -38,7 +38,7 @@ from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.server import Server
 from maggy_like.worker.agent import attempt
-from maggy_like.worker.agent import standby as spare
+from maggy_like.worker.agent import standby as standby
 from maggy_like.worker.agent.agent import Agent
 from maggy_like.worker.agent.children import Child
 
@@ -101,18 +101,18 @@ class PlayedNursery:
 class Stage:
     """A driver, and the agent that serves it."""
 
-    def __init__(self, nursery: PlayedNursery, context: WorkerContext, task: WorkerTask, server: Server) -> None:
-        self.nursery = nursery
+    def __init__(self, launcher: PlayedNursery, context: WorkerContext, task: WorkerTask, server: Server) -> None:
+        self.launcher = launcher
         self.heard: list[ToDriver] = []
         self._server = server
-        self._worker = WorkerId(context.index, context.epoch)
+        self._worker = WorkerId(context.index, context.incarnation)
         self._played: list[Played] = []
-        self._thread = threading.Thread(target=Agent(task, context, nursery=nursery).run)
+        self._thread = threading.Thread(target=Agent(task, context, launcher=launcher).run)
         self._thread.start()
 
     def next_child(self, *, ready: bool = True) -> Played:
         """The child that was begun next."""
-        played = self.nursery.born.get(timeout=PATIENCE)
+        played = self.launcher.born.get(timeout=PATIENCE)
         self._played.append(played)
         if ready:
             played.say(Ready())
@@ -148,8 +148,8 @@ class Stage:
             self._server.acknowledge()
         for played in self._played:
             played.channel.close()
-        while not self.nursery.born.empty():
-            self.nursery.born.get().channel.close()
+        while not self.launcher.born.empty():
+            self.launcher.born.get().channel.close()
 
 
 Begin = Callable[..., Stage]
@@ -176,7 +176,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     server.close()
 
 
-def assign(trial: int, *, place: Place | None = None) -> Assign:
+def assign(trial: int, *, place: RankPlace | None = None) -> Assign:
     return Assign(trial, 1, {}, 10, place=place)
 
 
@@ -196,7 +196,7 @@ def run_one(stage: Stage) -> tuple[Played, Played]:
 def test_an_assignment_whose_child_does_not_get_ready_can_be_stopped(begin: Begin, word: ToWorker) -> None:
     stage = begin()
     first, hung = run_one(stage)
-    stage.say(assign(1, place=Place(1, 2, 1, 2, 0, 1)), word)
+    stage.say(assign(1, place=RankPlace(1, 2, 1, 2, 0, 1)), word)
     assert stage.next(Finished) == Finished(1, 1, "stopped")
     check_goes_on(stage, first, hung)
 
@@ -213,10 +213,10 @@ def test_an_assignment_whose_child_does_not_get_ready_is_a_timeout_of_the_trial(
 
 def check_goes_on(stage: Stage, first: Played, hung: Played) -> None:
     """The child that hung was killed, others that do are no reason to leave, and the next trial runs."""
-    while stage.nursery.killed.get(timeout=PATIENCE) is not hung.child:
+    while stage.launcher.killed.get(timeout=PATIENCE) is not hung.child:
         pass  # the first child does not exit either
     for gone in (first, hung):
-        stage.nursery.tell(gone.child, status=-9)
+        stage.launcher.tell(gone.child, status=-9)
     heir = stage.next_child()
     stage.say(assign(2))
     assert heir.hear() == assign(2)
@@ -225,10 +225,10 @@ def check_goes_on(stage: Stage, first: Played, hung: Played) -> None:
 def test_children_that_were_killed_as_they_hung_do_not_count_as_stillborn(begin: Begin) -> None:
     stage = begin()
     _, hung = run_one(stage)
-    for trial in range(1, spare.MAX_STILLBORN + 2):
+    for trial in range(1, standby.MAX_STILLBORN + 2):
         stage.say(assign(trial), Abort(trial, 1))
         assert stage.next(Finished) == Finished(trial, 1, "stopped")
-        stage.nursery.tell(hung.child, status=-9)
+        stage.launcher.tell(hung.child, status=-9)
         hung = stage.next_child(ready=False)
     hung.say(Ready())
     stage.say(assign(9))
@@ -246,7 +246,7 @@ def test_a_gpu_that_is_not_let_go_of_is_not_waited_for_without_a_limit(begin: Be
         "the process of the trial before still held the GPU after 0.4 s (see report_timeout)",
     )
     stage.say(assign(2))
-    stage.nursery.tell(first.child, status=-9)
+    stage.launcher.tell(first.child, status=-9)
     assert second.hear() == assign(2)
 
 
@@ -266,7 +266,7 @@ def test_a_child_that_does_not_listen_stops_nothing(begin: Begin) -> None:
     child.channel.close()
     stage.say(*answers)  # nor does one that is gone
     stage.say(Abort(0, 1))
-    assert stage.nursery.killed.get(timeout=PATIENCE) is child.child
+    assert stage.launcher.killed.get(timeout=PATIENCE) is child.child
 
 
 @pytest.mark.parametrize(
@@ -285,37 +285,37 @@ def test_an_exit_that_is_told_late_is_still_the_trial_s_own(
     stage.say(assign(0))
     assert child.hear() == assign(0)
     child.channel.close()
-    assert stage.nursery.killed.get(timeout=PATIENCE) is child.child
-    stage.nursery.tell(child.child, **end)
+    assert stage.launcher.killed.get(timeout=PATIENCE) is child.child
+    stage.launcher.tell(child.child, **end)
     assert stage.next(Finished).kind == kind
 
 
 def test_a_spare_child_that_cannot_be_forked_costs_the_running_trial_nothing(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spare, "FORK_DELAY", 0.05)
+    monkeypatch.setattr(standby, "FORK_DELAY", 0.05)
     stage = begin()
     runs = stage.next_child()
     stage.next(Ready)
     stage.say(assign(0))
     assert runs.hear() == assign(0)
-    for _ in range(spare.MAX_STILLBORN + 2):
+    for _ in range(standby.MAX_STILLBORN + 2):
         since = monotonic()
-        stage.nursery.tell(stage.next_child(ready=False).child, status=0, not_forked="no more processes")
+        stage.launcher.tell(stage.next_child(ready=False).child, status=0, not_forked="no more processes")
         heir = stage.next_child(ready=False)
         assert monotonic() - since >= 0.05
-        stage.nursery.born.put(heir)
+        stage.launcher.born.put(heir)
     stage.next_child()
     runs.say(Finished(0, 1, "returned", 1.0))
     assert stage.next(Finished).outcome == "returned"
 
 
 def test_a_worker_that_can_fork_no_child_at_all_says_so(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spare, "FORK_DELAY", 0.05)
+    monkeypatch.setattr(standby, "FORK_DELAY", 0.05)
     monkeypatch.setattr("maggy_like.rpc.client.CLOSE_PATIENCE", PATIENCE)  # until the stage listens
     stage = begin()
-    for _ in range(spare.MAX_STILLBORN):
-        stage.nursery.tell(stage.next_child(ready=False).child, status=0, not_forked="no more processes")
+    for _ in range(standby.MAX_STILLBORN):
+        stage.launcher.tell(stage.next_child(ready=False).child, status=0, not_forked="no more processes")
     assert stage.next(Broken).message == "its child processes cannot be made: no more processes"
 
 

@@ -1,4 +1,4 @@
-"""A nursery that is closed leaves nothing behind, however its fork server ends, and touches nothing else."""
+"""A launcher that is closed leaves nothing behind, however its fork server ends, and touches nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from maggy_like.protocol.messages import Ready, decode_to_driver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker.agent import children
-from maggy_like.worker.agent.children import Child, ForkServerNursery
+from maggy_like.worker.agent.children import Child, ForkServerLauncher
 
 PATIENCE = 20.0
 
@@ -38,8 +38,8 @@ def test_what_left_its_session_dies_with_the_fork_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, somebody: subprocess.Popen[bytes], end: signal.Signals | None
 ) -> None:
     monkeypatch.setattr(children, "SERVER_PATIENCE", 2.0)
-    nursery = ForkServerNursery(task_that_starts_a_daemon(tmp_path), WorkerContext(0, 0, "host", (b"", b"")))
-    child = spawn(nursery)
+    launcher = ForkServerLauncher(task_that_starts_a_daemon(tmp_path), WorkerContext(0, 0, "host", (b"", b"")))
+    child = spawn(launcher)
     trial = psutil.Process(child.pid)
     server, daemon = trial.parent(), psutil.Process(int((tmp_path / "pid").read_text()))
     try:
@@ -47,7 +47,7 @@ def test_what_left_its_session_dies_with_the_fork_server(
         if end is not None:
             assert server is not None
             server.send_signal(end)
-        nursery.close()
+        launcher.close()
         assert not psutil.wait_procs([trial, daemon], timeout=0)[1]
         assert somebody.poll() is None
     finally:
@@ -72,13 +72,13 @@ def task_that_starts_a_daemon(folder: Path) -> WorkerTask:
     return WorkerTask("tcp://x:1", b"", "run", pickled, (), tuple(sys.path), (), "", "")
 
 
-def spawn(nursery: ForkServerNursery) -> Child:
+def spawn(launcher: ForkServerLauncher) -> Child:
     """A child that has loaded the function."""
-    child = nursery.spawn()
+    child = launcher.spawn()
     frame = child.channel.receive()
     assert frame is not None
     assert decode_to_driver(frame) == Ready()
     while child.pid is None:
-        assert select.select([nursery.descriptor], [], [], PATIENCE)[0]
-        nursery.attend()
+        assert select.select([launcher.descriptor], [], [], PATIENCE)[0]
+        launcher.attend()
     return child

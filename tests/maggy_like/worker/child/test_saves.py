@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from maggy_like.distributed import sharded
 from maggy_like.distributed.sharded import ShardedStateError
-from maggy_like.protocol.messages import Assign, Beat, Checkpointed, Place, decode_to_driver
+from maggy_like.protocol.messages import Assign, Beat, Checkpointed, RankPlace, decode_to_driver
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child import saves
@@ -25,7 +25,7 @@ class Rank:
     """One rank's saves, and what it told the driver of them."""
 
     def __init__(self, folder: Path, rank: int = 0, world_size: int = 1, checkpoint: str | None = None) -> None:
-        place = Place(rank, world_size, rank, world_size, 0, 1) if world_size > 1 else None
+        place = RankPlace(rank, world_size, rank, world_size, 0, 1) if world_size > 1 else None
         self.frames: list[bytes] = []
         self.sender = Sender(Assign(3, 2, {}, 9, place=place), self.frames.append)
         self.saves = Saves(CheckpointStore(folder.as_uri(), 3), checkpoint, self.sender, 3, 2)

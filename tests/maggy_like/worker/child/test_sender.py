@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maggy_like.processes.channel import Disconnected
-from maggy_like.protocol.messages import Assign, Place, Reported, decode_to_driver
+from maggy_like.protocol.messages import Assign, RankPlace, Reported, decode_to_driver
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child import reporter as reporter_module
 from maggy_like.worker.child import sender as module
@@ -96,7 +96,7 @@ def assign(**fields: object) -> Assign:
 
 def test_a_rank_among_several_has_a_gate_and_only_the_first_reports() -> None:
     frames: list[bytes] = []
-    senders = [Sender(assign(place=Place(rank, 2, rank, 2, 0, 1)), frames.append) for rank in range(2)]
+    senders = [Sender(assign(place=RankPlace(rank, 2, rank, 2, 0, 1)), frames.append) for rank in range(2)]
     assert all(sender.gate is not None for sender in senders)
     assert [sender.is_main for sender in senders] == [True, False]
     senders[0].buffer.append((1, {"value": 0.5}))

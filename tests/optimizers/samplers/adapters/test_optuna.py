@@ -33,7 +33,7 @@ from optimizers.core.trial import TrialState as OurState
 from optimizers.errors import OptimizerError
 from optimizers.samplers.adapters import TPE, OptunaSampler
 from optimizers.samplers.adapters.optuna_space import distributions, suggest, to_params
-from optimizers.samplers.adapters.optuna_trials import tamed
+from optimizers.samplers.adapters.optuna_trials import clipped
 from optimizers.samplers.grid import Grid
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import MedianRule
@@ -193,7 +193,7 @@ def test_failures_have_the_worst_loss_once_there_is_one() -> None:
 @given(st.lists(st.floats(), min_size=1, max_size=30))
 def test_tamed_losses_keep_their_order(losses: list[float]) -> None:
     array = np.array(losses)
-    tame = tamed(array)
+    tame = clipped(array)
     finite = np.isfinite(array)
     assert np.isfinite(tame).all() == finite.any()
     if finite.any():
