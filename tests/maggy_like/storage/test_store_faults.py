@@ -13,7 +13,7 @@ import train_functions as fns
 from maggy_like import Experiment, Float, Result, lagom, run
 from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.store_outage import Outage
+from maggy_like.driver.state_machine.store_outage import StoreOutage
 from maggy_like.errors import StoreError
 from optimizers.core.events import CheckpointSaved, Event
 from optimizers.core.trial import TrialState
@@ -37,9 +37,9 @@ class Store:
         (folder / "full").touch()
         self.serve()
         self._refused = False
-        heard = Outage.heard
+        heard = StoreOutage.heard
 
-        def hear(outage: Outage, group: Any, worker: Any, message: Any, now: float) -> Any:
+        def hear(outage: StoreOutage, group: Any, worker: Any, message: Any, now: float) -> Any:
             shown = heard(outage, group, worker, message, now)
             if message.reason:
                 self.waits.add(group.trial)
@@ -47,7 +47,7 @@ class Store:
                     self.then()
             return shown
 
-        monkeypatch.setattr(Outage, "heard", hear)
+        monkeypatch.setattr(StoreOutage, "heard", hear)
 
     def serve(self) -> None:
         self._point_to("disk")

@@ -80,7 +80,7 @@ def test_who_takes_a_place_takes_over_its_results() -> None:
     """So the others are still judged by four results at the step at which one was given up."""
     seen = population(rest(0, 10, 1.0), rest(1, 10, 2.0), rest(2, 10, 3.0), rest(3, 10, 4.0))
     seen.observe(rest(4, 20, 0.5))  # trial 3's successor, which started from trial 0's state
-    assert seen.paths[4] is seen.paths[3]
+    assert seen.places[4] is seen.places[3]
     seen.observe(rest(2, 15, 4.5))
     assert seen.given_up == [3, 2]
     assert [place.trial for place in seen.best()] == [4]
