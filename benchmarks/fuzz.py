@@ -27,7 +27,7 @@ from multiprocessing.synchronize import Event
 import zmq
 
 from benchmarks.common import parser, publish
-from maggy_like.driver.state_machine.inputs import WorkerId
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Beat,

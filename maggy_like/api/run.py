@@ -21,6 +21,7 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, MaggyError, TrainingError
 from maggy_like.protocol.fields import UNBOUNDED
+from maggy_like.protocol.texts import shortened
 from maggy_like.results.result import Result
 from maggy_like.results.runs import make_result, training_of
 from maggy_like.results.training import Training
@@ -36,7 +37,6 @@ from maggy_like.train_function.inspection import (
     sources_of,
     uses_budget,
 )
-from maggy_like.worker.child.metrics import shortened
 from optimizers.checks.arguments import explains_arguments
 from optimizers.core.direction import Direction
 from optimizers.core.trial import Config, TrialState

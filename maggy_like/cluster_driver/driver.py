@@ -17,8 +17,9 @@ from maggy_like.cluster_driver.lines import PostedLines
 from maggy_like.cluster_driver.notes import DriverNote, Notes
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.runner import Job, Outcome, Site, carry_out
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerId
+from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import EngineError, JournalError, MaggyError, StoreError
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.ports import PortRange
 from maggy_like.rpc.server import Server

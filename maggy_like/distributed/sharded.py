@@ -21,7 +21,7 @@ import torch.distributed as dist
 from fsspec.implementations.local import LocalFileSystem
 
 from maggy_like.storage.checkpoints import naming
-from maggy_like.worker.child.store_retry import StoreFault, is_store_fault
+from maggy_like.storage.faults import StoreFault, is_store_fault
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlanner

@@ -29,7 +29,6 @@ from maggy_like.driver.state_machine.inputs import (
     TrialWaiting,
     WorkerBroken,
     WorkerGone,
-    WorkerId,
     WorkerJoined,
     WorkerReady,
     WorkerSeen,
@@ -38,6 +37,7 @@ from maggy_like.driver.state_machine.training_phase import ENDS
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import OptimizerError, WorkerError
 from maggy_like.protocol.fields import UNBOUNDED
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Beat,
     Broken,

@@ -24,10 +24,11 @@ from maggy_like.driver.proposer.process import ProcessProposer
 from maggy_like.driver.recovery import open_journal
 from maggy_like.driver.run_handle import Experiment
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerId
+from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.server import Server
 from maggy_like.storage.folders import is_in_memory, parent_of

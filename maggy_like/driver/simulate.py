@@ -17,11 +17,11 @@ from maggy_like.driver.state_machine.inputs import (
     TrialFinished,
     TrialReported,
     WorkerGone,
-    WorkerId,
     WorkerJoined,
     WorkerReady,
 )
 from maggy_like.driver.state_machine.machine import StateMachine
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Decided, Finished, Reported, Shutdown
 from optimizers.core.events import AttemptEnded, TrialCreated
 from optimizers.core.study import Study

@@ -11,9 +11,10 @@ import msgspec
 from maggy_like.display.base import LogLine
 from maggy_like.display.text import tried
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerId, WorkerLeaving, WorkerLost
+from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving, WorkerLost
 from maggy_like.engines.base import Engine, EngineRun, EngineStopped
 from maggy_like.errors import EngineError
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair, WorkerTask
 
 MAX_FUTILE_LAUNCHES = 3

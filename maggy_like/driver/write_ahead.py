@@ -9,8 +9,8 @@ from typing import Any
 from maggy_like.driver.state_machine.commands import Append, Command, Keep, Show
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
 from maggy_like.errors import StoreError
+from maggy_like.storage.faults import is_store_fault
 from maggy_like.storage.journal import Journal
-from maggy_like.worker.child.store_retry import is_store_fault
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from maggy_like.protocol.texts import encodable
+
 if TYPE_CHECKING:
     from optimizers.core.trial import Trial
 
@@ -96,13 +98,12 @@ def _plain(value: Any, depth: int) -> Any:
 
 def _text(value: Any) -> str:
     """Text that can be sent and written; lone surrogates become escapes."""
-    text = value if isinstance(value, str) else _repr(value)
-    return text.encode("utf-8", "backslashreplace").decode()
+    return encodable(value if isinstance(value, str) else _repr(value))
 
 
 def _repr(value: Any) -> str:
     try:
-        return _REPR.repr(value).encode("utf-8", "backslashreplace").decode()
+        return encodable(_REPR.repr(value))
     except Exception:  # Python writes no int of more than 4300 digits, say
         return f"a {type(value).__name__}"
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from maggy_like.train_function.logging_config import LogSettings
+from maggy_like.protocol.log_settings import LogSettings
 
 Isolation = Literal["process", "worker", "none"]
 

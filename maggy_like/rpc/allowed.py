@@ -5,7 +5,7 @@ from __future__ import annotations
 import zmq
 from zmq.utils import z85
 
-from maggy_like.driver.state_machine.inputs import WorkerId
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc.security import new_key_pair
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit
 
+CANNOT_REACH = "cannot reach the driver at"
+"""How the error of a worker without a way to its driver begins; the driver's side looks for it."""
+
 PROBE_PATIENCE = 3.0
 """Seconds that a TCP connection gets to come about."""
 

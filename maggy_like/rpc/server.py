@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import msgspec
 import zmq
 
-from maggy_like.driver.state_machine.inputs import WorkerId
 from maggy_like.errors import ConfigError
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Beat,

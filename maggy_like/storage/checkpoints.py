@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.state_names import SHARDED, WHOLE, StateName, parse_name, state_url
-from maggy_like.worker.child.metrics import ReportError
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ MAX_REASON = 300
 
 
 class Retry(Protocol):
-    """Does what a store may refuse (see :class:`maggy_like.worker.child.store_retry.StoreRetry`)."""
+    """Calls what a store may refuse; a trial tries again until the store serves."""
 
     def __call__(self, verb: str, act: Callable[[], T], *answers: type[Exception]) -> T:
         """What ``act`` gives; ``answers`` are errors that are no refusal."""

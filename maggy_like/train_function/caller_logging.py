@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import cloudpickle
 
+from maggy_like.protocol.log_settings import HandlerSettings, LoggerSettings, LogSettings
 from maggy_like.train_function.inspection import is_installed
-from maggy_like.train_function.logging_config import HandlerSettings, LoggerSettings, LogSettings
 
 
 def read_logging() -> LogSettings:

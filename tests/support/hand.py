@@ -11,10 +11,10 @@ from maggy_like.driver.state_machine.inputs import (
     SuggestionReady,
     TrialFinished,
     TrialReported,
-    WorkerId,
     WorkerJoined,
     WorkerReady,
 )
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Assign,
     Finished,

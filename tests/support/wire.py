@@ -11,7 +11,7 @@ from typing import Any
 
 import zmq
 
-from maggy_like.driver.state_machine.inputs import WorkerId
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import PROTOCOL_VERSION, Beat, Decided, Goodbye, Hello, Reported, ToDriver, ToWorker
 from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc.client import Client

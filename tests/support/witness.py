@@ -19,11 +19,11 @@ from maggy_like.driver.state_machine.inputs import (
     TrialFinished,
     TrialReported,
     WorkerGone,
-    WorkerId,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
 )
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Assign,
     Checkpointed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from maggy_like.driver.state_machine.inputs import WorkerId
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import ToWorker
 from optimizers.core.base import Update
 from optimizers.core.events import Event

@@ -8,16 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, Waiting
 from optimizers.core.base import Proposal, Wait
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerId:
-    """One incarnation of a worker: its place in the gang, and how often that place was refilled."""
-
-    index: int
-    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)

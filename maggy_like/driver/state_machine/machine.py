@@ -23,7 +23,6 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerBroken,
     WorkerEvent,
     WorkerGone,
-    WorkerId,
     WorkerJoined,
     WorkerLeaving,
     WorkerLost,
@@ -38,6 +37,7 @@ from maggy_like.driver.state_machine.worker_groups import WorkerGroups
 from maggy_like.driver.state_machine.worker_pool import WorkerPool
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup, WorkerState
 from maggy_like.errors import ConfigError, WorkerError
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Assign,
     Checkpointed,

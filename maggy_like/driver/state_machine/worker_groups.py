@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from maggy_like.driver.state_machine.commands import Command, Send
-from maggy_like.driver.state_machine.inputs import WorkerId
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup, is_fault
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Abort,
     Assign,

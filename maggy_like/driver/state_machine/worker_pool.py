@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from maggy_like.driver.state_machine.inputs import WorkerId, WorkerJoined
+from maggy_like.driver.state_machine.inputs import WorkerJoined
 from maggy_like.driver.state_machine.worker_groups import choose
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup, WorkerState
+from maggy_like.protocol.identity import WorkerId
 
 
 class WorkerPool:

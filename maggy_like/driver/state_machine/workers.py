@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from maggy_like.driver.state_machine.inputs import WorkerId
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Finished
 from optimizers.core.trial import Failure
 

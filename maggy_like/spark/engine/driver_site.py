@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from itertools import islice
 
+from maggy_like.processes.installation import is_installation
 from maggy_like.protocol.task import DriverPlace
 from maggy_like.protocol.versions import PYTHON
-from maggy_like.worker.agent.search_path import is_installation
 
 MAX_ENTRIES = 1000
 """Entries of a folder that are looked at: a home folder on a slow disk must not keep a search waiting."""

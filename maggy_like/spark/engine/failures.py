@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from maggy_like.errors import EngineError
+from maggy_like.processes.address_space import TOO_LITTLE_MEMORY, too_small
 from maggy_like.spark.engine.entry import UNFIT
-from maggy_like.worker.missing import TOO_LITTLE_MEMORY, too_small
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

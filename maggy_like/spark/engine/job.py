@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from maggy_like.engines.base import EngineRun
 from maggy_like.protocol.task import KeyPair, WorkerTask
+from maggy_like.rpc.reach import CANNOT_REACH
 from maggy_like.spark.capacity.connect_slots import slots_of
 from maggy_like.spark.capacity.executors import first_failure, in_words, is_cluster_s
 from maggy_like.spark.connection.connect import is_unknown, unknown_session
@@ -22,7 +23,6 @@ from maggy_like.spark.engine.labels import cancel_jobs, label_jobs
 from maggy_like.spark.engine.member import STARTED_AGAIN, TOO_FEW_PARTITIONS, gang_member
 from maggy_like.spark.engine.progress_bar import hidden_progress_bar
 from maggy_like.spark.kinds import is_classic
-from maggy_like.worker.agent.first_contact import CANNOT_REACH
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile

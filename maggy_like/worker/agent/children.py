@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from maggy_like.processes.address_space import address_space, too_small
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
 from maggy_like.protocol.messages import ToDriver, decode_to_driver
@@ -23,7 +24,7 @@ from maggy_like.worker import spark_files
 from maggy_like.worker.agent.fork_server import FORK, HUNG_UP, KILL, REQUEST, Exited, Forked, NotForked
 from maggy_like.worker.agent.search_path import with_own_path
 from maggy_like.worker.child.process import serve
-from maggy_like.worker.missing import address_space, here, too_small
+from maggy_like.worker.import_advice import here
 
 DISCONNECTED = (
     "disconnected",

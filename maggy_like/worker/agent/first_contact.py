@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 
 from maggy_like.protocol.task import WorkerContext, WorkerTask
-from maggy_like.rpc.reach import why_unreachable
+from maggy_like.rpc.reach import CANNOT_REACH, why_unreachable
 
 CONTACT_PATIENCE = 15.0
 """Seconds between two looks at why the driver does not answer."""
-
-CANNOT_REACH = "cannot reach the driver at"
 
 
 class FirstContact:

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from maggy_like.storage.checkpoints import put
-from maggy_like.worker.child.store_retry import refusal
+from maggy_like.storage.faults import refusal
 
 INTERVAL = 60.0
 """Seconds between two copies of the log of a trial that runs."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
 
+from maggy_like.processes.installation import is_installation, is_standard
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.protocol.versions import PYTHON
-
-_STANDARD = re.compile(r"[/\\]lib(64)?[/\\]python3(\.\d+)?t?([/\\]lib-dynload)?[/\\]?$|[/\\]python3\d+t?\.zip$", re.I)
-_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]?$", re.I)
 
 
 def with_own_path(task: WorkerTask) -> WorkerTask:
@@ -57,9 +54,4 @@ def worker_path(
 
 def _useful(drivers: Sequence[str], own: Sequence[str], exists: Callable[[str], bool]) -> list[str]:
     """The driver's folders that a worker can use; a standard library is the interpreter's own."""
-    return [entry for entry in drivers if entry not in own and not _STANDARD.search(entry) and exists(entry)]
-
-
-def is_installation(entry: str) -> bool:
-    """Whether a folder is of Python or of installed packages, not one that somebody has put before them."""
-    return _STANDARD.search(entry) is not None or _INSTALLED.search(entry) is not None
+    return [entry for entry in drivers if entry not in own and not is_standard(entry) and exists(entry)]

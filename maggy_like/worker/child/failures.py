@@ -9,8 +9,9 @@ import sysconfig
 import traceback
 
 from maggy_like.protocol.messages import MAX_PLACE, MAX_TYPES
-from maggy_like.worker.child.metrics import ReportError
-from maggy_like.worker.child.store_retry import StoreFault
+from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.texts import encodable
+from maggy_like.storage.faults import StoreFault
 
 MAX_TEXT = 100_000
 """Characters of a message or traceback that are told; an exception may quote a whole data set."""
@@ -48,7 +49,7 @@ def format_traceback(error: BaseException) -> str:
 def types_of(error: BaseException) -> list[str]:
     """The names of an exception's class and of those that it is derived from."""
     names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__[:-1])
-    return [as_told(name[:MAX_PLACE])[:MAX_PLACE] for name in itertools.islice(names, MAX_TYPES)]
+    return [sendable(name[:MAX_PLACE])[:MAX_PLACE] for name in itertools.islice(names, MAX_TYPES)]
 
 
 def place_of(error: BaseException) -> str:
@@ -62,7 +63,7 @@ def place_of(error: BaseException) -> str:
         innermost = f"{os.path.basename(code.co_filename)}:{code.co_qualname}:{line}"
         if not _is_installed(code.co_filename, frame.f_globals.get("__name__", "")):
             users = innermost
-    return as_told((users or innermost)[-MAX_PLACE:])[-MAX_PLACE:]
+    return sendable((users or innermost)[-MAX_PLACE:])[-MAX_PLACE:]
 
 
 def _is_installed(filename: str, module: str) -> bool:
@@ -73,14 +74,14 @@ def _is_installed(filename: str, module: str) -> bool:
     return any(filename.startswith(paths[kind] + os.sep) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
-def as_told(text: str) -> str:
+def sendable(text: str) -> str:
     r"""A text that can be sent: its middle left out if it is long, and lone surrogates written as escapes.
 
     Example:
-        >>> as_told("no file caf\udce9.csv")
+        >>> sendable("no file caf\udce9.csv")
         'no file caf\\udce9.csv'
     """
     if len(text) > MAX_TEXT:
         half = MAX_TEXT // 2
         text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
-    return text.encode("utf-8", "backslashreplace").decode()
+    return encodable(text)

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import operator
-import reprlib
 from collections.abc import Mapping
 from typing import SupportsFloat
 
 from maggy_like.protocol.fields import MAX_NAME, MAX_STEP
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
-
-
-class ReportError(ValueError):
-    """A report or a returned value is no measurement, or a state cannot be saved; raised inside ``train_fn``."""
+from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.texts import is_encodable, shortened
 
 
 def pick_objective(metrics: Mapping[str, object], wanted: str | None) -> str:
@@ -74,25 +68,3 @@ def check_name(name: str) -> None:
         raise ReportError(f"the metric's name {shortened(name)} has {len(name)} characters; use at most {MAX_NAME}")
     if not is_encodable(name):
         raise ReportError(f"the metric's name {shortened(name)} is no valid Unicode text; rename it")
-
-
-def is_encodable(text: str) -> bool:
-    r"""Whether a text can be sent. A lone surrogate, such as file names have that are no UTF-8, cannot.
-
-    Example:
-        >>> [is_encodable(text) for text in ("café", "caf\udce9")]
-        [True, False]
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def shortened(value: object) -> str:
-    """A value's repr, with its middle left out where it is long."""
-    try:
-        return _REPR.repr(value)
-    except ValueError:  # Python writes no int of more than 4300 digits
-        return f"one of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"

@@ -39,12 +39,12 @@ from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.train_function.invoke import arguments_for
 from maggy_like.train_function.load import load_train_fn
 from maggy_like.worker.child.exits import POOL_HINT, uses_joblib
-from maggy_like.worker.child.failures import as_told, format_message, format_traceback, kind_of, place_of, types_of
+from maggy_like.worker.child.failures import format_message, format_traceback, kind_of, place_of, sendable, types_of
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.returned import read_returned
 from maggy_like.worker.child.sender import Sender, TrialStopped
 from maggy_like.worker.child.store_retry import StoreRetry
-from maggy_like.worker.missing import advice_on
+from maggy_like.worker.import_advice import advice_on
 
 if TYPE_CHECKING:
     from maggy_like.distributed.rendezvous import Membership
@@ -74,7 +74,7 @@ def serve(
     try:
         train_fn = load_train_fn(task)
     except BaseException as error:
-        reason = as_told(format_message(error) + advice_on(error, task.driver))
+        reason = sendable(format_message(error) + advice_on(error, task.driver))
         channel.send(encode(Broken(f"train_fn cannot be loaded on the worker: {reason}")))
         return
     parameters = inspect.signature(train_fn).parameters.values()
@@ -170,7 +170,7 @@ def run_attempt(
     except TrialStopped:
         return Finished(trial, attempt, "stopped")
     except SystemExit as error:
-        message = as_told(f"train_fn called sys.exit({error.code!r})")
+        message = sendable(f"train_fn called sys.exit({error.code!r})")
         place = place_of(error)
         return Finished(trial, attempt, "raised", kind="exit", message=message, place=place, at=time.time())
     except BaseException as error:
@@ -203,13 +203,13 @@ def raised(
             f"rank {ranks} had returned before a collective operation of all ranks (all must call prepare(), "
             f"average() and a prepared model equally often): {message}"
         )
-    trace = as_told(format_traceback(error))
+    trace = sendable(format_traceback(error))
     return Finished(
         trial,
         attempt,
         "raised",
         kind=kind,
-        message=as_told(message + advice),
+        message=sendable(message + advice),
         traceback=trace,
         types=types_of(error),
         place=place_of(error),

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from maggy_like.protocol.fields import MAX_NAMES, MAX_STEP
 from maggy_like.protocol.messages import Assign
+from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.texts import shortened
 from maggy_like.storage.checkpoints import CheckpointStore
-from maggy_like.worker.child.metrics import ReportError, as_number, as_step, check_name, pick_objective, shortened
+from maggy_like.worker.child.metrics import as_number, as_step, check_name, pick_objective
 from maggy_like.worker.child.saves import Saves
 from maggy_like.worker.child.sender import REPORT_COST, ROOM, Sender, TrialStopped
 

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple, SupportsFloat
 from maggy_like.protocol.attributes import as_attributes
 from maggy_like.protocol.fields import MAX_NAMES, MAX_NESTED, is_flat
 from maggy_like.protocol.messages import Assign, Finished
+from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.worker.child.metrics import ReportError, as_number, check_name, is_encodable, pick_objective, shortened
+from maggy_like.protocol.texts import is_encodable, shortened
+from maggy_like.worker.child.metrics import as_number, check_name, pick_objective
 from maggy_like.worker.child.reporter import Reporter
 
 

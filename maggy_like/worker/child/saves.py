@@ -9,9 +9,9 @@ from queue import Empty
 from typing import Any, Protocol
 
 from maggy_like.protocol.messages import Beat, Checkpointed
+from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.state_names import SHARDED
 from maggy_like.storage.checkpoints import CheckpointStore
-from maggy_like.worker.child.metrics import ReportError
 from maggy_like.worker.child.sender import Sender
 
 ANSWER_PATIENCE = 0.5

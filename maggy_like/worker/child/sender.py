@@ -10,7 +10,8 @@ from queue import SimpleQueue
 
 from maggy_like.processes.channel import Disconnected
 from maggy_like.protocol.messages import Assign, Columns, Reported, ToDriver, encode
-from maggy_like.worker.child.metrics import ReportError, pick_objective
+from maggy_like.protocol.report_error import ReportError
+from maggy_like.worker.child.metrics import pick_objective
 
 FRAME = 20_000
 """Values of a message, about: a quarter of a megabyte."""

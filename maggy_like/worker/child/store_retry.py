@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from maggy_like.protocol.messages import Beat, Waiting
+from maggy_like.protocol.texts import encodable
+from maggy_like.storage.faults import is_store_fault, refusal
 from maggy_like.worker.child.sender import Sender, TrialStopped
 
 T = TypeVar("T")
@@ -19,36 +21,7 @@ LONGEST_PAUSE = 5.0
 QUIET = 0.5
 """Seconds of refusals after which the driver is informed; shorter ones are not worth a message."""
 
-MAX_REASON = 500
-"""Characters of a store's refusal that a message quotes."""
-
 _LOOK = 0.05
-_NO_STORES = ("builtins", "pickle", "_pickle", "torch", "maggy_like")
-"""Modules whose errors, unless they are an ``OSError``, mean a wrong call and not a store that refuses."""
-
-
-class StoreFault(Exception):
-    """A store refused what cannot be tried again where it failed: the attempt ends, uncounted, and runs again."""
-
-
-def is_store_fault(error: BaseException) -> bool:
-    """Whether what a file system raised says that the store is away, full or forbidden, and not that it was misused.
-
-    Each file system has its own errors (botocore's and aiohttp's are no ``OSError``).
-    """
-    package = type(error).__module__.partition(".")[0]
-    return isinstance(error, OSError) or (isinstance(error, Exception) and package not in _NO_STORES)
-
-
-def refusal(store: str, verb: str, error: BaseException) -> str:
-    """The message about a store's refusal.
-
-    Example:
-        >>> refusal("file:///states", "written", OSError(28, "No space left on device"))
-        'the store file:///states cannot be written (No space left on device)'
-    """
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    return f"the store {store} cannot be {verb} ({said[:MAX_REASON]})"
 
 
 class StoreRetry:
@@ -93,7 +66,7 @@ class StoreRetry:
                 reason = refusal(self._store, verb, error)
             if is_told or time.monotonic() - began >= QUIET:
                 is_told = True
-                self._sender.send(Waiting(self._trial, self._attempt, _encodable(reason)))
+                self._sender.send(Waiting(self._trial, self._attempt, encodable(reason)))
             else:
                 self._sender.send(Beat())
             self._pause(pause)
@@ -112,7 +85,3 @@ class StoreRetry:
             if self._sender.stopped:
                 raise TrialStopped
             time.sleep(min(_LOOK, left))
-
-
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()

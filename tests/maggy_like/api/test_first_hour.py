@@ -12,7 +12,7 @@ from optuna.samplers import BruteForceSampler
 
 from maggy_like import Reporter, SearchSpace, Searchspace, lagom, run
 from maggy_like.errors import ConfigError
-from maggy_like.worker.child.metrics import ReportError
+from maggy_like.protocol.report_error import ReportError
 from optimizers.core.trial import Failure
 from optimizers.samplers.adapters import OptunaSampler
 from optimizers.space.domains import Float, Integer

@@ -23,9 +23,9 @@ from maggy_like.distributed import sharded
 from maggy_like.distributed.parallel import ensure_process_group, prepare
 from maggy_like.distributed.sharded import IncompleteStateError, ShardedStateError, ShardedStoreError, is_sharded
 from maggy_like.protocol.messages import Assign, Checkpointed, RankPlace, decode_to_driver
+from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child.failures import kind_of
-from maggy_like.worker.child.metrics import ReportError
 from maggy_like.worker.child.saves import Saves
 from maggy_like.worker.child.sender import Sender
 

@@ -13,9 +13,10 @@ import pytest
 from maggy_like.driver import growing_supervisor as growing_gang
 from maggy_like.driver import supervisor as gang
 from maggy_like.driver.growing_supervisor import GROWTH_PATIENCE, IDLE_PATIENCE, GrowingSupervisor
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerId, WorkerLeaving, WorkerLost
+from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving, WorkerLost
 from maggy_like.driver.supervisor import MAX_FUTILE_LAUNCHES
 from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 

@@ -17,8 +17,9 @@ from maggy_like.display.base import Snapshot
 from maggy_like.driver.loop import TICK, Driver
 from maggy_like.driver.proposer.base import DirectProposer
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerId
+from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import StoreError, WorkerError
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Logged, Ready
 from maggy_like.protocol.versions import PYTHON, Versions
 from maggy_like.rpc.client import Client

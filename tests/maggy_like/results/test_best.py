@@ -14,7 +14,7 @@ import maggy_like.api.lagom
 from maggy_like import Float, Reporter, Result, lagom
 from maggy_like.display import LogLine, Snapshot
 from maggy_like.errors import ConfigError, UserError
-from maggy_like.worker.child.metrics import ReportError
+from maggy_like.protocol.report_error import ReportError
 from optimizers.core.events import AttemptStarted
 from optimizers.core.trial import Checkpoint, Trial, TrialState
 from optimizers.space.search_space import SearchSpace

@@ -257,7 +257,7 @@ def test_a_worker_takes_its_connection_back_from_who_took_it(echo: EchoServer) -
 FLOOD_AND_HANG_UP = """
 import time
 import zmq
-from maggy_like.driver.state_machine.inputs import WorkerId
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.rpc.security import secure_client
 from maggy_like.rpc.server import Server
 

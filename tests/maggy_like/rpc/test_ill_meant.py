@@ -20,7 +20,8 @@ from maggy_like.display import html, text
 from maggy_like.display.base import Snapshot
 from maggy_like.display.terminal import TerminalDisplay
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.state_machine.inputs import Tick, WorkerId
+from maggy_like.driver.state_machine.inputs import Tick
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Broken,
     Decided,

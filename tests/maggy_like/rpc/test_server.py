@@ -9,8 +9,8 @@ import pytest
 from wire import hello
 
 from maggy_like import __version__
-from maggy_like.driver.state_machine.inputs import WorkerId
 from maggy_like.errors import ConfigError
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Assign,

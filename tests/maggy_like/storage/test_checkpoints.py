@@ -16,9 +16,9 @@ import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
+from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, save_state
-from maggy_like.worker.child.metrics import ReportError
 
 
 def save(folder: Path, state: Any) -> Path:

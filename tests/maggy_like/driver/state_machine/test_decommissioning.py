@@ -14,10 +14,10 @@ from maggy_like.driver.state_machine.inputs import (
     TrialCheckpointed,
     TrialHeld,
     WorkerGone,
-    WorkerId,
     WorkerLeaving,
     WorkerLost,
 )
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Halt, Held, Shutdown, Stop
 from maggy_like.protocol.state_names import StateName
 from optimizers.core.trial import TrialState

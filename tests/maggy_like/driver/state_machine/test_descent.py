@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 from hand import Hand
 
-from maggy_like.driver.state_machine.inputs import (
-    TrialCheckpointed,
-    WorkerId,
-    WorkerLost,
-)
+from maggy_like.driver.state_machine.inputs import TrialCheckpointed, WorkerLost
 from maggy_like.errors import OptimizerError
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Assign,
     Checkpointed,

@@ -23,13 +23,13 @@ from maggy_like.driver.state_machine.inputs import (
     TrialHeld,
     TrialReported,
     WorkerGone,
-    WorkerId,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
     WorkerSeen,
 )
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Abort,
     Assign,

@@ -14,7 +14,6 @@ from maggy_like.driver.state_machine.inputs import (
     TrialReported,
     WorkerBroken,
     WorkerGone,
-    WorkerId,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
@@ -23,6 +22,7 @@ from maggy_like.driver.state_machine.inputs import (
 from maggy_like.driver.state_machine.workers import WorkerState
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.protocol.fields import MAX_NAMES
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Assign,
     Checkpointed,

@@ -12,15 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from witness import HEARTBEAT, OPTIMIZERS, PLACES, Search, Witness, said
 
-from maggy_like.driver.state_machine.inputs import (
-    StopRequested,
-    Tick,
-    WorkerGone,
-    WorkerId,
-    WorkerLost,
-    WorkerSeen,
-)
+from maggy_like.driver.state_machine.inputs import StopRequested, Tick, WorkerGone, WorkerLost, WorkerSeen
 from maggy_like.driver.state_machine.workers import WorkerState
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, OutcomeKind
 from optimizers.core.trial import TrialState
 

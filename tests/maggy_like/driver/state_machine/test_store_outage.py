@@ -8,8 +8,9 @@ import pytest
 from hand import Hand
 
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.inputs import Tick, TrialCheckpointed, TrialWaiting, WorkerId
+from maggy_like.driver.state_machine.inputs import Tick, TrialCheckpointed, TrialWaiting
 from maggy_like.errors import StoreError
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Shutdown, Stop, Waiting
 from optimizers.core.events import AttemptEnded
 from optimizers.core.trial import TrialState

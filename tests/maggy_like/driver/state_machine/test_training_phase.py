@@ -13,12 +13,12 @@ from maggy_like.driver.state_machine.inputs import (
     Tick,
     TrialCheckpointed,
     WorkerGone,
-    WorkerId,
     WorkerJoined,
     WorkerLost,
     WorkerSeen,
 )
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Shutdown, Stop
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated, from_json, to_json
 from optimizers.core.trial import TrialState

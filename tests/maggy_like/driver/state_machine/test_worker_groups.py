@@ -14,13 +14,13 @@ from maggy_like.driver.state_machine.inputs import (
     TrialCheckpointed,
     TrialHeld,
     WorkerGone,
-    WorkerId,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
 )
 from maggy_like.driver.state_machine.worker_groups import choose
 from maggy_like.driver.state_machine.workers import Worker
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Abort,
     Assign,

@@ -12,9 +12,10 @@ import pytest
 from hand import Hand
 
 from maggy_like.api import engine_choice as choice
-from maggy_like.driver.state_machine.inputs import WorkerId, WorkerLost
+from maggy_like.driver.state_machine.inputs import WorkerLost
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import EngineError
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.spark import kinds, session
 from maggy_like.spark.engine.details import write_details
 from maggy_like.spark.engine.failures import cause_of

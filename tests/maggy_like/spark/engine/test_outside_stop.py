@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from hand import Hand
 
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerId, WorkerLost
+from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLost
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import EngineRun, EngineStopped
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.spark.engine.cancellation import SESSION_STOPPED, cancelled_by
 from maggy_like.spark.engine.failures import JavaEnd

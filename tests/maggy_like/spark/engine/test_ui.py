@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from maggy_like.driver.state_machine.inputs import WorkerId
 from maggy_like.driver.supervisor import GOODBYE_PATIENCE, Supervisor
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.spark import session
 from maggy_like.spark.engine.labels import describe, job_group
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from maggy_like.driver.state_machine.inputs import WorkerId
 from maggy_like.processes.channel import Channel
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Abort,
     Assign,

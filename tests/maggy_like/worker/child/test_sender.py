@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from maggy_like.processes.channel import Disconnected
 from maggy_like.protocol.messages import Assign, RankPlace, Reported, decode_to_driver
+from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child import reporter as reporter_module
 from maggy_like.worker.child import sender as module
-from maggy_like.worker.child.metrics import ReportError
 from maggy_like.worker.child.reporter import Reporter
 from maggy_like.worker.child.sender import Gate, Sender, to_columns
 

@@ -11,10 +11,11 @@ import pytest
 
 from maggy_like.protocol.messages import Assign, Beat, ToDriver, Waiting, decode_to_driver
 from maggy_like.storage.checkpoints import CheckpointStore
+from maggy_like.storage.faults import is_store_fault, refusal
 from maggy_like.worker.child import store_retry
 from maggy_like.worker.child.saves import Saves
 from maggy_like.worker.child.sender import Sender, TrialStopped
-from maggy_like.worker.child.store_retry import QUIET, StoreRetry, is_store_fault, refusal
+from maggy_like.worker.child.store_retry import QUIET, StoreRetry
 
 
 class Clock:

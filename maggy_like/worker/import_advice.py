@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import re
-import resource
 import socket
 import sys
 import traceback
 from collections.abc import Sequence
 
+from maggy_like.processes.address_space import TOO_LITTLE_MEMORY, address_space, too_small
+from maggy_like.processes.installation import is_installation
 from maggy_like.protocol.task import DriverPlace
-from maggy_like.worker.agent.search_path import is_installation
 
 MAX_SHOWN = 6
 """Folders of a search path that are named, beside those of installed packages."""
 
 _SPARKS_OWN = re.compile(r"/(pyspark\.zip|py4j-[^/]*\.zip|spark-core[^/]*\.jar)$")
-
-TOO_LITTLE_MEMORY = ("failed to map segment", "cannot allocate memory", "memory allocation still failed", "memoryerror")
-"""What loaders say where the address space is too small for a library, in lower case."""
-
-# Measured with RLIMIT_AS on Linux: numpy 2.4, pyarrow 26, pandas 2.3, torch 2.13 with its optimizers.
-LEAST_MEMORY = (
-    "least for an import alone: numpy 96m, pyarrow 119m, pandas 259m, torch 666m; what a trial needs comes on top"
-)
 
 
 def advice_on(error: BaseException, driver: DriverPlace | None) -> str:
@@ -47,20 +39,6 @@ def advice_on(error: BaseException, driver: DriverPlace | None) -> str:
 def here() -> str:
     """This interpreter and machine."""
     return f"{sys.executable} on {socket.gethostname()}"
-
-
-def address_space() -> int | None:
-    """The bytes that this process may map, if that is bounded."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
-
-
-def too_small() -> str:
-    """What to do where the address space is too small."""
-    return (
-        "which is too little for this import: raise spark.executor.pyspark.memory, or leave it out (on one machine: "
-        f"ulimit -v); {LEAST_MEMORY}"
-    )
 
 
 def shown_path(path: Sequence[str]) -> str:

@@ -10,8 +10,8 @@ import pytest
 
 from maggy_like.protocol.task import DriverPlace
 from maggy_like.protocol.versions import PYTHON
-from maggy_like.worker import missing
-from maggy_like.worker.missing import advice_on, shown_path
+from maggy_like.worker import import_advice
+from maggy_like.worker.import_advice import advice_on, shown_path
 
 DRIVER = DriverPlace("far", "/d/bin/python", PYTHON, "/home/me", {"mine": "/home/me/mine.py", "pack": "/home/me/pack"})
 
@@ -57,7 +57,7 @@ def test_what_is_no_import_needs_no_advice() -> None:
 def test_a_library_that_does_not_fit_into_the_address_space(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ImportError("libtorch.so: failed to map segment from shared object")
     assert "address space" not in advice_on(error, DRIVER)  # it is not bounded: something else is wrong
-    monkeypatch.setattr(missing, "address_space", lambda: 600 << 20)
+    monkeypatch.setattr(import_advice, "address_space", lambda: 600 << 20)
     said = advice_on(error, DRIVER)
     assert "may have 600 MB of address space" in said
     assert "spark.executor.pyspark.memory" in said
@@ -66,7 +66,7 @@ def test_a_library_that_does_not_fit_into_the_address_space(monkeypatch: pytest.
 
 IMPORTS_UNDER_A_LIMIT = """
 import resource, sys
-from maggy_like.worker.missing import advice_on
+from maggy_like.worker.import_advice import advice_on
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]) << 20,) * 2)
 try:
     import pyarrow

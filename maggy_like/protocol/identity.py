@@ -1,0 +1,18 @@
+"""How the driver knows its workers apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerId:
+    """One incarnation of a worker.
+
+    Attributes:
+        index: The worker's slot in the gang, from 0.
+        incarnation: How often this slot has been launched.
+    """
+
+    index: int
+    incarnation: int
