@@ -21,7 +21,7 @@ from optimizers.core.base import (
     Scheduler,
 )
 from optimizers.core.study import Study
-from optimizers.core.trial import Config, Trial, TrialState
+from optimizers.core.trial import Trial, TrialState
 from optimizers.errors import MaggyError, OptimizerError, SearchSpaceError, UserError
 from optimizers.registry import make_optimizer, register
 from optimizers.samplers.adapters import TPE, OptunaSampler
@@ -33,6 +33,7 @@ from optimizers.samplers.sobol import Sobol
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
+from optimizers.space.config import Config
 from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal
 from optimizers.space.search_space import SearchSpace
 

@@ -15,7 +15,7 @@ from maggy_like.errors import ConfigError
 from optimizers.comparisons.paired_tests import Contrast
 from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats, repeats_space
 from optimizers.core.base import Optimizer
-from optimizers.core.trial import Config
+from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:

@@ -39,8 +39,9 @@ from maggy_like.train_function.inspection import (
 )
 from optimizers.checks.arguments import explains_arguments
 from optimizers.core.direction import Direction
-from optimizers.core.trial import Config, TrialState
+from optimizers.core.trial import TrialState
 from optimizers.samplers.enumeration import Enumeration
+from optimizers.space.config import Config
 from optimizers.space.domains import Constant
 from optimizers.space.scalars import plain, read_value
 from optimizers.space.search_space import SearchSpace

@@ -9,7 +9,7 @@ from maggy_like.errors import ConfigError, SearchSpaceError
 from maggy_like.storage.journal import Earlier
 from optimizers.core.base import Problem
 from optimizers.core.initial_points import initial_points
-from optimizers.core.trial import Config
+from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
 T = TypeVar("T")

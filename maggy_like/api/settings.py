@@ -35,8 +35,8 @@ from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import SPELLINGS, Direction, direction_hint, direction_of
 from optimizers.core.objectives import Directions
 from optimizers.core.ranking import WORTHS, Worth
-from optimizers.core.trial import Config
 from optimizers.registry import make_optimizer
+from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
 DEFAULT_TRIALS = 50

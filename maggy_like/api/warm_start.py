@@ -16,9 +16,10 @@ from optimizers.core.base import Grant, History, Observation, Optimizer, Problem
 from optimizers.core.direction import Direction
 from optimizers.core.objectives import read_directions
 from optimizers.core.study import Study
-from optimizers.core.trial import Config, TrialState
+from optimizers.core.trial import TrialState
 from optimizers.errors import SearchSpaceError
 from optimizers.schedulers.rungs import rung_levels
+from optimizers.space.config import Config
 from optimizers.space.domains import Constant
 from optimizers.space.search_space import SearchSpace
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from optimizers.core.trial import Config, TrialState
+from optimizers.core.trial import TrialState
+from optimizers.space.config import Config
 
 
 @dataclass(frozen=True, slots=True)

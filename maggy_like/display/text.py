@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
-from optimizers.core.trial import Config, TrialState
+from optimizers.core.trial import TrialState
+from optimizers.space.config import Config
 
 LINE_LIMIT = 400
 """Characters shown of one log line; the trial's log file has the rest."""

@@ -25,7 +25,8 @@ from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Decided, Finished, Reported, Shutdown
 from optimizers.core.events import AttemptEnded, TrialCreated
 from optimizers.core.study import Study
-from optimizers.core.trial import Config, TrialState
+from optimizers.core.trial import TrialState
+from optimizers.space.config import Config
 
 
 class Objective(Protocol):

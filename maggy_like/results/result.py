@@ -20,7 +20,8 @@ from maggy_like.results.training import Training
 from maggy_like.storage.folders import name_of_folder
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.ranking import Worth
-from optimizers.core.trial import Config, Trial, TrialState
+from optimizers.core.trial import Trial, TrialState
+from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from optimizers.checks.options import integer
 from optimizers.comparisons.paired_tests import Contrast
 from optimizers.comparisons.sequential_tests import FIRST_LOOK, Looks, SequentialTests
 from optimizers.core.base import WAIT, Answer, History, Optimizer, Problem
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
+from optimizers.space.config import Config
 from optimizers.space.domains import Choice, Ordinal
 from optimizers.space.scalars import Scalar, same
 from optimizers.space.search_space import SearchSpace

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from optimizers.checks.options import integer
 from optimizers.comparisons.repeats import SEED, VARIANT, proposal, read_variants, repeats_space, seeds_of
 from optimizers.core.base import WAIT, Answer, History, Observation, Optimizer, Problem, Proposal
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
 from optimizers.samplers.random_search import RandomSearch
+from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
 _MEND = "tune with one that only proposes configurations, such as optimizer='random' or 'bayesian'"

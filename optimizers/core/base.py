@@ -42,8 +42,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optimizers.checks.options import describe
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
+from optimizers.space.config import Config
 
 if TYPE_CHECKING:
     from optimizers.space.search_space import SearchSpace

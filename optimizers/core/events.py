@@ -12,7 +12,8 @@ from typing import Any, cast
 import msgspec
 
 from optimizers.core.direction import Direction
-from optimizers.core.trial import Config, Failure, TrialState
+from optimizers.core.trial import Failure, TrialState
+from optimizers.space.config import Config
 from optimizers.space.scalars import from_json as from_form
 from optimizers.space.scalars import to_json as to_form
 

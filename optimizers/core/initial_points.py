@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from optimizers.core.base import Observation, Problem
-from optimizers.core.trial import Config
 from optimizers.samplers.deduplication import key
+from optimizers.space.config import Config
 
 
 def initial_points(problem: Problem, points: Iterable[Mapping[str, Any]]) -> tuple[Config, ...]:

@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-Config = dict[str, Any]
-"""Parameter values by name: bool, int, float, str or None, or tuples or lists of them."""
+from optimizers.space.config import Config
 
 
 class TrialState(enum.StrEnum):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from optimizers.core.trial import Config
 from optimizers.samplers.grid import Grid
+from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
 _DRAWS = 50  # by chance, before the few configurations left are looked up one after another

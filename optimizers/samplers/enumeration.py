@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optimizers.core.base import History, Optimizer, Problem
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError, SearchSpaceError
+from optimizers.space.config import Config
 
 
 class Enumeration(Optimizer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optimizers.core.base import History, Optimizer
-from optimizers.core.trial import Config
+from optimizers.space.config import Config
 
 
 class RandomSearch(Optimizer):

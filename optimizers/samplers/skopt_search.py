@@ -14,11 +14,11 @@ import numpy as np
 from optimizers.checks.near_names import did_you_mean
 from optimizers.checks.options import integer
 from optimizers.core.base import History, Observation, Optimizer, Problem
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
 from optimizers.samplers.clipped_losses import clipped
 from optimizers.samplers.deduplication import key, untried
 from optimizers.samplers.sobol import Sobol
+from optimizers.space.config import Config
 from optimizers.space.domain import Domain, cell, middle
 from optimizers.space.domains import Choice, Integer
 from optimizers.space.search_space import SearchSpace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from optimizers.core.base import History, Optimizer
-from optimizers.core.trial import Config
+from optimizers.space.config import Config
 from optimizers.space.constraints import FilteredSequence
 from optimizers.space.search_space import SearchSpace
 

@@ -30,9 +30,9 @@ import numpy as np
 
 from optimizers.checks.options import integer
 from optimizers.core.base import WAIT, Answer, Grant, History, Observation, Optimizer, Problem, Proposal, Scheduler
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
 from optimizers.samplers.deduplication import key, untried
+from optimizers.space.config import Config
 from optimizers.space.domains import Choice
 from optimizers.space.search_space import SearchSpace
 

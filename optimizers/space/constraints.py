@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optimizers.core.trial import Config
 from optimizers.errors import SearchSpaceError
+from optimizers.space.config import Config
 
 if TYPE_CHECKING:
     from optimizers.space.search_space import SearchSpace

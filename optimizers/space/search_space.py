@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.checks.near_names import did_you_mean
-from optimizers.core.trial import Config
 from optimizers.errors import SearchSpaceError
+from optimizers.space.config import Config
 from optimizers.space.constraints import Constraint, holds, name_of
 from optimizers.space.domain import Domain
 from optimizers.space.domains import Constant, domain_from_json

@@ -23,8 +23,8 @@ from optimizers.core.base import (
     Problem,
     Scheduler,
 )
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
+from optimizers.space.config import Config
 from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing.proposals import Loss, check_proposals, check_seeds, earlier_search

@@ -10,8 +10,8 @@ from typing import Any, cast
 import numpy as np
 
 from optimizers.core.base import WAIT, Answer, History, Observation, Optimizer, Pending, Problem, Proposal, Update
-from optimizers.core.trial import Config
 from optimizers.samplers.grid import Grid
+from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing.search import require, survives
 

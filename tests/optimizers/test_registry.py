@@ -6,12 +6,12 @@ import pytest
 
 from optimizers import registry
 from optimizers.core.base import History, Optimizer
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer, names, register
 from optimizers.samplers.grid import Grid
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.asha import ASHA
+from optimizers.space.config import Config
 
 
 class Fixed(Optimizer):

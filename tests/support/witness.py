@@ -40,12 +40,13 @@ from maggy_like.protocol.state_names import StateName
 from optimizers.core.base import Decision, History, Optimizer, Proposal
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated, from_json, to_json
 from optimizers.core.study import Study
-from optimizers.core.trial import Config, TrialState
+from optimizers.core.trial import TrialState
 from optimizers.samplers.grid import Grid
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import Patience
+from optimizers.space.config import Config
 from optimizers.space.domains import Float
 
 PLACES = 3

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from maggy_like.driver.state_machine.workers import Worker, WorkerState
 from optimizers.core.events import TrialCreated
 from optimizers.core.study import Study
-from optimizers.core.trial import Config
+from optimizers.space.config import Config
 
 PATIENCE = 30.0
 """Seconds that a training waits for the lost part of its gang before it goes on with the rest."""

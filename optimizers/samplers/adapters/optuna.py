@@ -11,9 +11,9 @@ import numpy as np
 
 from optimizers.checks.options import integer
 from optimizers.core.base import History, Optimizer, Problem
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
 from optimizers.samplers.deduplication import key
+from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from optimizers.core.trial import Config
+from optimizers.space.config import Config
 from optimizers.space.domain import Domain, cell, middle
 from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
 from optimizers.space.scalars import Value

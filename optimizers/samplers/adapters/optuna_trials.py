@@ -17,12 +17,12 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optimizers.core.base import History, Observation
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
 from optimizers.samplers.adapters.optuna_samplers import is_exhaustive, leaves_marks
 from optimizers.samplers.adapters.optuna_space import distributions, quiet, suggest, to_params
 from optimizers.samplers.clipped_losses import clipped
 from optimizers.samplers.deduplication import key
+from optimizers.space.config import Config
 
 
 class TrialList(InMemoryStorage):

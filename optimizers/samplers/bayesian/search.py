@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from optimizers.checks.options import integer
 from optimizers.core.base import History, Optimizer
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
 from optimizers.samplers.deduplication import key, untried
 from optimizers.samplers.sobol import Sobol
+from optimizers.space.config import Config
 
 if TYPE_CHECKING:
     from optimizers.samplers.bayesian.surrogate import Data, Fit, Surrogate

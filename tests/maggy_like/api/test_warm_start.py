@@ -16,7 +16,7 @@ from maggy_like.errors import ConfigError, JournalError
 from maggy_like.storage.journal import Earlier, backend_of, from_records, read_journal, to_records
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.core.events import Event, TrialCreated
-from optimizers.core.trial import Config
+from optimizers.space.config import Config
 
 pytestmark = pytest.mark.e2e
 

@@ -13,10 +13,11 @@ from optimizers.core.base import Optimizer
 from optimizers.core.events import AttemptEnded
 from optimizers.core.objectives import Direction
 from optimizers.core.study import Study
-from optimizers.core.trial import Config, Failure, TrialState
+from optimizers.core.trial import Failure, TrialState
 from optimizers.samplers.adapters import TPE
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.asha import ASHA
+from optimizers.space.config import Config
 from optimizers.space.domains import Choice, Float, Integer
 from optimizers.space.search_space import SearchSpace
 

@@ -20,9 +20,10 @@ from maggy_like.storage.folders import local_url
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.base import History
 from optimizers.core.events import AttemptStarted, Event
-from optimizers.core.trial import Config, TrialState
+from optimizers.core.trial import TrialState
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.population import PBT
+from optimizers.space.config import Config
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimizers.core.base import Config, History, Optimizer
+from optimizers.core.base import History, Optimizer
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer, names
 from optimizers.samplers.adapters import TPE, OptunaSampler
@@ -21,6 +21,7 @@ from optimizers.samplers.sobol import Sobol
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
+from optimizers.space.config import Config
 
 
 class Own(Optimizer):

@@ -13,8 +13,8 @@ from optimizers.comparisons.paired_tests import Losses, compare, differences, ho
 from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats, repeats_space
 from optimizers.comparisons.sequential_tests import SequentialTests, crossing_height, crossing_probability
 from optimizers.core.base import WAIT, History, Observation, Pending, Problem
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
+from optimizers.space.config import Config
 from optimizers.testing import check_optimizer
 
 VARIANTS: dict[str, Config] = {

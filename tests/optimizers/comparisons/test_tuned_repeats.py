@@ -6,13 +6,13 @@ import pytest
 
 from optimizers.comparisons.tuned_repeats import TunedRepeats, tuned_space
 from optimizers.core.base import History, Observation, Optimizer, Pending, Problem, Proposal
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
 from optimizers.samplers.grid import Grid
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule
+from optimizers.space.config import Config
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import check_optimizer

@@ -14,12 +14,13 @@ from optimizers.core.base import Decision, History, Observation, Optimizer, Pend
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, from_json, to_json
 from optimizers.core.ranking import Worth
 from optimizers.core.study import DRIVER_LOST, Study
-from optimizers.core.trial import Checkpoint, Config, Failure, Trial, TrialState
+from optimizers.core.trial import Checkpoint, Failure, Trial, TrialState
 from optimizers.errors import OptimizerError, UserError
 from optimizers.samplers.grid import Grid
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import Patience
+from optimizers.space.config import Config
 from optimizers.space.domains import Float
 
 Direction = Literal["max", "min"]

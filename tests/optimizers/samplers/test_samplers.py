@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from optimizers.core.base import History, Observation, Pending, Problem
 from optimizers.core.study import Study
-from optimizers.core.trial import Config, Trial
+from optimizers.core.trial import Trial
 from optimizers.errors import OptimizerError
 from optimizers.samplers.grid import Grid
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.samplers.skopt_search import SkoptSearch, _most_telling
 from optimizers.samplers.sobol import Sobol
+from optimizers.space.config import Config
 from optimizers.space.domains import Choice, Float, Integer, Ordinal
 from optimizers.space.search_space import SearchSpace
 

@@ -7,7 +7,6 @@ import pytest
 
 from optimizers.core.base import History, Observation, Optimizer, Pending, Problem
 from optimizers.core.study import Study
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer
 from optimizers.samplers.adapters import OptunaSampler
@@ -17,6 +16,7 @@ from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.brackets import BracketScheduler
 from optimizers.schedulers.model_asha import ModelASHA
 from optimizers.schedulers.multi_fidelity import HighestRung
+from optimizers.space.config import Config
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.core.study import Study
-from optimizers.core.trial import Config
 from optimizers.errors import OptimizerError, SearchSpaceError
 from optimizers.samplers.adapters import TPE
 from optimizers.samplers.deduplication import key, untried
@@ -21,6 +20,7 @@ from optimizers.samplers.grid import Grid
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.samplers.sobol import Sobol
 from optimizers.schedulers.population import PBT
+from optimizers.space.config import Config
 from optimizers.space.constraints import FilteredSequence
 from optimizers.space.domains import Float, Integer
 from optimizers.space.search_space import SearchSpace

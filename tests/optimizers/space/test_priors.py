@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scipy.stats import kstest, truncnorm
 
 from optimizers.core.study import Study
-from optimizers.core.trial import Config
 from optimizers.errors import SearchSpaceError
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.samplers.sobol import Sobol
+from optimizers.space.config import Config
 from optimizers.space.domain import Dimension
 from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal, domain_from_json
 from optimizers.space.priors import NO_PRIOR, UNIFORM_SHARE, WEIGHTS, Bell, Favourite, Prior

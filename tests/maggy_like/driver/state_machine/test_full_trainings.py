@@ -14,12 +14,13 @@ from maggy_like.driver.simulate import simulate
 from optimizers.core.base import Decision, Optimizer
 from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.study import Study
-from optimizers.core.trial import Config, TrialState
+from optimizers.core.trial import TrialState
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.asha import ASHA, Mode, PromotionScheduler
 from optimizers.schedulers.model_asha import ModelASHA
 from optimizers.schedulers.rungs import rung_levels
 from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
+from optimizers.space.config import Config
 from optimizers.space.domains import Float
 
 

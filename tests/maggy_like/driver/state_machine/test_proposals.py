@@ -15,8 +15,9 @@ from maggy_like.driver.state_machine.proposals import Proposals
 from optimizers.core.base import History, Observation, Optimizer, Pending, Proposal
 from optimizers.core.events import AttemptEnded, AttemptStarted
 from optimizers.core.study import Study
-from optimizers.core.trial import Config, TrialState
+from optimizers.core.trial import TrialState
 from optimizers.samplers.random_search import RandomSearch
+from optimizers.space.config import Config
 from optimizers.space.domains import Float, Integer
 
 

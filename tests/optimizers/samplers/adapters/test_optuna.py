@@ -28,7 +28,7 @@ from optuna.trial import FixedTrial, FrozenTrial, TrialState
 from optimizers.core.base import History, Observation, Optimizer, Pending, Problem
 from optimizers.core.events import Measured
 from optimizers.core.study import Study
-from optimizers.core.trial import Config, Trial
+from optimizers.core.trial import Trial
 from optimizers.core.trial import TrialState as OurState
 from optimizers.errors import OptimizerError
 from optimizers.samplers.adapters import TPE, OptunaSampler
@@ -37,6 +37,7 @@ from optimizers.samplers.adapters.optuna_trials import clipped
 from optimizers.samplers.grid import Grid
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import MedianRule
+from optimizers.space.config import Config
 from optimizers.space.domains import Choice, Float, Integer, Ordinal
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES, check_optimizer

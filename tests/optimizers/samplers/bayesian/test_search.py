@@ -9,10 +9,11 @@ import pytest
 
 from optimizers.core.base import History, Observation, Pending, Problem
 from optimizers.core.study import Study
-from optimizers.core.trial import Config, Trial
+from optimizers.core.trial import Trial
 from optimizers.errors import OptimizerError
 from optimizers.samplers.bayesian import BayesianSearch
 from optimizers.schedulers.asha import ASHA
+from optimizers.space.config import Config
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES
