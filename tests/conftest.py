@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 settings.register_profile("seeded", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("seeded")
 
+# The JVMs of the tests live for seconds: the quick compiler alone, and one thread to collect garbage, halve their time.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
