@@ -37,16 +37,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from optimizers.checks.options import describe
 from optimizers.errors import OptimizerError
 from optimizers.space.config import Config
-
-if TYPE_CHECKING:
-    from optimizers.space.search_space import SearchSpace
+from optimizers.space.search_space import SearchSpace
 
 
 class Decision(enum.StrEnum):

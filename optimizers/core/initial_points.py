@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from optimizers.core.base import Observation, Problem
-from optimizers.samplers.deduplication import key
 from optimizers.space.config import Config
 
 
@@ -24,10 +23,10 @@ def initial_points(problem: Problem, points: Iterable[Mapping[str, Any]]) -> tup
     """
     space = problem.space
     starts = [space.validate(point) for point in points]
-    seen = {key(space, config) for config in starts}
+    seen = {space.key(config) for config in starts}
     for config in (space.prior_config, *map(_best, problem.earlier)):
-        if config is not None and key(space, config) not in seen:
-            seen.add(key(space, config))
+        if config is not None and space.key(config) not in seen:
+            seen.add(space.key(config))
             starts.append(config)
     return tuple(starts)
 

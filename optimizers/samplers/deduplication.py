@@ -12,11 +12,6 @@ _DRAWS = 50  # by chance, before the few configurations left are looked up one a
 _LOOKED_THROUGH = 10_000  # combinations, where a constraint has each of them looked at
 
 
-def key(space: SearchSpace, config: Config) -> bytes:
-    """What tells configurations apart."""
-    return space.to_unit(config).tobytes()
-
-
 def untried(
     space: SearchSpace, proposal: Config, running: set[bytes], ended: set[bytes], rng: np.random.Generator
 ) -> Config:
@@ -27,10 +22,10 @@ def untried(
     if not space.allows(proposal):
         proposal = space.sample(rng)
     for taken in (running | ended, running):
-        if key(space, proposal) not in taken:
+        if space.key(proposal) not in taken:
             return proposal
         for _ in range(_DRAWS):
-            if key(space, drawn := space.sample(rng)) not in taken:
+            if space.key(drawn := space.sample(rng)) not in taken:
                 return drawn
         if space.size is not None and (space.size <= _LOOKED_THROUGH or not space.has_constraint):
             everything = Grid(space.size)
@@ -38,6 +33,6 @@ def untried(
             start = int(rng.random() * n)
             for index in range(start, start + min(n, len(taken) + 1)):
                 config = everything.at(space, index % n)
-                if config is not None and key(space, config) not in taken:
+                if config is not None and space.key(config) not in taken:
                     return config
     return proposal

@@ -8,7 +8,7 @@ from functools import partial
 from optimizers.checks.options import integer
 from optimizers.core.base import History, Optimizer
 from optimizers.space.config import Config
-from optimizers.space.constraints import FilteredSequence
+from optimizers.space.filtered_sequence import FilteredSequence
 from optimizers.space.search_space import SearchSpace
 
 Axis = list[Config]

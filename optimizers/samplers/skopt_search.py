@@ -16,7 +16,7 @@ from optimizers.checks.options import integer
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.errors import OptimizerError
 from optimizers.samplers.clipped_losses import clipped
-from optimizers.samplers.deduplication import key, untried
+from optimizers.samplers.deduplication import untried
 from optimizers.samplers.sobol import Sobol
 from optimizers.space.config import Config
 from optimizers.space.domain import Domain, cell, middle
@@ -83,8 +83,8 @@ class SkoptSearch(Optimizer):
             proposal = self._initial.ask(index, history)
         else:
             proposal = self._from_model(space, list(observed.values()), pending, rng)
-        running = {key(space, config) for config in history.pending.values()}
-        ended = {key(space, seen.config) for seen in observed.values()}
+        running = {space.key(config) for config in history.pending.values()}
+        ended = {space.key(seen.config) for seen in observed.values()}
         return untried(space, proposal, running, ended, rng)
 
     def _from_model(

@@ -6,7 +6,7 @@ from typing import cast
 
 from optimizers.core.base import History, Optimizer
 from optimizers.space.config import Config
-from optimizers.space.constraints import FilteredSequence
+from optimizers.space.filtered_sequence import FilteredSequence
 from optimizers.space.search_space import SearchSpace
 
 
@@ -45,12 +45,12 @@ class _Sequence:
         self.space = space
         self.seed = seed
         self._points = qmc.Sobol(len(space.dimensions), rng=seed)
-        self._sieve = FilteredSequence(space, self._at)
+        self._filtered = FilteredSequence(space, self._at)
 
     def allowed(self, index: int) -> Config:
         """The configuration of the ``index``-th point that the space allows."""
-        # The sequence has no end, so a filtered always finds one.
-        return cast(Config, self._sieve.at(index)) if self.space.has_constraint else self._at(index)
+        # The sequence has no end, so there is always another one.
+        return cast(Config, self._filtered.at(index)) if self.space.has_constraint else self._at(index)
 
     def _at(self, index: int) -> Config:
         if self._points.num_generated > index:

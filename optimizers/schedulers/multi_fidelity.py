@@ -12,7 +12,7 @@ from dataclasses import replace
 from optimizers.core.base import Answer, History, Optimizer, Problem
 from optimizers.samplers.adapters import TPE
 from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.samplers.deduplication import key, untried
+from optimizers.samplers.deduplication import untried
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.asha import ASHA, Mode
 
@@ -65,7 +65,7 @@ class HighestRung(Optimizer):
         finite = Counter(seen.step for seen in history.observations if math.isfinite(seen.loss))
         steps = [step for step, count in finite.items() if count >= enough]
         if not steps or rng.random() < self.random_share:
-            running = {key(space, config) for config in history.pending.values()}
+            running = {space.key(config) for config in history.pending.values()}
             return untried(space, space.sample(rng), running, set(), rng)
         return self.sampler.ask(index, self._show(history, max(steps)))
 

@@ -31,7 +31,7 @@ import numpy as np
 from optimizers.checks.options import integer
 from optimizers.core.base import WAIT, Answer, Grant, History, Observation, Optimizer, Problem, Proposal, Scheduler
 from optimizers.errors import OptimizerError
-from optimizers.samplers.deduplication import key, untried
+from optimizers.samplers.deduplication import untried
 from optimizers.space.config import Config
 from optimizers.space.domains import Choice
 from optimizers.space.search_space import SearchSpace
@@ -262,7 +262,7 @@ class PBT(Optimizer):
         space, rng = history.problem.space, history.rng(index)
         population = self._follow(history)
         n_trials = len(population.places) + sum(trial not in population.places for trial in history.pending)
-        running = {key(space, config) for config in history.pending.values()}
+        running = {space.key(config) for config in history.pending.values()}
         if n_trials >= self.population:
             if n_trials - self.population >= len(population.given_up):
                 return WAIT

@@ -197,7 +197,7 @@ class SearchSpace:
 
         The density from which :meth:`sample` draws (constraints left aside). It lies nowhere below
         ``log(0.25)``, since a quarter of the draws is uniform. For acquisition functions that weigh their
-        values with it: Hvarfner et al., "piBO: Augmenting Acquisition Functions with User JointPrior for
+        values with it: Hvarfner et al., "piBO: Augmenting Acquisition Functions with User Beliefs for
         Bayesian Optimization", ICLR 2022.
 
         Args:
@@ -243,6 +243,10 @@ class SearchSpace:
         """
         domains = self._domains
         return np.array([domains[n].to_unit(config[n]) if n in config else 0.5 for n in self._dimensions])
+
+    def key(self, config: Mapping[str, Any]) -> bytes:
+        """The point of ``config`` as bytes: equal for equal configurations alone, and hashable."""
+        return self.to_unit(config).tobytes()
 
     def validate(self, config: Mapping[str, Any]) -> Config:
         """``config`` in the order of the space and with plain values of the domains' own types.

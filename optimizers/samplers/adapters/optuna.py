@@ -12,7 +12,6 @@ import numpy as np
 from optimizers.checks.options import integer
 from optimizers.core.base import History, Optimizer, Problem
 from optimizers.errors import OptimizerError
-from optimizers.samplers.deduplication import key
 from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
@@ -143,7 +142,7 @@ class OptunaSampler(Optimizer):
         space, rng = history.problem.space, history.rng(index)
         if self._mirror is None or not self._mirror.serves(history):
             self._mirror = StudyMirror(history, self._sampler_for(space, history.rng(0)))
-        running = {key(space, config) for config in history.pending.values()}
+        running = {space.key(config) for config in history.pending.values()}
         second_best: Config | None = None  # none that runs, if there is one
         with quiet(), self._mirror.asked(history) as draw:
             tried = running | self._mirror.keys
@@ -151,10 +150,10 @@ class OptunaSampler(Optimizer):
             for n, sampler in enumerate(self._samplers(space, rng)):
                 if second_best is not None and n >= _TRIES + _APART:
                     others = len(running) < size and n < _TRIES + _APART + _BY_CHANCE  # that do not run
-                    if not others or key(space, second_best) not in running:
+                    if not others or space.key(second_best) not in running:
                         break
                 proposal = draw(sampler)
-                found = key(space, proposal)
+                found = space.key(proposal)
                 if is_exhaustive(sampler) and found in tried:
                     return None
                 if not space.allows(proposal):
@@ -162,7 +161,7 @@ class OptunaSampler(Optimizer):
                     tried.add(found)  # a sampler that goes through all does not come back to it
                 elif found not in tried or (len(tried) >= size and found not in running):
                     return proposal
-                elif second_best is None or key(space, second_best) in running:
+                elif second_best is None or space.key(second_best) in running:
                     second_best = proposal
         if second_best is None:
             raise OptimizerError(

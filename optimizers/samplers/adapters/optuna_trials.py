@@ -21,7 +21,6 @@ from optimizers.errors import OptimizerError
 from optimizers.samplers.adapters.optuna_samplers import is_exhaustive, leaves_marks
 from optimizers.samplers.adapters.optuna_space import distributions, quiet, suggest, to_params
 from optimizers.samplers.clipped_losses import clipped
-from optimizers.samplers.deduplication import key
 from optimizers.space.config import Config
 
 
@@ -160,7 +159,7 @@ class StudyMirror:
             self._enter(seen.config, TrialState.FAIL).system_attrs = marks
             self._steps.append(seen.step)
             self._losses.append(losses)
-            self.keys.add(key(self._space, seen.config))
+            self.keys.add(self._space.key(seen.config))
         elif seen.step >= self._steps[place]:
             self._steps[place], self._losses[place] = seen.step, losses
         self._storage.trials[place].intermediate_values[seen.step] = seen.loss

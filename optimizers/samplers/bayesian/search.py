@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from optimizers.checks.options import integer
 from optimizers.core.base import History, Optimizer
 from optimizers.errors import OptimizerError
-from optimizers.samplers.deduplication import key, untried
+from optimizers.samplers.deduplication import untried
 from optimizers.samplers.sobol import Sobol
 from optimizers.space.config import Config
 
@@ -80,7 +80,7 @@ class BayesianSearch(Optimizer):
             return space.sample(rng)
         if n_finite < self.n_initial and not any(history.problem.earlier):
             proposal = space.sample(rng) if space.has_prior else self._initial.ask(index, history)
-            ended = {key(space, seen.config) for seen in history.observations}
+            ended = {space.key(seen.config) for seen in history.observations}
         else:
             surrogate = self._surrogate(history)
             ended = {point.tobytes() for point in surrogate.units}  # not the keys of all, made anew at each ask
@@ -89,7 +89,7 @@ class BayesianSearch(Optimizer):
                 proposal = space.sample(rng)
             else:
                 proposal = self._improvement(surrogate, fit, history, rng)
-        running = {key(space, config) for config in history.pending.values()}
+        running = {space.key(config) for config in history.pending.values()}
         return untried(space, proposal, running, ended, rng)
 
     def _surrogate(self, history: History) -> Surrogate:

@@ -15,14 +15,14 @@ from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.core.study import Study
 from optimizers.errors import OptimizerError, SearchSpaceError
 from optimizers.samplers.adapters import TPE
-from optimizers.samplers.deduplication import key, untried
+from optimizers.samplers.deduplication import untried
 from optimizers.samplers.grid import Grid
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.samplers.sobol import Sobol
 from optimizers.schedulers.population import PBT
 from optimizers.space.config import Config
-from optimizers.space.constraints import FilteredSequence
 from optimizers.space.domains import Float, Integer
+from optimizers.space.filtered_sequence import FilteredSequence
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import check_optimizer
 
@@ -153,27 +153,27 @@ def test_sobol_skips_what_is_not_allowed_and_takes_indexes_in_any_order() -> Non
     assert sobol.ask(0, history(LINE, seed=1)) != allowed[0]
 
 
-def test_a_sieve_looks_at_each_configuration_once() -> None:
+def test_a_filtered_sequence_looks_at_each_configuration_once() -> None:
     looked: list[int] = []
 
     def at(place: int) -> Config | None:
         looked.append(place)
         return {"low": place % 3, "high": 1} if place < 9 else None
 
-    sieve = FilteredSequence(SPACE, at)
-    assert [sieve.at(index) for index in (1, 0, 1)] == [{"low": 0, "high": 1}] * 3
+    filtered = FilteredSequence(SPACE, at)
+    assert [filtered.at(index) for index in (1, 0, 1)] == [{"low": 0, "high": 1}] * 3
     assert looked == [0, 1, 2, 3]
-    assert len(sieve) == 3
-    assert sieve.at(3) is None
+    assert len(filtered) == 3
+    assert filtered.at(3) is None
 
 
 def test_what_is_proposed_instead_is_allowed_and_untried() -> None:
     rng = np.random.default_rng(0)
-    tried = {key(SPACE, config) for config in ALLOWED if config != {"low": 4, "high": 5}}
+    tried = {SPACE.key(config) for config in ALLOWED if config != {"low": 4, "high": 5}}
     for running, ended in ((tried, set()), (set(), tried)):
         found = untried(SPACE, {"low": 5, "high": 1}, running, ended, rng)
         assert found == {"low": 4, "high": 5}
-    all_of_it = {key(SPACE, config) for config in ALLOWED}
+    all_of_it = {SPACE.key(config) for config in ALLOWED}
     assert untried(SPACE, {"low": 5, "high": 1}, all_of_it, set(), rng) in ALLOWED
 
 
