@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from maggy_like.ablation import AblationStudy, Variant
     from maggy_like.api.lagom import lagom
+    from maggy_like.api.load_run import load_run
     from maggy_like.api.run import run
     from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.run_handle import Experiment
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from maggy_like.engines.inline import InlineEngine
     from maggy_like.engines.local import LocalEngine
     from maggy_like.results.result import Result
-    from maggy_like.results.runs import load_run
     from maggy_like.results.training import Training
     from maggy_like.spark import ConnectServer, StandaloneCluster, spark_session
     from maggy_like.spark.engine.engine import SparkEngine
@@ -53,7 +53,7 @@ _HOMES = {
     "Training": "maggy_like.results.training",
     "Variant": "maggy_like.ablation",
     "lagom": "maggy_like.api.lagom",
-    "load_run": "maggy_like.results.runs",
+    "load_run": "maggy_like.api.load_run",
     "run": "maggy_like.api.run",
     "simulate": "maggy_like.driver.simulate",
     "spark_session": "maggy_like.spark",

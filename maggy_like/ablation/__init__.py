@@ -13,8 +13,9 @@ tried without which of them, and an outcome says what made a difference::
 
 from __future__ import annotations
 
+from maggy_like.ablation.comparisons import Run
 from maggy_like.ablation.design import Design
-from maggy_like.ablation.outcome import Ablation, Run
+from maggy_like.ablation.outcome import Ablation
 from maggy_like.ablation.study import AblationStudy
 from maggy_like.ablation.variant import Variant
 

@@ -1,21 +1,19 @@
-"""What is told of a study before anything runs."""
+"""Checks of a study before anything runs."""
 
 from __future__ import annotations
 
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from maggy_like.ablation.calls import FROM_DATA, NO_DATA, RESERVED, call, default_of, names_of
-from maggy_like.ablation.components import Component, Modules, Setting, WantedModules, matching
+from maggy_like.ablation.components import Modules, Setting, WantedModules, matching
+from maggy_like.ablation.declaration import Declaration
 from maggy_like.ablation.values import same_value
-from maggy_like.ablation.variant import Variant
+from maggy_like.ablation.variant import Component, Variant
 from maggy_like.errors import ConfigError
 from optimizers.checks.near_names import did_you_mean
-
-if TYPE_CHECKING:
-    from maggy_like.ablation.study import AblationStudy
 
 
 def distinct(components: Iterable[Component | WantedModules]) -> None:
@@ -34,7 +32,7 @@ def distinct(components: Iterable[Component | WantedModules]) -> None:
             seen.add(component.name)
 
 
-def base_config(study: AblationStudy, train_fn: Callable[..., Any] | None) -> dict[str, Any]:
+def base_config(study: Declaration, train_fn: Callable[..., Any] | None) -> dict[str, Any]:
     """The study's parameters with nothing removed, where need be from the defaults of the two functions.
 
     Raises:
@@ -57,7 +55,7 @@ def base_config(study: AblationStudy, train_fn: Callable[..., Any] | None) -> di
     return base
 
 
-def resolved(study: AblationStudy) -> tuple[Component, ...]:
+def resolved(study: Declaration) -> tuple[Component, ...]:
     """The components, with modules looked up in the model.
 
     Raises:
@@ -70,7 +68,7 @@ def resolved(study: AblationStudy) -> tuple[Component, ...]:
             if known is None:
                 from maggy_like.ablation.modules import module_places
 
-                known = module_places(_built(_base_variant(study)))
+                known = module_places(_built(study.variant()))
             found += component.among(known)
         else:
             found.append(component)
@@ -78,7 +76,7 @@ def resolved(study: AblationStudy) -> tuple[Component, ...]:
     return tuple(found)
 
 
-def members(study: AblationStudy, group: str, patterns: Sequence[str]) -> tuple[str, ...]:
+def members(study: Declaration, group: str, patterns: Sequence[str]) -> tuple[str, ...]:
     """The components of a group.
 
     Raises:
@@ -88,7 +86,7 @@ def members(study: AblationStudy, group: str, patterns: Sequence[str]) -> tuple[
     return tuple(matching(patterns, known, "component", group))
 
 
-def run_models(study: AblationStudy, variants: Sequence[Variant]) -> dict[str, int]:
+def run_models(study: Declaration, variants: Sequence[Variant]) -> dict[str, int]:
     """Build the model of every variant, one after the other, and run it where there is a sample.
 
     Returns:
@@ -115,9 +113,9 @@ def run_models(study: AblationStudy, variants: Sequence[Variant]) -> dict[str, i
         last = weakref.ref(model)
         if study.sample is not None:
             if trial is None:
-                base = _base_variant(study)
+                base = study.variant()
                 trial = Trial(_built(base), _sample(study, base))
-                for component in study.components:
+                for component in study.found:
                     if isinstance(component, Modules):
                         trial.check_replaceable(component)
             trial.check_variant(variant, model, _sample(study, variant))
@@ -126,7 +124,7 @@ def run_models(study: AblationStudy, variants: Sequence[Variant]) -> dict[str, i
     return counted
 
 
-def _sample(study: AblationStudy, variant: Variant) -> Any:
+def _sample(study: Declaration, variant: Variant) -> Any:
     """The sample as a variant's model takes it."""
     if callable(study.sample) and not hasattr(study.sample, "shape"):
         return call(study.sample, variant.config, variant.from_data(), {}, "sample")
@@ -147,11 +145,7 @@ def _built(variant: Variant) -> Any:
         raise ConfigError(f"the model of {variant.name!r} cannot be built: {error!r}") from error
 
 
-def _base_variant(study: AblationStudy) -> Variant:
-    return Variant("base", (), list(study.columns), dict(study.base), study.factory)
-
-
-def _default(name: str, study: AblationStudy, train_fn: Callable[..., Any] | None) -> Any:
+def _default(name: str, study: Declaration, train_fn: Callable[..., Any] | None) -> Any:
     value = default_of(name, train_fn, study.factory)
     if value is inspect.Parameter.empty:
         near = did_you_mean(name, {*names_of(train_fn), *names_of(study.factory)})

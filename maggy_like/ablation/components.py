@@ -1,17 +1,14 @@
-"""The four kinds of components that a study may do without."""
+"""Components of a study that are declared by name: columns, modules and parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from maggy_like.errors import ConfigError
 from optimizers.checks.near_names import did_you_mean
-
-if TYPE_CHECKING:
-    from maggy_like.ablation.variant import Variant
 
 Patterns = str | Iterable[str]
 """One name or glob, or several."""
@@ -48,17 +45,6 @@ class Setting:
 
     name: str
     value: Any
-
-
-@dataclass(frozen=True)
-class Custom:
-    """Whatever a function does to a variant."""
-
-    name: str
-    change: Callable[[Variant], Variant]
-
-
-Component = Features | Modules | Setting | Custom
 
 
 @dataclass(frozen=True)
@@ -156,12 +142,6 @@ def _outermost(names: Iterable[str], known: Mapping[str, Sequence[str]]) -> dict
 
 def _lies_in(name: str, outer: Iterable[str]) -> bool:
     return any(name.startswith(f"{path}.") for path in outer)
-
-
-def kind_of(component: Component) -> str:
-    """What people read for the kind."""
-    kinds = {Features: "features", Modules: "modules", Setting: "configuration", Custom: "custom"}
-    return kinds[type(component)]
 
 
 def _patterns(group: str | None, patterns: object, what: str) -> tuple[str, ...]:

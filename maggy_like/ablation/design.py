@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from maggy_like.ablation import checks
+from maggy_like.ablation.declaration import BASE, Declaration, without_name
 from maggy_like.ablation.variant import Variant
 from maggy_like.errors import ConfigError
 from optimizers.comparisons.paired_tests import Contrast
@@ -18,13 +19,9 @@ from optimizers.core.base import Optimizer
 from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
-if TYPE_CHECKING:
-    from maggy_like.ablation.study import AblationStudy
-
 DesignName = Literal["leave_one_out", "leave_one_group_out", "add_one_in", "pairs", "factorial"]
 DESIGNS: tuple[DesignName, ...] = ("leave_one_out", "leave_one_group_out", "add_one_in", "pairs", "factorial")
 
-BASE = "base"
 NONE = "without any"
 AUTO_BOUND = 20
 """Seeds that ``repeats="auto"`` does not pass."""
@@ -147,9 +144,9 @@ class Design:
         return f"Design({self.name!r}, variants={[variant.name for variant in self.variants]})"
 
 
-def make_design(study: AblationStudy, name: DesignName, limit: int) -> Design:
+def make_design(study: Declaration, name: DesignName, limit: int) -> Design:
     """Make and check the variants of a study that is bound; see :meth:`AblationStudy.designed`."""
-    components = [component.name for component in study.components]
+    components = [component.name for component in study.found]
     n = 2 ** len(components)
     if name == "factorial" and n > limit:
         raise ConfigError(
@@ -157,25 +154,12 @@ def make_design(study: AblationStudy, name: DesignName, limit: int) -> Design:
             "components that belong together one name, or use design='pairs' or 'leave_one_out'"
         )
     plan = _plan(name, components, study.groups)
-    variants = tuple(study.without(*removed, called=called) for called, removed in plan.variants)
+    variants = tuple(study.variant(*removed, called=called) for called, removed in plan.variants)
     for variant in variants:
         if study.columns and not variant.features:
             raise ConfigError(f"the variant {variant.name!r} is left with no feature; leave some out of the study")
     parameters = checks.run_models(study, variants)
     return Design(name, variants, plan.effects, parameters, study.taken or ())
-
-
-def without_name(removed: Sequence[str]) -> str:
-    """The name of a variant.
-
-    Example:
-        >>> without_name(["A", "B", "C"])
-        'without A, B and C'
-    """
-    if not removed:
-        return BASE
-    *most, last = removed
-    return f"without {', '.join(most)} and {last}" if most else f"without {last}"
 
 
 def _plan(name: DesignName, components: list[str], groups: Mapping[str, tuple[str, ...]]) -> Plan:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import importlib.util
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from maggy_like.ablation.comparisons import Comparisons, Row
 from maggy_like.ablation.text import difference_text, p_text
 from maggy_like.display.text import clean
 from maggy_like.errors import UserError
-
-if TYPE_CHECKING:
-    from maggy_like.ablation.outcome import Ablation, Row
 
 WORSE, BETTER, OPEN = "#b2182b", "#2166ac", "#777777"
 """Colours that people who do not see all of them tell apart."""
@@ -21,7 +18,7 @@ _LONGEST = 60  # characters of a name
 _WIDEST = 4.0  # times the largest difference: intervals that reach further are cut, with an arrow
 
 
-def plot(ablation: Ablation, path: str | Path) -> None:
+def plot(ablation: Comparisons, path: str | Path) -> None:
     """Draw it; see :meth:`~maggy_like.ablation.outcome.Ablation.plot`."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError("plot() needs matplotlib; install it with: pip install matplotlib")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from maggy_like.ablation.calls import (
     FROM_DATA,
@@ -16,7 +16,9 @@ from maggy_like.ablation.calls import (
     takes_anything,
 )
 from maggy_like.ablation.components import Setting
+from maggy_like.ablation.declaration import Declaration
 from maggy_like.ablation.values import same_value
+from maggy_like.ablation.variant import Variant
 from maggy_like.errors import ConfigError, TrainFunctionError
 from maggy_like.train_function.inspection import name_of
 from maggy_like.train_function.invoke import INJECTED as ALWAYS_INJECTED
@@ -25,12 +27,8 @@ from optimizers.comparisons.repeats import SEED
 from optimizers.errors import SearchSpaceError
 from optimizers.space.scalars import read_scalar
 
-if TYPE_CHECKING:
-    from maggy_like.ablation.study import AblationStudy
-    from maggy_like.ablation.variant import Variant
 
-
-def taken(study: AblationStudy, train_fn: Callable[..., Any]) -> tuple[str, ...]:
+def taken(study: Declaration, train_fn: Callable[..., Any]) -> tuple[str, ...]:
     """The study's parameters that ``train_fn`` takes by name, by ``**`` or in ``config``.
 
     Raises:
@@ -45,9 +43,9 @@ def taken(study: AblationStudy, train_fn: Callable[..., Any]) -> tuple[str, ...]
         )
     passed = tuple(key for key in study.base if key in names or takes_all)
     seen = {*names, *passed}
-    base = study.without()
+    base = study.variant()
     _check_scalars(base, passed, name)
-    for component in study.components:
+    for component in study.found:
         variant = base.without(component)
         _check_scalars(variant, passed, name)
         needs = _noticed_by(variant, base)
@@ -89,11 +87,11 @@ def check_filled(train_fn: Callable[..., Any], base: Variant, passed: Sequence[s
             raise TrainFunctionError(f"{name} has no parameter {wanted!r}{did_you_mean(wanted, names)}; add it")
 
 
-def _check_used(study: AblationStudy, function: str, seen: set[str]) -> None:
+def _check_used(study: Declaration, function: str, seen: set[str]) -> None:
     """Check that every parameter of the study reaches something that can use it."""
     if "variant" in seen:  # it has them all
         return
-    ablated = {component.name for component in study.components if isinstance(component, Setting)}
+    ablated = {component.name for component in study.found if isinstance(component, Setting)}
     for key in study.base:
         by_factory = takes(study.factory, key)
         by_sample = key not in ablated and takes(study.sample, key)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from maggy_like.ablation.declaration import Declaration
 from maggy_like.train_function.inspection import pickle_named
 
-if TYPE_CHECKING:
-    from maggy_like.ablation.study import AblationStudy
 
-
-def check_sendable(study: AblationStudy) -> None:
+def check_sendable(study: Declaration) -> None:
     """Check each part of a bound study by itself, so that the one that cannot be sent is named.
 
     Raises:
@@ -21,12 +19,12 @@ def check_sendable(study: AblationStudy) -> None:
         pickle_named(value, what)
 
 
-def _parts(study: AblationStudy) -> Iterator[tuple[str, Any]]:
-    base = study.without()
+def _parts(study: Declaration) -> Iterator[tuple[str, Any]]:
+    base = study.variant()
     yield "the model's factory", base.factory
     for name, value in base.config.items():
         yield f"the value of {name!r} in the study's config", value
-    for component in study.components:
+    for component in study.found:
         variant = base.without(component)
         for modules in variant.replaced:
             yield f"the replacement of {component.name!r}", modules.replace

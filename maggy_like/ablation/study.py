@@ -8,8 +8,6 @@ from typing import Any, Self
 
 from maggy_like.ablation import arguments, checks
 from maggy_like.ablation.components import (
-    Component,
-    Custom,
     Features,
     Patterns,
     Setting,
@@ -17,14 +15,15 @@ from maggy_like.ablation.components import (
     matching,
     named,
 )
-from maggy_like.ablation.design import DESIGNS, Design, DesignName, make_design, without_name
+from maggy_like.ablation.declaration import Declaration
+from maggy_like.ablation.design import DESIGNS, Design, DesignName, make_design
 from maggy_like.ablation.function import taken
-from maggy_like.ablation.variant import Variant
+from maggy_like.ablation.variant import Component, Custom, Variant
 from maggy_like.errors import ConfigError
 from optimizers.checks.near_names import did_you_mean
 
 
-class AblationStudy:
+class AblationStudy(Declaration):
     """Components that a training may do without. Each method returns a new study; none is changed.
 
     Args:
@@ -72,9 +71,9 @@ class AblationStudy:
         columns = arguments.read_columns(data)
         self.labels = arguments.read_labels(label, data, columns)
         self.columns = tuple(name for name in columns if name not in self.labels)
-        self.asked: tuple[Component | WantedModules, ...] = ()
-        self.groups: dict[str, tuple[str, ...]] = {}
-        self.taken: tuple[str, ...] | None = None
+        self.asked = ()
+        self.groups = {}
+        self.taken = None
 
     def features(self, *columns: str | Mapping[str, Patterns], **groups: Patterns) -> Self:
         """Ablate columns of the table.
@@ -177,7 +176,7 @@ class AblationStudy:
         Raises:
             ConfigError: The study is not valid (see :meth:`bound`).
         """
-        return tuple(component for component in self.bound().asked if not isinstance(component, WantedModules))
+        return self.bound().found
 
     def bound(self, train_fn: Callable[..., Any] | None = None) -> Self:
         """This study, checked against a training function and its model, with all values known.
@@ -236,16 +235,12 @@ class AblationStudy:
             >>> study.without("dropout", "norm").model()
         """
         bound = self.bound()
-        known = {component.name: component for component in bound.components}
+        known = [component.name for component in bound.found]
         for name in names:
             if name not in known:
                 near = did_you_mean(str(name), known)
-                raise ConfigError(f"there is no component {name!r}{near}; there are {[*known]}")
-        removed = [name for name in known if name in names]  # in their order, whatever that of the names
-        variant = Variant(called or without_name(removed), (), list(bound.columns), dict(bound.base), bound.factory)
-        for name in removed:
-            variant = variant.without(known[name])
-        return variant
+                raise ConfigError(f"there is no component {name!r}{near}; there are {known}")
+        return bound.variant(*names, called=called)
 
     def __repr__(self) -> str:
         shown = (c.patterns if isinstance(c, WantedModules) and c.name is None else (c.name,) for c in self.asked)

@@ -6,13 +6,9 @@ import html as escaping
 import math
 import re
 import textwrap
-from typing import TYPE_CHECKING
 
+from maggy_like.ablation.comparisons import Comparisons, Row
 from maggy_like.display.text import clean, number
-
-if TYPE_CHECKING:
-    from maggy_like.ablation.outcome import Ablation, Row
-    from optimizers.comparisons.paired_tests import Finding
 
 WIDTH = 100
 """Columns of a terminal that the table keeps to."""
@@ -39,20 +35,34 @@ _LATEX = {
 }
 
 
-def verdict(finding: Finding, *, is_interaction: bool) -> str:
-    """A finding in words."""
-    if finding.differs and is_interaction:
-        return "both: worse than the sum" if finding.difference > 0.0 else "both: better than the sum"
-    if finding.differs:
-        return "worse without it" if finding.difference > 0.0 else "better without it"
-    if not finding.decided:
-        return "undecided"
-    if finding.corrected is None:
-        return "not tested"
-    return "no interaction seen" if is_interaction else "no difference seen"
+def method(ablation: Comparisons) -> str:
+    """How the differences were tested: a sentence for a paper."""
+    counts = sorted({row.repeats for row in ablation.rows})
+    if counts[-1] == 0:
+        return f"No seed has given a difference in {ablation.metric} yet."
+    better = "higher" if ablation.direction == "max" else "lower"
+    everything = with_everything(ablation)
+    base = f"; {everything} with everything" if everything is not None else ""
+    differences = f"Differences in {ablation.metric} ({better} is better{base}), without less with, are"
+    if counts[-1] == 1:
+        return f"{differences} of one seed, and so not tested."
+    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    level = f"{100 * (1 - ablation.alpha):g} %"
+    n = len(ablation.rows)
+    tests = (
+        "paired t-tests"
+        if ablation.bound is None
+        else f"group sequential paired t-tests (at most {ablation.bound} seeds)"
+    )
+    corrected = f", corrected for {n} comparisons by Holm's method" if n > 1 else ""
+    return (
+        f"{differences} means over {seeds} seeds, paired by seed; "
+        f"{'simultaneous ' if n > 1 else ''}{level} confidence intervals; "
+        f"p-values of {tests}{corrected}."
+    )
 
 
-def notes(ablation: Ablation) -> list[str]:
+def notes(ablation: Comparisons) -> list[str]:
     """What a reader must know of the data."""
     lines = []
     untested = {row.component: row.repeats for row in ablation.rows if row.p is None}
@@ -77,28 +87,28 @@ def notes(ablation: Ablation) -> list[str]:
     return lines
 
 
-def plain(ablation: Ablation) -> str:
+def plain(ablation: Comparisons) -> str:
     """A table for a terminal, at most 100 columns wide where the names of the components allow it."""
     columns, hidden = _fitting(ablation)
     rows = [*zip(*(cells for _, cells in columns), strict=True)]
     heads = [_aligned(cells, columns) for cells in zip(*(_wrapped(head) for head, _ in columns), strict=True)]
     lines = [*filter(None, heads), "-" * _width(columns)]
     lines += [_aligned(cells, columns) for cells in rows]
-    below = [ablation.method, *(f"note: {note}" for note in (*notes(ablation), *hidden))]
+    below = [method(ablation), *(f"note: {note}" for note in (*notes(ablation), *hidden))]
     return "\n".join([*lines, *(line for words in below for line in textwrap.wrap(words, WIDTH))])
 
 
-def markdown(ablation: Ablation) -> str:
+def markdown(ablation: Comparisons) -> str:
     """A table in GitHub's Markdown, with the columns of the terminal's."""
     columns, hidden = _fitting(ablation)
     heads, rows = _transposed(columns)
     rule = ["---", *["---:"] * (len(heads) - 2), "---"]
     escaped = [[_MARKS.sub(r"\\\g<0>", cells[0]), *cells[1:]] for cells in rows]  # names alone may have marks in them
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, rule, *escaped)]
-    return "\n".join([*lines, "", ablation.method, *(f"Note: {note}." for note in (*notes(ablation), *hidden))]) + "\n"
+    return "\n".join([*lines, "", method(ablation), *(f"Note: {note}." for note in (*notes(ablation), *hidden))]) + "\n"
 
 
-def latex(ablation: Ablation) -> str:
+def latex(ablation: Comparisons) -> str:
     """A table for a paper that uses booktabs."""
     heads, rows = _transposed(_columns(ablation))
     body = [" & ".join(map(_tex, cells)) + r" \\" for cells in rows]
@@ -112,19 +122,19 @@ def latex(ablation: Ablation) -> str:
             r"\bottomrule",
             r"\end{tabular}",
             "",
-            _tex(ablation.method),
+            _tex(method(ablation)),
             *(_tex(f"Note: {note}.") for note in notes(ablation)),
             "",
         ]
     )
 
 
-def html(ablation: Ablation) -> str:
+def html(ablation: Comparisons) -> str:
     """A table for a notebook."""
     heads, rows = _transposed(_columns(ablation))
     head = "".join(f"<th>{escaping.escape(cell)}</th>" for cell in heads)
     body = "".join(f"<tr>{''.join(f'<td>{escaping.escape(c)}</td>' for c in cells)}</tr>" for cells in rows)
-    below = "<br>".join(map(escaping.escape, [ablation.method, *notes(ablation)]))
+    below = "<br>".join(map(escaping.escape, [method(ablation), *notes(ablation)]))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{below}</p>"
 
 
@@ -148,7 +158,7 @@ def difference_text(row: Row) -> str:
     return _rounded(row.difference, _digits(row), "+") if math.isfinite(row.difference) else "-"
 
 
-def with_everything(ablation: Ablation) -> str | None:
+def with_everything(ablation: Comparisons) -> str | None:
     """The mean with nothing removed, where every line has the same: then the sentence below the table tells it."""
     rows = [row for row in ablation.rows if row.with_it is not None]
     if ablation.design.name not in _FROM_BASE or len(rows) < 2 or len({row.with_it for row in rows}) > 1:
@@ -156,7 +166,7 @@ def with_everything(ablation: Ablation) -> str | None:
     return max((_mean(row, row.with_it) for row in rows), key=len)
 
 
-def _columns(ablation: Ablation) -> list[_Column]:
+def _columns(ablation: Comparisons) -> list[_Column]:
     """The columns of the table, less those with nothing in them and those that the sentence below it tells."""
     rows = ablation.rows
     columns: list[_Column] = [
@@ -174,7 +184,7 @@ def _columns(ablation: Ablation) -> list[_Column]:
     return [(head, cells) for head, cells in columns if head == "verdict" or any(cell != "-" for cell in cells)]
 
 
-def _fitting(ablation: Ablation) -> tuple[list[_Column], list[str]]:
+def _fitting(ablation: Comparisons) -> tuple[list[_Column], list[str]]:
     """The columns for which there is room, and a note on the others."""
     columns, hidden = _columns(ablation), []
     for least in (_SECONDS, _PARAMETERS):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from maggy_like.ablation.calls import NO_MODEL, call
-from maggy_like.ablation.components import Custom, Features, Modules, Setting
+from maggy_like.ablation.components import Features, Modules, Setting
 from maggy_like.ablation.tables import without
 from maggy_like.errors import ConfigError
 from optimizers.checks.near_names import did_you_mean
@@ -135,7 +135,7 @@ class Variant:
         config = {name: value if _is_picklable(value) else repr(value) for name, value in self.config.items()}
         return replace(self, config=config, factory=None, replaced=(), model_changes=(), data_changes=())
 
-    def without(self, component: Features | Modules | Setting | Custom) -> Variant:
+    def without(self, component: Component) -> Variant:
         """This variant without one more component.
 
         Raises:
@@ -160,6 +160,17 @@ class Variant:
                 f"got {changed!r}"
             )
         return changed
+
+
+@dataclass(frozen=True)
+class Custom:
+    """Whatever a function does to a variant."""
+
+    name: str
+    change: Callable[[Variant], Variant]
+
+
+Component = Features | Modules | Setting | Custom
 
 
 def _is_picklable(value: object) -> bool:

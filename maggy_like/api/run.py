@@ -13,6 +13,7 @@ from typing import Any
 from maggy_like.api.engine_choice import choose_engine
 from maggy_like.api.settings import Settings, check_least, check_settings, whole
 from maggy_like.cluster_driver.client import carry_out_hosted
+from maggy_like.cluster_driver.remote_run import FOLLOW
 from maggy_like.display import make_display
 from maggy_like.driver.monitor import Callback
 from maggy_like.driver.run_handle import Experiment
@@ -284,7 +285,7 @@ def result_of(job: Job, outcome: Outcome) -> Result:
         others=settings.others,
         ending=outcome.ending,
         seconds=outcome.seconds,
-        again=_Again(job, machine.objective, machine.study.direction),
+        actions=replace(FOLLOW, train=_Again(job, machine.objective, machine.study.direction)),
     )
 
 

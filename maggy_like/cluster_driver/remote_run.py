@@ -16,8 +16,8 @@ from maggy_like.display.base import Snapshot
 from maggy_like.driver.monitor import Callback
 from maggy_like.driver.runner import check_watchers
 from maggy_like.errors import UserError
-from maggy_like.results.result import Result
-from maggy_like.results.runs import load_run
+from maggy_like.results.result import Result, RunActions
+from maggy_like.results.runs import read_run
 from maggy_like.storage.journal import backend_of
 
 POLL = 0.1
@@ -58,10 +58,10 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback]) 
         _follow(run.journal, notes, follower, watcher)
         watcher.look(now=True)
     except KeyboardInterrupt:
-        return load_run(run.journal)
+        return read_run(run.journal, FOLLOW)
     finally:
         watcher.finish()
-    result, note = load_run(run.journal), _driver(notes)
+    result, note = read_run(run.journal, FOLLOW), _driver(notes)
     if result.ending == "error" and note is not None and note.fault is not None:
         error = restored(note.fault)
         error.result = result
@@ -87,6 +87,10 @@ def stop_run(journal: str) -> None:
             "elsewhere)"
         )
     raise UserError(f"the run in {journal} does not go on any more; there is nothing to stop")
+
+
+FOLLOW = RunActions(train=None, watch=watch_run, stop=stop_run)
+"""What a result does with a run whose function is not known here."""
 
 
 def _follow(journal: str, notes: Notes, follower: Follower, watcher: Watcher) -> None:

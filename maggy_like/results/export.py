@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.errors import UserError
 from maggy_like.protocol.attributes import attribute_names
+from maggy_like.results.data import ResultData
 from optimizers.core.trial import Trial, TrialState
 from optimizers.samplers.adapters.optuna_space import quiet
 from optimizers.space.domain import Domain
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-    from maggy_like.results.result import Result
 
 OWN_ATTRIBUTES = ("attempts", "step", "value_step", "state", "failure")
 """What an exported trial has as user attributes besides those of the function."""
@@ -37,7 +37,7 @@ def require_optuna(purpose: str) -> None:
         raise UserError(f"{purpose} needs Optuna; install it with: pip install 'maggy_like[optuna]'")
 
 
-def to_optuna(result: Result, storage: str | BaseStorage | None, study_name: str | None) -> optuna.Study:
+def to_optuna(result: ResultData, storage: str | BaseStorage | None, study_name: str | None) -> optuna.Study:
     """The run as a study; see :meth:`~maggy_like.results.result.Result.to_optuna`."""
     require_optuna("to_optuna()")
     import optuna

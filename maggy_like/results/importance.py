@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import bisect
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from maggy_like.errors import UserError
+from maggy_like.results.data import ResultData
 from maggy_like.results.export import require_optuna
 from optimizers.core.trial import Trial, TrialState
 from optimizers.samplers.adapters.optuna_space import distributions, quiet, to_params
-
-if TYPE_CHECKING:
-    from maggy_like.results.result import Result
 
 NEEDED = 20
 """Trials below which shares are mostly chance (tried on functions of known shares)."""
@@ -23,7 +20,7 @@ _BEST = 0.25  # of the trials: shares vary less from run to run than with Optuna
 _BLAMELESS = ("worker_lost", "gang_lost", "driver_lost")  # kinds of failure that say nothing of the configuration
 
 
-def importance(result: Result) -> dict[str, float]:
+def importance(result: ResultData) -> dict[str, float]:
     """Shares of the parameters; see :meth:`~maggy_like.results.result.Result.importance`."""
     require_optuna("importance()")
     import optuna
@@ -46,7 +43,7 @@ def importance(result: Result) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda share: -share[1]))
 
 
-def _ranked(result: Result) -> tuple[list[Trial], list[float]]:
+def _ranked(result: ResultData) -> tuple[list[Trial], list[float]]:
     """The trials that can be compared, and their ranks from 0.
 
     Raises:

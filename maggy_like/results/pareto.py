@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from maggy_like.display.text import clean, config_text, number
 from maggy_like.errors import UserError
-
-if TYPE_CHECKING:
-    from maggy_like.results.result import Result
+from maggy_like.results.data import ResultData
 
 ROWS = 10
 """Trials that the table shows; ``Result.pareto`` has all."""
 
 
-def pareto_lines(result: Result) -> list[str]:
+def pareto_lines(result: ResultData) -> list[str]:
     """The Pareto set, a line a trial, the best by the first objective first."""
     goals = ", ".join(f"{direction} {clean(name)}" for direction, name in _goals(result))
     if not result.pareto:
@@ -30,7 +27,7 @@ def pareto_lines(result: Result) -> list[str]:
     return [f"Pareto set of {len(ranked)} ({goals}):", *lines, *more]
 
 
-def plot_pareto(result: Result, path: str | Path) -> None:
+def plot_pareto(result: ResultData, path: str | Path) -> None:
     """Draw the first two objectives; see :meth:`~maggy_like.results.result.Result.plot_pareto`."""
     if not result.others:
         raise UserError("plot_pareto() needs several objectives; pass metric=[...] and direction=[...] to lagom")
@@ -55,5 +52,5 @@ def plot_pareto(result: Result, path: str | Path) -> None:
     figure.savefig(path)
 
 
-def _goals(result: Result) -> list[tuple[str, str]]:
+def _goals(result: ResultData) -> list[tuple[str, str]]:
     return [(result.direction, result.objective), *result.others]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.errors import UserError
 from maggy_like.protocol.state_names import state_url
+from maggy_like.results.data import ResultData
 from maggy_like.results.export import to_optuna
 from maggy_like.results.importance import importance
 from maggy_like.results.pareto import plot_pareto
@@ -17,24 +17,34 @@ from maggy_like.results.saved import read_log, read_saved
 from maggy_like.results.summary import summary
 from maggy_like.results.tables import curves_table, trials_table
 from maggy_like.results.training import Training
-from maggy_like.storage.folders import name_of_folder
 from maggy_like.storage.run_paths import RunPaths
-from optimizers.core.ranking import Worth
-from optimizers.core.trial import Trial, TrialState
-from optimizers.space.config import Config
-from optimizers.space.search_space import SearchSpace
+from optimizers.core.trial import Trial
 
 if TYPE_CHECKING:
     import optuna
     import pandas
     from optuna.storages import BaseStorage
 
-    from maggy_like.ablation.outcome import Ablation
     from maggy_like.driver.monitor import Callback
 
 
+@dataclass(frozen=True)
+class RunActions:
+    """What a result does with its run; the functions come from the parts that start and follow runs.
+
+    Attributes:
+        train: Trains the best configuration; None where the function is not known.
+        watch: Shows the run until it ends, and returns its result.
+        stop: Asks the driver of the run with that journal to end it.
+    """
+
+    train: Callable[..., Training] | None
+    watch: Callable[[Result, bool | str, Sequence[Callback]], Result]
+    stop: Callable[[str], None]
+
+
 @dataclass(frozen=True, repr=False)
-class Result:
+class Result(ResultData):
     """The outcome of one :func:`~maggy_like.lagom` call.
 
     Attributes:
@@ -64,45 +74,11 @@ class Result:
         >>> model.load_state_dict(result.load_best()["model"])
     """
 
-    trials: list[Trial]
-    best_trial: Trial | None
-    objective: str
-    direction: str
-    ending: str
-    seconds: float
-    directory: Path | str
-    space: SearchSpace
-    others: tuple[tuple[str, str], ...] = ()
-    pareto: list[Trial] = field(default_factory=list)
-    journal: str = ""
-    store: str = ""
-    training: Training | None = None
-    ablation: Ablation | None = None
-    _worth: Worth = "best"
-    _again: Callable[..., Training] | None = field(default=None, compare=False)
+    _actions: RunActions | None = field(default=None, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_again": None}  # it holds the engine, which cannot travel
-
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return name_of_folder(self.directory)
-
-    @property
-    def best_config(self) -> Config | None:
-        """The best trial's configuration."""
-        return None if self.best_trial is None else self.best_trial.config
-
-    @property
-    def best_value(self) -> float | None:
-        """What the best trial is worth: its best value of the objective (with ``value="last"`` its last one)."""
-        return None if self.best_trial is None else self.best_trial.value
-
-    @property
-    def best_step(self) -> int | None:
-        """The step at which the best value was measured; None where ``train_fn`` reported nothing and returned it."""
-        return None if self.best_trial is None else self.best_trial.value_step
+        actions = None if self._actions is None else replace(self._actions, train=None)  # it holds the engine
+        return {**self.__dict__, "_actions": actions}
 
     @property
     def best_checkpoint(self) -> str | None:
@@ -158,16 +134,6 @@ class Result:
             raise UserError(f"there is no trial {trial!r} among the {len(self.trials)} of this result")
         return found
 
-    @property
-    def counts(self) -> dict[TrialState, int]:
-        """How many trials ended in which state."""
-        return dict(Counter(trial.state for trial in self.trials))
-
-    @property
-    def failures(self) -> list[Trial]:
-        """The failed trials."""
-        return [trial for trial in self.trials if trial.state is TrialState.FAILED]
-
     def train(
         self,
         *,
@@ -200,12 +166,12 @@ class Result:
         """
         if self.best_config is None:
             raise UserError("there is no best configuration to train; pass one to maggy_like.run(train_fn, config)")
-        if self._again is None:
+        if self._actions is None or self._actions.train is None:
             raise UserError(
                 "this result was read from a file, so its function is not known; use "
                 "maggy_like.run(train_fn, result.best_config, workers=N)"
             )
-        return self._again(self.best_config, workers, budget, min_workers, name, resume, progress)
+        return self._actions.train(self.best_config, workers, budget, min_workers, name, resume, progress)
 
     def watch(self, *, progress: bool | str = True, callbacks: Sequence[Callback] = ()) -> Result:
         """Show a run that goes on elsewhere until it ends; Ctrl-C ends the watching alone.
@@ -223,9 +189,7 @@ class Result:
         Example:
             >>> result = load_run("s3://bucket/runs/first").watch()
         """
-        from maggy_like.cluster_driver.remote_run import watch_run
-
-        return watch_run(self, progress, callbacks)
+        return self._followed("watch").watch(self, progress, callbacks)
 
     def stop(self) -> None:
         """Ask a run of ``lagom(..., driver="cluster")`` that goes on elsewhere to end with what it has.
@@ -236,9 +200,12 @@ class Result:
         Example:
             >>> load_run("s3://bucket/runs/first").stop()
         """
-        from maggy_like.cluster_driver.remote_run import stop_run
+        self._followed("stop").stop(self.journal)
 
-        stop_run(self.journal)
+    def _followed(self, method: str) -> RunActions:
+        if self._actions is None:
+            raise UserError(f"this result belongs to no run; use load_run(DIRECTORY).{method}()")
+        return self._actions
 
     def log(self, trial: int, rank: int = 0) -> str:
         """All that a trial printed on one of its workers, attempt by attempt, as far as its log files are seen here.

@@ -1,4 +1,4 @@
-"""Opening a run from its files, without its function: after its end, or while it goes on."""
+"""The result of a run, from its state machine or from its files alone."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import logging
 import time
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from fsspec.core import url_to_fs
 
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.state_names import state_url
-from maggy_like.results.result import Result
+from maggy_like.results.result import Result, RunActions
 from maggy_like.results.training import Training
 from maggy_like.storage.folders import Folder, check_folder
 from maggy_like.storage.journal import (
@@ -47,29 +47,8 @@ _MOST_NAMED = 8
 """Runs that a message names."""
 
 
-def load_run(run: str | PathLike[str]) -> Result:
-    """Open a run that was made before, or goes on in another process, from its files alone.
-
-    Its function is not needed, and nothing is locked or written. Of a damaged journal, what is whole is read, and a
-    warning is logged. All that a result offers works, but for :meth:`Result.train`, which needs the function. Of an
-    ablation there are the trials; ``lagom(..., ablation=study, resume=True)`` makes its answer.
-
-    Args:
-        run: The run's folder, a path or a URL: ``result.directory``, or where ``journal=`` was given
-            ``result.journal``.
-
-    Returns:
-        Its result. ``ending`` is ``running`` while its driver lives, and ``killed`` if that ended without a word;
-        ``lagom(..., name=NAME, resume=True)`` goes on with such a run.
-
-    Raises:
-        UserError: There is no run; the message names those that are near.
-        JournalError: Its journal cannot be read.
-
-    Example:
-        >>> result = load_run("maggy_runs/train-20260102-101500-1a2b")
-        >>> result.best_config, result.to_pandas()
-    """
+def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
+    """The result of a run, from its files; see :func:`maggy_like.load_run`."""
     if not isinstance(run, str | PathLike):
         raise ConfigError(f"load_run takes the folder of a run, a path or a URL, got {run!r}")
     where = fspath(run) if "://" in fspath(run) else str(Path(run).expanduser())
@@ -88,6 +67,7 @@ def load_run(run: str | PathLike[str]) -> Result:
         ending=status.status,
         seconds=status.seconds,
         is_ablation=bool(header.variants),
+        actions=actions,
     )
 
 
@@ -142,13 +122,13 @@ def make_result(
     ending: str,
     seconds: float,
     is_ablation: bool = False,
-    again: Any = None,
+    actions: RunActions | None = None,
 ) -> Result:
     """The result of a search or training, from its state machine.
 
     Args:
         objective: Name of the metric that is optimised; by default that of the trials.
-        again: See :meth:`Result.train`.
+        actions: What the result does with its run.
     """
     study = machine.study
     trainings = [trial for trial in study.trials if trial.training]
@@ -168,7 +148,7 @@ def make_result(
         store=places.store,
         training=training_of(machine, places, name) if trainings else None,
         _worth=study.worth,
-        _again=again,
+        _actions=actions,
     )
 
 

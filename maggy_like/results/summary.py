@@ -1,19 +1,15 @@
-"""What a result says of itself."""
+"""A result in a few lines of text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from maggy_like.display.text import config_text, duration, number, place, words
+from maggy_like.results.data import ResultData
 from maggy_like.results.pareto import pareto_lines
-from maggy_like.results.training import told
+from maggy_like.results.training import training_line
 from optimizers.core.trial import TrialState
 
-if TYPE_CHECKING:
-    from maggy_like.results.result import Result
 
-
-def summary(result: Result) -> str:
+def summary(result: ResultData) -> str:
     """A few lines: how the search ended, what was best, what failed, and where its files are."""
     counted = ", ".join(f"{count} {state.value}" for state, count in result.counts.items())
     trials = f"{len(result.trials)} trials" + (f" ({counted})" if counted else "")
@@ -34,6 +30,6 @@ def summary(result: Result) -> str:
         cause = first.failure.message if first.failure is not None else ""
         lines.append(f"{len(failures)} failed, the first (trial {first.id}) with: {cause}")
     if result.training is not None:
-        lines.append(told(result.training))
+        lines.append(training_line(result.training))
     lines.append(f"files: {result.directory}")
     return "\n".join(lines)

@@ -6,16 +6,15 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.protocol.attributes import attribute_names
+from maggy_like.results.data import ResultData
 from optimizers.core.trial import Trial
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
     import pandas
 
-    from maggy_like.results.result import Result
 
-
-def trials_table(result: Result) -> pandas.DataFrame:
+def trials_table(result: ResultData) -> pandas.DataFrame:
     """A row a trial (see :meth:`Result.to_pandas`)."""
     import pandas
 
@@ -44,7 +43,7 @@ def trials_table(result: Result) -> pandas.DataFrame:
     return table
 
 
-def curves_table(result: Result) -> pandas.DataFrame:
+def curves_table(result: ResultData) -> pandas.DataFrame:
     """A row a measurement (see :meth:`Result.curves`)."""
     import pandas
 
@@ -57,7 +56,7 @@ def curves_table(result: Result) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=["trial", "step", "metric", "value"])
 
 
-def _values(result: Result, trial: Trial) -> dict[str, Any]:
+def _values(result: ResultData, trial: Trial) -> dict[str, Any]:
     """The objectives of a trial, by their columns."""
     if not result.others:
         return {"value": trial.value, "value_step": trial.value_step}

@@ -35,7 +35,7 @@ class Training:
     directory: Path | str
 
     def __repr__(self) -> str:
-        return f"{told(self)}\ncheckpoint: {self.checkpoint}\nfiles: {self.directory}"
+        return f"{training_line(self)}\ncheckpoint: {self.checkpoint}\nfiles: {self.directory}"
 
     @property
     def name(self) -> str:
@@ -74,8 +74,8 @@ class Training:
         return read_saved(url, "the training")
 
 
-def told(training: Training) -> str:
-    """A line on the training."""
+def training_line(training: Training) -> str:
+    """The training in one line: what it found, or why it ended early."""
     trial = training.trial
     if trial.failure is not None and trial.state is TrialState.FAILED:
         return f"the training failed: {trial.failure.message}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from maggy_like.storage.journal.backend import JournalBackend, Mark, backend_of
+from maggy_like.storage.journal.backend import JournalBackend, Mark
 from maggy_like.storage.journal.earlier import Earlier, from_records, to_records
 from maggy_like.storage.journal.journal import Journal, read_journal, reading
+from maggy_like.storage.journal.open_backend import backend_of
 from maggy_like.storage.journal.records import (
     FORMAT_VERSION,
     RUNNING,

@@ -1,4 +1,4 @@
-"""Where a journal is kept."""
+"""What a journal asks of the folder that keeps it."""
 
 from __future__ import annotations
 
@@ -78,20 +78,3 @@ class JournalBackend(Protocol):
     def release(self) -> None:
         """Let other drivers in."""
         ...
-
-
-def backend_of(url: str) -> JournalBackend:
-    """The folder at a path or at any URL that fsspec knows.
-
-    Raises:
-        ValueError: The URL's file system is not known.
-        ImportError: Its package is not installed.
-    """
-    from fsspec.core import url_to_fs
-    from fsspec.implementations.local import LocalFileSystem
-
-    from maggy_like.storage.journal.local import LocalBackend
-    from maggy_like.storage.journal.object_store import ObjectStoreBackend
-
-    fs, path = url_to_fs(url)
-    return LocalBackend(path) if isinstance(fs, LocalFileSystem) else ObjectStoreBackend(fs, path, url)
