@@ -27,6 +27,7 @@ from multiprocessing.synchronize import Event
 import zmq
 
 from benchmarks.common import parser, publish
+from maggy_like.protocol.codec import encode
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
@@ -38,7 +39,6 @@ from maggy_like.protocol.messages import (
     Ready,
     Reported,
     ToDriver,
-    encode,
 )
 from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc.client import Client

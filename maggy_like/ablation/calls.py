@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from maggy_like.errors import ConfigError
-from maggy_like.train_function.invoke import INJECTED as ALWAYS_INJECTED
+from maggy_like.train_function.arguments import INJECTED as ALWAYS_INJECTED
 from optimizers.checks.near_names import did_you_mean
 from optimizers.comparisons.repeats import SEED
 

@@ -20,8 +20,8 @@ from maggy_like.ablation.declaration import Declaration
 from maggy_like.ablation.values import same_value
 from maggy_like.ablation.variant import Variant
 from maggy_like.errors import ConfigError, TrainFunctionError
-from maggy_like.train_function.inspection import name_of
-from maggy_like.train_function.invoke import INJECTED as ALWAYS_INJECTED
+from maggy_like.train_function.arguments import INJECTED as ALWAYS_INJECTED
+from maggy_like.train_function.names import name_of
 from optimizers.checks.near_names import did_you_mean
 from optimizers.comparisons.repeats import SEED
 from optimizers.errors import SearchSpaceError

@@ -15,8 +15,9 @@ from maggy_like.ablation.outcome import Ablation
 from maggy_like.ablation.sending import check_sendable
 from maggy_like.ablation.study import AblationStudy
 from maggy_like.errors import ConfigError, TrainFunctionError
-from maggy_like.train_function.inspection import modules_of, pickle_train_fn
-from maggy_like.train_function.invoke import HasBudget, arguments_for
+from maggy_like.train_function.arguments import HasBudget, arguments_for
+from maggy_like.train_function.modules import modules_of
+from maggy_like.train_function.pickling import pickle_train_fn
 from optimizers.comparisons.repeats import SEED, VARIANT
 from optimizers.comparisons.tuned_repeats import TunedRepeats, tuned_space
 from optimizers.core.base import Optimizer

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from maggy_like.ablation.declaration import Declaration
-from maggy_like.train_function.inspection import pickle_named
+from maggy_like.train_function.pickling import pickle_named
 
 
 def check_sendable(study: Declaration) -> None:

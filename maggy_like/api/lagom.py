@@ -21,7 +21,10 @@ from maggy_like.driver.runner import DriverSide, Job, check_watchers
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError
 from maggy_like.results.result import Result
-from maggy_like.train_function.inspection import check_order, check_parameters, modules_of, pickle_train_fn, sources_of
+from maggy_like.train_function.modules import modules_of
+from maggy_like.train_function.parameters import check_order, check_parameters
+from maggy_like.train_function.pickling import pickle_train_fn
+from maggy_like.train_function.sources import sources_of
 from optimizers.checks.arguments import explains_arguments
 from optimizers.core.base import Optimizer
 from optimizers.core.objectives import Directions

@@ -28,16 +28,12 @@ from maggy_like.results.runs import make_result, training_of
 from maggy_like.results.training import Training
 from maggy_like.storage.checkpoints import load_state, returned_url, save_state
 from maggy_like.storage.run_paths import check_name
-from maggy_like.train_function.inspection import (
-    RENDEZVOUS,
-    TORCH_LATE,
-    check_parameters,
-    modules_of,
-    name_of,
-    pickle_train_fn,
-    sources_of,
-    uses_budget,
-)
+from maggy_like.train_function.modules import RENDEZVOUS, TORCH_LATE, modules_of
+from maggy_like.train_function.names import name_of
+from maggy_like.train_function.parameters import check_parameters
+from maggy_like.train_function.pickling import pickle_train_fn
+from maggy_like.train_function.reporter_use import uses_budget
+from maggy_like.train_function.sources import sources_of
 from optimizers.checks.arguments import explains_arguments
 from optimizers.core.direction import Direction
 from optimizers.core.trial import TrialState

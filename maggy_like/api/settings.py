@@ -29,7 +29,8 @@ from maggy_like.storage.run_paths import (
     check_store,
     default_name,
 )
-from maggy_like.train_function.inspection import name_of, uses_checkpoints
+from maggy_like.train_function.names import name_of
+from maggy_like.train_function.reporter_use import uses_checkpoints
 from optimizers.checks.near_names import did_you_mean
 from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import SPELLINGS, Direction, direction_hint, direction_of

@@ -9,7 +9,8 @@ import time
 import msgspec
 import zmq
 
-from maggy_like.protocol.messages import Beat, Hello, Refused, ToDriver, ToWorker, Welcome, decode_to_worker, encode
+from maggy_like.protocol.codec import decode_to_worker, encode
+from maggy_like.protocol.messages import Beat, Hello, Refused, ToDriver, ToWorker, Welcome
 from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc.limits import WINDOW, limit_client
 from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, read_header

@@ -13,20 +13,9 @@ import msgspec
 import zmq
 
 from maggy_like.errors import ConfigError
+from maggy_like.protocol.codec import decode_to_driver, encode, foreign_hello
 from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.messages import (
-    PROTOCOL_VERSION,
-    Beat,
-    Goodbye,
-    Hello,
-    Refused,
-    ToDriver,
-    ToWorker,
-    Welcome,
-    decode_to_driver,
-    encode,
-    foreign_hello,
-)
+from maggy_like.protocol.messages import PROTOCOL_VERSION, Beat, Goodbye, Hello, Refused, ToDriver, ToWorker, Welcome
 from maggy_like.protocol.task import KeyPair
 from maggy_like.protocol.versions import foreign_protocol, misfit, own_versions
 from maggy_like.rpc.allowed import AllowList

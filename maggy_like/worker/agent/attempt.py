@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from maggy_like.protocol.codec import encode
 from maggy_like.protocol.messages import (
     Abort,
     Assign,
@@ -20,7 +21,6 @@ from maggy_like.protocol.messages import (
     ToDriver,
     ToWorker,
     Waiting,
-    encode,
 )
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.rpc.limits import MAX_FRAME

@@ -18,7 +18,8 @@ import msgspec
 from maggy_like.processes.address_space import address_space, too_small
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
-from maggy_like.protocol.messages import ToDriver, decode_to_driver
+from maggy_like.protocol.codec import decode_to_driver
+from maggy_like.protocol.messages import ToDriver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker import spark_files
 from maggy_like.worker.agent.fork_server import FORK, HUNG_UP, KILL, REQUEST, Exited, Forked, NotForked

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from maggy_like.protocol.messages import Shutdown, encode
+from maggy_like.protocol.codec import encode
+from maggy_like.protocol.messages import Shutdown
 from maggy_like.worker.agent.children import Child, ChildLauncher
 
 

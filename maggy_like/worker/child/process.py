@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.processes.channel import Channel, Disconnected
+from maggy_like.protocol.codec import decode_to_worker, encode
 from maggy_like.protocol.messages import (
     Assign,
     Broken,
@@ -31,12 +32,10 @@ from maggy_like.protocol.messages import (
     Ready,
     Shutdown,
     Stop,
-    decode_to_worker,
-    encode,
 )
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.checkpoints import CheckpointStore
-from maggy_like.train_function.invoke import arguments_for
+from maggy_like.train_function.arguments import arguments_for
 from maggy_like.train_function.load import load_train_fn
 from maggy_like.worker.child.exits import POOL_HINT, uses_joblib
 from maggy_like.worker.child.failures import format_message, format_traceback, kind_of, place_of, sendable, types_of

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from maggy_like.processes.channel import Disconnected
-from maggy_like.protocol.messages import Assign, Columns, Reported, ToDriver, encode
+from maggy_like.protocol.codec import encode
+from maggy_like.protocol.messages import Assign, Columns, Reported, ToDriver
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.worker.child.metrics import pick_objective
 

@@ -18,7 +18,8 @@ import zmq
 from msgspec.structs import replace
 from wire import EchoServer, Peer, echo_server, hello, peer, wait_for
 
-from maggy_like.protocol.messages import Beat, Decided, Ready, Reported, encode
+from maggy_like.protocol.codec import encode
+from maggy_like.protocol.messages import Beat, Decided, Ready, Reported
 from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc import handshakes as handshakes
 from maggy_like.rpc.limits import MAX_FRAME

@@ -10,6 +10,7 @@ from wire import hello
 
 from maggy_like import __version__
 from maggy_like.errors import ConfigError
+from maggy_like.protocol.codec import encode
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
@@ -23,7 +24,6 @@ from maggy_like.protocol.messages import (
     Refused,
     Stop,
     ToWorker,
-    encode,
 )
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.protocol.versions import own_versions

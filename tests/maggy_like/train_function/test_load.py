@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.train_function.inspection import MAX_SOURCE, pickle_train_fn, sources_of
 from maggy_like.train_function.load import load_train_fn
+from maggy_like.train_function.pickling import pickle_train_fn
+from maggy_like.train_function.sources import MAX_SOURCE, sources_of
 
 CELL = """
 class Box:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from maggy_like.processes.channel import Channel
+from maggy_like.protocol.codec import decode_to_worker, encode
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Abort,
@@ -31,8 +32,6 @@ from maggy_like.protocol.messages import (
     Stop,
     ToDriver,
     ToWorker,
-    decode_to_worker,
-    encode,
 )
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.rpc.limits import MAX_FRAME

@@ -15,7 +15,8 @@ import cloudpickle
 import psutil
 import pytest
 
-from maggy_like.protocol.messages import Ready, decode_to_driver
+from maggy_like.protocol.codec import decode_to_driver
+from maggy_like.protocol.messages import Ready
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker.agent import children
 from maggy_like.worker.agent.children import Child, ForkServerLauncher

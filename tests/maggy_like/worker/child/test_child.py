@@ -16,19 +16,8 @@ from typing import Any
 import pytest
 
 from maggy_like.processes.channel import Channel
-from maggy_like.protocol.messages import (
-    Assign,
-    Broken,
-    Checkpointed,
-    Finished,
-    Kept,
-    Ready,
-    Reported,
-    Stop,
-    ToWorker,
-    decode_to_driver,
-    encode,
-)
+from maggy_like.protocol.codec import decode_to_driver, encode
+from maggy_like.protocol.messages import Assign, Broken, Checkpointed, Finished, Kept, Ready, Reported, Stop, ToWorker
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, returned_url
 from maggy_like.worker.child import process as child

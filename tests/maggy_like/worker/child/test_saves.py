@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from maggy_like.distributed import sharded
 from maggy_like.distributed.sharded import ShardedStateError
-from maggy_like.protocol.messages import Assign, Beat, Checkpointed, RankPlace, decode_to_driver
+from maggy_like.protocol.codec import decode_to_driver
+from maggy_like.protocol.messages import Assign, Beat, Checkpointed, RankPlace
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore

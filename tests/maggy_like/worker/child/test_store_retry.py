@@ -9,7 +9,8 @@ from typing import Any
 import botocore.exceptions
 import pytest
 
-from maggy_like.protocol.messages import Assign, Beat, ToDriver, Waiting, decode_to_driver
+from maggy_like.protocol.codec import decode_to_driver
+from maggy_like.protocol.messages import Assign, Beat, ToDriver, Waiting
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.storage.faults import is_store_fault, refusal
 from maggy_like.worker.child import store_retry

@@ -1,4 +1,4 @@
-"""What is read of a training function before it runs."""
+"""How it is seen whether a training function uses checkpoints."""
 
 from __future__ import annotations
 
@@ -9,19 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maggy_like.train_function.inspection import modules_of, uses_checkpoints
-
-
-def trains_with_torch(lr: float) -> None:
-    import torch
-
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
-
-
-def only_computes_with_torch(x: float) -> float:
-    import torch
-
-    return float(torch.tensor(x) ** 2)
+from maggy_like.train_function.reporter_use import uses_checkpoints
 
 
 def uses_a_global(x: float) -> float:
@@ -113,15 +101,6 @@ def test_checkpoints_are_found_by_what_the_code_does(function: Any) -> None:
 @pytest.mark.parametrize("function", [names_alone, attributes_alone, modules_alone, Idle()])
 def test_words_alone_are_no_checkpoints(function: Any) -> None:
     assert not uses_checkpoints(function)
-
-
-def test_modules_are_found_in_the_code_and_among_the_globals() -> None:
-    assert {"torch", "torch._dynamo"} <= set(modules_of(trains_with_torch))
-    assert "torch._dynamo" not in modules_of(only_computes_with_torch)
-    assert "numpy" in modules_of(uses_a_global)
-    assert "fsspec.implementations.local" in modules_of(hands_on)
-    assert "json.encoder" in modules_of(partial(json.JSONEncoder, indent=2))  # where it is from itself
-    assert not any(name.startswith(("tests", "test_inspection", "__main__")) for name in modules_of(uses_a_global))
 
 
 def test_checkpoints_are_found_through_the_user_s_own_functions() -> None:

@@ -1,0 +1,55 @@
+"""A training function as bytes for the workers; where it cannot be pickled, what in it is the reason."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from maggy_like.errors import TrainFunctionError
+from maggy_like.train_function.names import name_of
+from maggy_like.train_function.references import references
+
+
+def pickle_train_fn(train_fn: Callable[..., Any]) -> bytes:
+    """The function as bytes for the workers.
+
+    Raises:
+        TrainFunctionError: It holds something that cannot be sent, which the message names.
+    """
+    return pickle_named(train_fn, name_of(train_fn))
+
+
+def pickle_named(value: Any, what: str) -> bytes:
+    """A value as bytes for the workers.
+
+    Args:
+        value: A function, most of the time.
+        what: It, in words, for the message.
+
+    Raises:
+        TrainFunctionError: It is or holds something that cannot be sent, which the message names.
+    """
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except Exception as error:
+        culprit = _find_culprit(value)
+        if culprit is None:
+            raise TrainFunctionError(f"{what} cannot be sent to the workers: {error}") from error
+        where, name, found = culprit
+        raise TrainFunctionError(
+            f"{what} uses {where} {name!r} of type {type(found).__name__}, which cannot be sent "
+            f"to the workers ({error}); create it inside the function"
+        ) from error
+
+
+def _find_culprit(function: Any) -> tuple[str, str, Any] | None:
+    for where, name, value in references(function):
+        try:
+            cloudpickle.dumps(value)
+        except Exception:
+            inner = _find_culprit(value) if isinstance(value, types.FunctionType) else None
+            return inner or (where, name, value)
+    return None
