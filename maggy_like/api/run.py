@@ -12,7 +12,7 @@ from typing import Any
 
 from maggy_like.api.engine_choice import choose_engine
 from maggy_like.api.settings import Settings, check_least, check_settings, whole
-from maggy_like.cluster_driver.client import carry_out_hosted
+from maggy_like.cluster_driver.client import carry_out_in_cluster
 from maggy_like.cluster_driver.remote_run import FOLLOW
 from maggy_like.display import make_display
 from maggy_like.driver.monitor import Callback
@@ -268,7 +268,7 @@ def search(job: Job) -> Result:
 
 def carry_out_anywhere(job: Job) -> Outcome:
     """Run a job whose driver is in this process, or in a task of the cluster."""
-    return carry_out_hosted(job) if job.driver == "cluster" else carry_out(job)
+    return carry_out_in_cluster(job) if job.driver == "cluster" else carry_out(job)
 
 
 def result_of(job: Job, outcome: Outcome) -> Result:

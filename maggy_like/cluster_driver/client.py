@@ -8,14 +8,14 @@ import time
 
 import cloudpickle
 
+from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord, StopReason, StopRequestRecord
 from maggy_like.cluster_driver.driver import Plan
-from maggy_like.cluster_driver.engine import HostEngine, Remainder
-from maggy_like.cluster_driver.faults import restored
+from maggy_like.cluster_driver.error_records import from_record
 from maggy_like.cluster_driver.follow import Follower
 from maggy_like.cluster_driver.keys import Keys
-from maggy_like.cluster_driver.lines import LinesReader
-from maggy_like.cluster_driver.notes import DriverNote, Notes, StopNote, Wish
-from maggy_like.cluster_driver.watching import Watcher
+from maggy_like.cluster_driver.log_lines import LogLineReader
+from maggy_like.cluster_driver.slots import DriverHost, SlotsBesideDriver
+from maggy_like.cluster_driver.watcher import Watcher
 from maggy_like.display.base import LogLine
 from maggy_like.driver.first_workers import JOIN_PATIENCE
 from maggy_like.driver.gang_size import gang_size, size_hints
@@ -37,13 +37,13 @@ CANCEL_PATIENCE = 15.0
 """Seconds that a job gets to end once it was cancelled."""
 
 
-def check_host(engine: Engine) -> HostEngine:
+def require_driver_host(engine: Engine) -> DriverHost:
     """See that an engine can run the driver.
 
     Raises:
         ConfigError: It cannot.
     """
-    if not isinstance(engine, HostEngine):
+    if not isinstance(engine, DriverHost):
         raise ConfigError(
             f"driver='cluster' needs a Spark session, and engine={engine.name!r} has none; "
             "pass engine='spark', or leave driver out"
@@ -51,7 +51,7 @@ def check_host(engine: Engine) -> HostEngine:
     return engine
 
 
-def carry_out_hosted(job: Job) -> Outcome:
+def carry_out_in_cluster(job: Job) -> Outcome:
     """Run a job whose driver is one of the application's tasks, and follow it to its end.
 
     Raises:
@@ -59,26 +59,26 @@ def carry_out_hosted(job: Job) -> Outcome:
         JournalError: The run's files are in use, damaged, or of another search.
         UserError: The optimizer or the configuration cannot be used.
     """
-    settings, host = job.settings, check_host(job.engine)
+    settings, host = job.settings, require_driver_host(job.engine)
     check_reach(settings, job.engine)
-    room = Remainder(host)
+    room = SlotsBesideDriver(host)
     size = gang_size(settings, room)
     started = time.monotonic()
     run_id = secrets.token_hex(8)
     # The journal is begun here, so that all that is wrong with it is told before anything starts; the driver goes on.
     journal, told = open_journal(settings, new_machine(settings, size, grows=True), run_id)
     try:
-        notes = Notes(settings.journal)
-        notes.clear(run_id)
+        files = ControlFiles(settings.journal)
+        files.clear(run_id)
         follower = Follower(backend_of(settings.journal))
         follower.look()  # callbacks hear of what is new
     finally:
         journal.close()
     server = new_key_pair()
-    keys = [Keys.make(host.max_failures()) for _ in range(size)]
+    keys = [Keys.make(host.max_task_failures()) for _ in range(size)]
     plan = _pickled(Plan(settings, size, server, tuple(pairs.public for pairs in keys), host.name, host.driver_ports()))
     task = worker_task(job, run_id, "", server[0])
-    client = _Client(job, run_id, notes, follower, started)
+    client = _Client(job, run_id, files, follower, started)
     client.watcher.lines += [
         LogLine(None, hint) for hint in (*settings.hints, *size_hints(settings, room, size), *told)
     ]
@@ -114,16 +114,16 @@ class _Client:
 
     run: EngineRun
 
-    def __init__(self, job: Job, run_id: str, notes: Notes, follower: Follower, started: float) -> None:
+    def __init__(self, job: Job, run_id: str, files: ControlFiles, follower: Follower, started: float) -> None:
         self._job = job
         self._run_id = run_id
-        self._notes = notes
+        self._files = files
         self._follower = follower
         self._started = started
-        self._wanted: Wish | None = None  # the ending that somebody here wants
+        self._wanted: StopReason | None = None  # the ending that somebody here wants
         self._asked = self._hurried = self._gave_up = False
         base = first_snapshot(job.settings)
-        self.watcher = Watcher(follower, base, time.time(), job.display, job.callbacks, LinesReader(notes))
+        self.watcher = Watcher(follower, base, time.time(), job.display, job.callbacks, LogLineReader(files))
 
     def interrupted(self, count: int) -> None:
         """Ctrl-C or SIGTERM: the first stops the search, the second cancels the job."""
@@ -174,7 +174,7 @@ class _Client:
         if self._wanted and not self._asked:
             self._asked = True
             try:
-                self._notes.ask_to_stop(StopNote(self._run_id, self._wanted))
+                self._files.ask_to_stop(StopRequestRecord(self._run_id, self._wanted))
             except Exception as error:  # of whatever file system it is
                 self.watcher.lines.append(LogLine(None, f"the driver cannot be asked to stop: {error!r}"))
                 self._hurried = True
@@ -185,27 +185,27 @@ class _Client:
                 told = f"its job has not ended within {CANCEL_PATIENCE:g} s after it was cancelled, and may go on"
                 self.watcher.lines.append(LogLine(None, told))
 
-    def _driver(self) -> DriverNote | None:
+    def _driver(self) -> DriverRecord | None:
         """Where the driver is, once it has said so."""
         try:
-            note = self._notes.driver()
+            record = self._files.driver()
         except Exception:  # of whatever file system it is
             return None
-        return note if note is not None and note.run == self._run_id else None
+        return record if record is not None and record.run == self._run_id else None
 
     def _may_have_begun(self) -> bool:
         """Whether the driver has begun, as far as is known: where the file system does not serve, nothing is."""
         try:
-            note = self._notes.driver()
+            record = self._files.driver()
         except Exception:  # of whatever file system it is
             return True
-        return note is not None and note.run == self._run_id
+        return record is not None and record.run == self._run_id
 
     def _outcome(self, reason: str) -> Outcome:
         seconds = time.monotonic() - self._started
         machine, ended = self._follower.machine, self._follower.ended
-        note = self._driver()
-        error: Exception | None = restored(note.fault) if note is not None and note.fault is not None else None
+        record = self._driver()
+        error: Exception | None = from_record(record.error) if record is not None and record.error is not None else None
         if ended is not None:
             return Outcome(machine, ended.status, seconds, error)
         ending = self._wanted or ("cancelled" if self.run.stopped_by else "error")

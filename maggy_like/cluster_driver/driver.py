@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from maggy_like.api.settings import Settings
-from maggy_like.cluster_driver.engine import SiblingEngine
-from maggy_like.cluster_driver.faults import described, unseen
-from maggy_like.cluster_driver.lines import PostedLines
-from maggy_like.cluster_driver.notes import DriverNote, Notes
+from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord
+from maggy_like.cluster_driver.error_records import folder_not_seen, to_record
+from maggy_like.cluster_driver.log_lines import LogLineWriter
+from maggy_like.cluster_driver.slots import SiblingEngine
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.runner import Job, Outcome, Site, carry_out
 from maggy_like.driver.state_machine.inputs import StopRequested
@@ -64,20 +64,20 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
         StoreError: The place of the journal does not serve; another attempt may find that it does.
         EngineError: Another attempt has taken over.
     """
-    notes = Notes(plan.settings.journal)
-    before = notes.driver()
+    files = ControlFiles(plan.settings.journal)
+    before = files.driver()
     if before is not None and before.run == task.run_id and (before.is_over or before.attempt > attempt):
         return
-    if not notes.has_folder():
-        raise EngineError(unseen("the driver", plan.settings.journal))
+    if not files.has_folder():
+        raise EngineError(folder_not_seen("the driver", plan.settings.journal))
     began = before.began if before is not None and before.run == task.run_id else time.time()
     settings = replace(plan.settings, resume=True, workers=plan.size, hints=())
-    note = DriverNote(
+    record = DriverRecord(
         task.run_id, attempt, "", socket.gethostname(), began, n_trials=settings.n_trials, timeout=settings.timeout
     )
     if settings.timeout is not None:  # counted from the first attempt
         settings = replace(settings, timeout=max(1.0, settings.timeout - (time.time() - began)))
-    with _Hosting(plan, task, notes, note, host) as hosting:
+    with _DriverTask(plan, task, files, record, host) as hosting:
         try:
             error = hosting.carry_out(settings).error
         except StoreError:
@@ -86,25 +86,25 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
             error = caught
     if isinstance(error, StoreError):
         raise error
-    newest = notes.driver()
-    if newest is not None and newest.run == note.run and newest.attempt > attempt:
+    newest = files.driver()
+    if newest is not None and newest.run == record.run and newest.attempt > attempt:
         raise EngineError(f"attempt {newest.attempt} at the driver's task has taken over from attempt {attempt}")
-    notes.publish(msgspec.structs.replace(note, is_over=True, fault=None if error is None else described(error)))
+    files.publish(msgspec.structs.replace(record, is_over=True, error=None if error is None else to_record(error)))
 
 
-class _Hosting:
+class _DriverTask:
     """A driver among the tasks, and who looks for stop requests meanwhile."""
 
-    def __init__(self, plan: Plan, task: WorkerTask, notes: Notes, note: DriverNote, host: str) -> None:
+    def __init__(self, plan: Plan, task: WorkerTask, files: ControlFiles, record: DriverRecord, host: str) -> None:
         self._plan = plan
         self._task = task
-        self._notes = notes
-        self._note = note
+        self._files = files
+        self._record = record
         self._host = host
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> _Hosting:
+    def __enter__(self) -> _DriverTask:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,9 +115,9 @@ class _Hosting:
     def carry_out(self, settings: Settings) -> Outcome:
         """Run the driver here."""
         engine = SiblingEngine(self._plan.engine, self._plan.size, self._host, None)
-        lines = self._notes.lines()
+        lines = self._files.lines()
         first = lines.first + len(lines.lines) if lines is not None and lines.run == self._task.run_id else 0
-        display = PostedLines(self._notes, self._task.run_id, first)
+        display = LogLineWriter(self._files, self._task.run_id, first)
         job = Job(settings, engine, self._task.train_fn, self._task.preload, display)
         site = Site(
             self._task.run_id,
@@ -126,7 +126,7 @@ class _Hosting:
             admit=lambda server, worker: (b"", b""),  # they have their keys
             begun=self._begun,
         )
-        deadline = time.monotonic() + LOCK_PATIENCE * (self._note.attempt > 0)
+        deadline = time.monotonic() + LOCK_PATIENCE * (self._record.attempt > 0)
         while True:
             try:
                 return carry_out(job, site)
@@ -140,7 +140,7 @@ class _Hosting:
         for index, keys in enumerate(self._plan.public):
             for incarnation, public in enumerate(keys):
                 server.expect(WorkerId(index, incarnation), public)
-        self._notes.publish(msgspec.structs.replace(self._note, address=server.address))
+        self._files.publish(msgspec.structs.replace(self._record, address=server.address))
         return server
 
     def _begun(self, driver: Driver) -> None:
@@ -150,6 +150,6 @@ class _Hosting:
     def _look_for_stop(self, driver: Driver) -> None:
         while not self._over.wait(STOP_LOOK):
             with contextlib.suppress(Exception):  # of whatever file system it is: the next look may succeed
-                if (reason := self._notes.stop_wanted(self._task.run_id)) is not None:
+                if (reason := self._files.stop_wanted(self._task.run_id)) is not None:
                     driver.post(StopRequested(reason))
                     return

@@ -6,11 +6,11 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from maggy_like.cluster_driver.faults import restored
+from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord, StopRequestRecord
+from maggy_like.cluster_driver.error_records import from_record
 from maggy_like.cluster_driver.follow import Follower
-from maggy_like.cluster_driver.lines import LinesReader
-from maggy_like.cluster_driver.notes import DriverNote, Notes, StopNote
-from maggy_like.cluster_driver.watching import Watcher
+from maggy_like.cluster_driver.log_lines import LogLineReader
+from maggy_like.cluster_driver.watcher import Watcher
 from maggy_like.display import make_display
 from maggy_like.display.base import Snapshot
 from maggy_like.driver.monitor import Callback
@@ -47,23 +47,23 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback]) 
     """
     display = make_display(progress)
     check_watchers(callbacks, None)
-    notes = Notes(run.journal)
+    files = ControlFiles(run.journal)
     follower = Follower(backend_of(run.journal))
-    note = _driver(notes)
-    base = _base(follower, run, note)
-    began = note.began if note is not None else _begun(follower)
-    watcher = Watcher(follower, base, began, display, callbacks, LinesReader(notes))
+    record = _driver(files)
+    base = _base(follower, run, record)
+    began = record.began if record is not None else _begun(follower)
+    watcher = Watcher(follower, base, began, display, callbacks, LogLineReader(files))
     watcher.begin()
     try:
-        _follow(run.journal, notes, follower, watcher)
+        _follow(run.journal, files, follower, watcher)
         watcher.look(now=True)
     except KeyboardInterrupt:
         return read_run(run.journal, FOLLOW)
     finally:
         watcher.finish()
-    result, note = read_run(run.journal, FOLLOW), _driver(notes)
-    if result.ending == "error" and note is not None and note.fault is not None:
-        error = restored(note.fault)
+    result, record = read_run(run.journal, FOLLOW), _driver(files)
+    if result.ending == "error" and record is not None and record.error is not None:
+        error = from_record(record.error)
         error.result = result
         raise error
     return result
@@ -75,10 +75,10 @@ def stop_run(journal: str) -> None:
     Raises:
         UserError: Nobody would hear it.
     """
-    place, notes = backend_of(journal), Notes(journal)
-    note = notes.driver()
-    if note is not None and not note.is_over and Follower(place).ended is None:
-        notes.ask_to_stop(StopNote(note.run, "stopped"))
+    place, files = backend_of(journal), ControlFiles(journal)
+    record = files.driver()
+    if record is not None and not record.is_over and Follower(place).ended is None:
+        files.ask_to_stop(StopRequestRecord(record.run, "stopped"))
         return
     if place.is_held():
         raise UserError(
@@ -93,7 +93,7 @@ FOLLOW = RunActions(train=None, watch=watch_run, stop=stop_run)
 """What a result does with a run whose function is not known here."""
 
 
-def _follow(journal: str, notes: Notes, follower: Follower, watcher: Watcher) -> None:
+def _follow(journal: str, files: ControlFiles, follower: Follower, watcher: Watcher) -> None:
     """Show the run until it has ended, or its driver is gone for good."""
     place = backend_of(journal)
     held = looked = time.monotonic()
@@ -104,18 +104,18 @@ def _follow(journal: str, notes: Notes, follower: Follower, watcher: Watcher) ->
             continue
         looked = time.monotonic()
         with contextlib.suppress(Exception):  # of whatever file system it is; the watcher tells
-            note = notes.driver()
-            patience = SUCCESSION_PATIENCE if note is not None and not note.is_over else 0.0
+            record = files.driver()
+            patience = SUCCESSION_PATIENCE if record is not None and not record.is_over else 0.0
             if place.is_held():
                 held = looked
             elif looked - held > patience:
                 return
 
 
-def _driver(notes: Notes) -> DriverNote | None:
+def _driver(files: ControlFiles) -> DriverRecord | None:
     """What the driver has said of itself."""
     with contextlib.suppress(Exception):  # of whatever file system it is: the journal says the rest
-        return notes.driver()
+        return files.driver()
     return None
 
 
@@ -125,7 +125,7 @@ def _begun(follower: Follower) -> float:
     return follower.contents.header.created if begun is None else begun.time
 
 
-def _base(follower: Follower, run: Result, note: DriverNote | None) -> Snapshot:
+def _base(follower: Follower, run: Result, record: DriverRecord | None) -> Snapshot:
     header = follower.contents.header
     return Snapshot(
         name=header.name,
@@ -136,7 +136,7 @@ def _base(follower: Follower, run: Result, note: DriverNote | None) -> Snapshot:
         elapsed=0.0,
         objective=header.metrics[0] if header.metrics else None,
         others=run.others,
-        n_trials=note.n_trials if note is not None else None,
-        timeout=note.timeout if note is not None else None,
+        n_trials=record.n_trials if record is not None else None,
+        timeout=record.timeout if record is not None else None,
         is_ablation=bool(header.variants),
     )

@@ -7,7 +7,7 @@ import contextlib
 from maggy_like.display.base import LogLine
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested
-from maggy_like.engines.base import Engine
+from maggy_like.engines.base import Launcher
 from maggy_like.errors import EngineError
 
 JOIN_PATIENCE = 10.0
@@ -31,7 +31,7 @@ class FirstWorkers:
         size: How many workers were launched.
     """
 
-    def __init__(self, engine: Engine, size: int) -> None:
+    def __init__(self, engine: Launcher, size: int) -> None:
         self._engine = engine
         self._size = size
         self._is_over = False

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from maggy_like.api.settings import Settings
-from maggy_like.engines.base import Engine
+from maggy_like.engines.base import Capacity
 from maggy_like.errors import EngineError
 
 MOST_UNASKED = 64
 """Workers to which a gang grows at most on a cluster that has no bound, unless somebody asks for more."""
 
 
-def gang_size(settings: Settings, engine: Engine) -> int:
+def gang_size(settings: Settings, engine: Capacity) -> int:
     """How many workers to launch; on an elastic engine how many there may be.
 
     Raises:
@@ -35,7 +35,7 @@ def gang_size(settings: Settings, engine: Engine) -> int:
     return size
 
 
-def least_workers(settings: Settings, engine: Engine, size: int) -> int:
+def least_workers(settings: Settings, engine: Capacity, size: int) -> int:
     """How many of a gang's workers will do, where the others are lost or do not come."""
     if settings.min_workers is not None:
         return settings.min_workers
@@ -43,7 +43,7 @@ def least_workers(settings: Settings, engine: Engine, size: int) -> int:
     return settings.workers_per_trial if engine.is_elastic and not only_trains else size
 
 
-def size_hints(settings: Settings, engine: Engine, size: int) -> list[str]:
+def size_hints(settings: Settings, engine: Capacity, size: int) -> list[str]:
     """Hints about the size: workers that cannot be used, and a bound that nobody asked for."""
     hints = engine.hints(size)
     if rest := size % settings.workers_per_trial:
@@ -57,7 +57,7 @@ def size_hints(settings: Settings, engine: Engine, size: int) -> list[str]:
     return hints
 
 
-def _growth(settings: Settings, engine: Engine) -> int:
+def _growth(settings: Settings, engine: Capacity) -> int:
     """How far a gang of no given size may grow."""
     if settings.train_steps:
         raise EngineError(
@@ -70,7 +70,7 @@ def _growth(settings: Settings, engine: Engine) -> int:
     return MOST_UNASKED if most is None else min(most, MOST_UNASKED)
 
 
-def _is_cut(settings: Settings, engine: Engine) -> bool:
+def _is_cut(settings: Settings, engine: Capacity) -> bool:
     """Whether more workers than :data:`MOST_UNASKED` could come, and be of use."""
     most, of_use = engine.most_workers(), settings.n_trials
     fits = of_use is not None and of_use * settings.workers_per_trial <= MOST_UNASKED

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from maggy_like.api.settings import Settings
-from maggy_like.cluster_driver.notes import Notes
+from maggy_like.cluster_driver.control_files import ControlFiles
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.storage.checkpoints import is_marked, mark_store, unmark_store
@@ -63,7 +63,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
         told: list[str] = []
         if settings.resume:
             told = _replay(journal, _header(settings), machine)
-            Notes(settings.journal).clear(run_id)
+            ControlFiles(settings.journal).clear(run_id)
             _check_training(settings, machine.study.trials)
             _mark(settings, run_id, folder)
         else:

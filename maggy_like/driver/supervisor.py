@@ -12,7 +12,7 @@ from maggy_like.display.base import LogLine
 from maggy_like.display.text import tried
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving, WorkerLost
-from maggy_like.engines.base import Engine, EngineRun, EngineStopped
+from maggy_like.engines.base import EngineRun, EngineStopped, Launcher
 from maggy_like.errors import EngineError
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair, WorkerTask
@@ -79,7 +79,7 @@ class Supervisor:
     """
 
     def __init__(
-        self, engine: Engine, task: WorkerTask, admit: Callable[[WorkerId], KeyPair], size: int, least: int, logs: str
+        self, engine: Launcher, task: WorkerTask, admit: Callable[[WorkerId], KeyPair], size: int, least: int, logs: str
     ) -> None:
         self._least = least
         self._engine = engine

@@ -1,4 +1,4 @@
-"""The protocol of the engines: providers of slots, launchers of agents."""
+"""The protocols of the engines: what counts slots, what launches workers in them, and what tells where they connect."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class EngineStopped(EngineError):
 
 
 class EngineRun(ABC):
-    """Some workers that were launched together, and fall together.
+    """Some workers that were launched together, and end together.
 
     Attributes:
-        indexes: Their places in the gang.
+        indexes: Their indexes in the gang.
         incarnation: Their incarnation.
         is_hopeless: Whether they ended for a cause that another launch would meet again.
-        details: Where more is told of why they ended: a file; empty if nowhere.
+        details: The file that says more about why they ended; empty if there is none.
         stopped_by: Who ended them from outside, on purpose, once :meth:`poll` says that they ended: the user of a Spark
             cluster who cancelled their job, say. Empty where nobody did, and where :meth:`cancel` did.
-        has_come: Whether any of them has introduced itself to the driver.
+        has_come: Whether any of them has connected to the driver.
         leaving: Why their machine is about to be taken away; empty if it is not, as far as the engine knows.
         with_node: Whether they ended because their machine was taken away, or nobody knows that it was not.
-        is_cut_off: Whether they ended since one of them could not reach the driver: in vain, whoever else was ready.
+        is_cut_off: Whether they ended because one of them could not reach the driver.
     """
 
     is_hopeless = False
@@ -57,19 +57,27 @@ class EngineRun(ABC):
         """Wait up to ``timeout`` seconds for the workers to end; whether they have."""
 
 
-class Engine(ABC):
-    """Provides slots and launches agents in them."""
+class Capacity(ABC):
+    """Counts the slots in which workers can run."""
 
     name: str
-    isolation: Isolation | None = None
-    """The isolation that this engine forces, if any."""
-    rank_ports: PortRange | None = None
-    """Where rank 0 of workers that train together may listen; any free port if None."""
 
     @property
     def is_elastic(self) -> bool:
         """Whether slots come and go by themselves: a gang starts with those that there are, and grows."""
         return False
+
+    @abstractmethod
+    def slots(self) -> int | None:
+        """How many workers can run side by side; None when there is no bound."""
+
+    @abstractmethod
+    def default_workers(self) -> int:
+        """Size of the gang when the caller names none."""
+
+    def most_workers(self) -> int | None:
+        """How many workers an elastic engine can come to; None where nothing bounds it."""
+        return None
 
     def check_gang(self, together: str) -> None:
         """Check that workers can start in the way that a run needs.
@@ -82,18 +90,6 @@ class Engine(ABC):
         """
         return
 
-    def most_workers(self) -> int | None:
-        """How many workers an elastic engine can come to; None where nothing bounds it."""
-        return None
-
-    def attend(self, runs: Sequence[EngineRun]) -> None:
-        """Look after what was launched: called often while a search runs, from the thread that launches."""
-        return
-
-    @abstractmethod
-    def slots(self) -> int | None:
-        """How many workers can run side by side; None when there is no bound."""
-
     def require(self, workers: int) -> None:
         """Check that a gang of this size can run.
 
@@ -105,41 +101,54 @@ class Engine(ABC):
             room = f"{slots} slot{'s' * (slots != 1)}"
             raise EngineError(f"workers={workers} but engine={self.name!r} has {room}; pass workers={slots}")
 
-    @abstractmethod
-    def default_workers(self) -> int:
-        """Size of the gang when the caller names none."""
-
-    def waits_for(self, workers: int, came: int) -> str:
-        """Why not all of the workers that were launched have been heard of, in a few words; empty if nobody knows.
-
-        Args:
-            workers: How many they are.
-            came: How many have been.
-        """
-        return ""
-
     def hints(self, workers: int) -> list[str]:
         """Hints about a gang of this size, one a line."""
         return []
 
-    def path_hints(self, places: RunPaths) -> list[str]:
-        """Hints about where a run is kept, one a line."""
-        return []
 
-    @abstractmethod
-    def endpoint(self) -> Endpoint:
-        """Where the driver is to listen, and where its workers are told that it does."""
+class Launcher(Capacity):
+    """Launches workers in the slots that it counts."""
 
     @abstractmethod
     def launch(
         self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
-        """Launch an agent in each of the places ``indexes``.
+        """Launch an agent for each of the worker indexes.
 
         Args:
             task: What the run is.
-            indexes: Places in the gang.
+            indexes: The indexes of the workers in the gang.
             incarnation: Their incarnation.
             keys: The key pair of each, which no other is to have.
             logs: Folder for the agents' own output, where the engine writes one.
         """
+
+    def attend(self, runs: Sequence[EngineRun]) -> None:
+        """Look after what was launched: called often while a search runs, from the thread that launches."""
+        return
+
+    def waits_for(self, workers: int, came: int) -> str:
+        """Say in a few words why some launched workers have not connected yet; empty if nobody knows.
+
+        Args:
+            workers: How many were launched.
+            came: How many have connected.
+        """
+        return ""
+
+
+class Engine(Launcher):
+    """Runs the workers of a search: provides their slots, launches them, and knows how they reach the driver."""
+
+    isolation: Isolation | None = None
+    """The isolation that this engine forces, if any."""
+    rank_ports: PortRange | None = None
+    """Where rank 0 of workers that train together may listen; any free port if None."""
+
+    @abstractmethod
+    def endpoint(self) -> Endpoint:
+        """Where the driver is to listen, and the address at which its workers connect."""
+
+    def path_hints(self, places: RunPaths) -> list[str]:
+        """Hints about where a run is kept, one a line."""
+        return []

@@ -1,4 +1,4 @@
-"""Which kind a session is of."""
+"""Which kind a session is of, and whether it was stopped."""
 
 from __future__ import annotations
 
@@ -11,9 +11,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+SESSION_STOPPED = "the Spark session was stopped"
+
+
 def is_classic(session: SparkSession) -> bool:
     """Whether a session has its own JVM here (Spark Connect's has none)."""
     return hasattr(session, "_sc")
+
+
+def is_stopped(session: SparkSession) -> bool:
+    """Whether somebody called ``stop()`` on a session, in this process."""
+    if is_classic(session):
+        return session.sparkContext._jsc is None
+    return bool(session.is_stopped)  # type: ignore[attr-defined]
 
 
 def is_in_task() -> bool:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import cloudpickle
 
 from maggy_like.cluster_driver.driver import drive
-from maggy_like.cluster_driver.engine import HostEngine
 from maggy_like.cluster_driver.keys import Keys
-from maggy_like.cluster_driver.member import serve
+from maggy_like.cluster_driver.slots import DriverHost
+from maggy_like.cluster_driver.worker import serve
 from maggy_like.engines.base import EngineRun
+from maggy_like.engines.local import LocalEngine
 from maggy_like.protocol.task import WorkerContext, WorkerTask
-from maggy_like.rpc.endpoint import Endpoint
 
 
 class ThreadRun(EngineRun):
@@ -53,8 +52,8 @@ class ThreadRun(EngineRun):
                 self.errors.append(error)
 
 
-class ThreadHost(HostEngine):
-    """Hosts the driver in a thread.
+class ThreadHost(LocalEngine, DriverHost):
+    """Runs the driver and its workers in threads of this process.
 
     Args:
         slots: How many tasks run side by side.
@@ -74,16 +73,10 @@ class ThreadHost(HostEngine):
     def default_workers(self) -> int:
         return self._room
 
-    def endpoint(self) -> Endpoint:
-        raise NotImplementedError
-
-    def launch(self, *_: Any) -> list[EngineRun]:
-        raise NotImplementedError
-
-    def check_hosting(self) -> None:
+    def check_cluster_driver(self) -> None:
         pass
 
-    def max_failures(self) -> int:
+    def max_task_failures(self) -> int:
         return 2
 
     def launch_with_driver(self, plan: bytes, task: WorkerTask, keys: Sequence[Keys], journal: str) -> EngineRun:
@@ -95,5 +88,5 @@ class ThreadHost(HostEngine):
             place = WorkerContext(index, 0, socket.gethostname(), (b"", b""))
             return lambda attempt: serve(task, index, len(keys), attempt, keys[index], journal, place)
 
-        self.run = ThreadRun([lead, *map(follow, range(len(keys)))], self.max_failures())
+        self.run = ThreadRun([lead, *map(follow, range(len(keys)))], self.max_task_failures())
         return self.run

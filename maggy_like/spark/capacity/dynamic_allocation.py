@@ -21,7 +21,7 @@ TOGETHER_REFUSED = (
     "through the driver as they come"
 )
 
-HOSTING_REFUSED = (
+DRIVER_TASK_REFUSED = (
     "driver='cluster' needs tasks that Spark runs again one by one, and those of SparkEngine(barrier=True) fall "
     "together; leave barrier out, or use driver='client'"
 )
@@ -37,7 +37,7 @@ SPECULATION_REFUSED = (
     "engine=SparkEngine(barrier=True)"
 )
 
-HOSTING_SPECULATION_REFUSED = (
+DRIVER_TASK_SPECULATION_REFUSED = (
     "driver='cluster' runs the driver and its workers as tasks of one job, and with spark.speculation=true Spark would "
     "start second copies of them; start the session with spark.speculation=false, or use driver='client'"
 )
@@ -59,14 +59,14 @@ def check_speculation(slots: Slots) -> None:
         raise EngineError(SPECULATION_REFUSED.format(threshold))
 
 
-def check_hosted_speculation(slots: Slots) -> None:
+def check_driver_task_speculation(slots: Slots) -> None:
     """See to it that Spark starts no second copies of the tasks of a job that has the driver in it.
 
     Raises:
         EngineError: It would.
     """
     if _is_true(slots, "spark.speculation"):
-        raise EngineError(HOSTING_SPECULATION_REFUSED)
+        raise EngineError(DRIVER_TASK_SPECULATION_REFUSED)
 
 
 def check_room(slots: Slots, workers: int, reserve: int) -> None:

@@ -9,12 +9,28 @@ import contextlib
 import re
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from maggy_like.spark.engine.job import SparkRun
+
+class OneTaskJob(Protocol):
+    """A job of one task, whose executor is looked after.
+
+    Attributes:
+        tag: Of the job, and no other.
+        executor: Which runs the task; None before that is known.
+        leaving: Why the executor is about to be taken away; empty if it is not.
+    """
+
+    tag: str
+    executor: str | None
+    leaving: str
+
+    def lost(self, error: str) -> None:
+        """Take in that the executor is gone, and what Spark says of that."""
+
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at the executors."""
@@ -65,8 +81,8 @@ class Executors:
         self._session = session
         self._due = 0.0
 
-    def attend(self, runs: Iterable[SparkRun]) -> None:
-        """Tell runs whose executor is about to leave, or is gone, if it is time to look again."""
+    def attend(self, runs: Iterable[OneTaskJob]) -> None:
+        """Note on each job whether its executor is about to leave, or is gone; looks once a second."""
         if time.monotonic() < self._due:
             return
         with contextlib.suppress(Exception):  # of a session that was stopped: each job's own end says so
@@ -77,7 +93,7 @@ class Executors:
                     self._look(context, run, present)
         self._due = time.monotonic() + LOOK_INTERVAL
 
-    def _look(self, context: Any, run: SparkRun, present: set[str]) -> None:
+    def _look(self, context: Any, run: OneTaskJob, present: set[str]) -> None:
         if run.executor is None:
             task = _first_attempt(context, run.tag)
             run.executor = None if task is None else str(task.executorId())

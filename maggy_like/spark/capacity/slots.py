@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.engines.base import EngineStopped
-from maggy_like.spark.engine.cancellation import SESSION_STOPPED
-from maggy_like.spark.kinds import is_classic
+from maggy_like.spark.kinds import SESSION_STOPPED, is_classic
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from maggy_like.errors import EngineError
@@ -25,7 +24,30 @@ SILENT_PATIENCE = 60.0
 
 
 class ServerWatch:
-    """Asks a session's server for nothing, again and again, while a job of the session is awaited.
+    """Pings a session's server while jobs of the session run.
+
+    Jobs that run at the same time share one thread. A server that was given up may answer again later, so a job that
+    begins after that is watched anew, whatever became of the jobs before it.
+
+    Args:
+        session: Of Spark Connect.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._current: Watch | None = None
+
+    def begin(self) -> Watch:
+        """Watch the server for one more job; the caller calls :meth:`Watch.end` once the job has ended."""
+        with self._lock:
+            if self._current is None or not self._current.add_job():
+                self._current = Watch(self._session)
+            return self._current
+
+
+class Watch:
+    """One thread that pings a server until its last job has ended, or the server counts as gone.
 
     Args:
         session: Of Spark Connect.
@@ -38,42 +60,42 @@ class ServerWatch:
         self.gone = ""
         self._session = session
         self._lock = threading.Lock()
-        self._jobs = 0
+        self._jobs = 1
         self._over = threading.Event()
+        threading.Thread(target=self._run, name="Spark Connect server", daemon=True).start()
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Watch the server while the block runs; one thread does, for any number of blocks."""
+    def add_job(self) -> bool:
+        """Watch for one more job; False if this watch is over."""
         with self._lock:
+            if self.gone or not self._jobs:
+                return False
             self._jobs += 1
-            if self._jobs == 1:
-                self.gone = ""
-                self._over = over = threading.Event()
-                threading.Thread(target=self._watch, args=[over], name="Spark Connect server", daemon=True).start()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._jobs -= 1
-                if self._jobs == 0:
-                    self._over.set()
+            return True
 
-    def _watch(self, over: threading.Event) -> None:
+    def end(self) -> None:
+        """Note that a job has ended."""
+        with self._lock:
+            self._jobs -= 1
+            if self._jobs == 0:
+                self._over.set()
+
+    def _run(self) -> None:
         answered = time.monotonic()
-        while not over.wait(INTERVAL):
+        while not self._over.wait(INTERVAL):
             try:
                 ping(self._session)
             except ServerSilent as silent:
                 if time.monotonic() - answered > (REFUSED_PATIENCE if silent.is_refused else SILENT_PATIENCE):
                     self._give_up(silent)
                     return
-            except EngineError:  # it answers, and tells the job the same
+            except EngineError:  # it answers, and the job gets the same answer
                 answered = time.monotonic()
             else:
                 answered = time.monotonic()
 
     def _give_up(self, silent: ServerSilent) -> None:
-        self.gone = str(silent)
+        with self._lock:
+            self.gone = str(silent)
         if silent.is_refused:
             # The session died with its server. Left open, it would keep this process for ten minutes at its exit.
             with contextlib.suppress(Exception):

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from maggy_like.spark.kinds import is_classic
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-SESSION_STOPPED = "the Spark session was stopped"
+from maggy_like.spark.kinds import SESSION_STOPPED
 
 # Spark 4: "[SPARK_JOB_CANCELLED] Job 3 cancelled part of cancelled job group x SQLSTATE: XXKDA"; before, and where the
 # session is stopped, without the condition. A failure reads "Job aborted due to stage failure: ...".
@@ -49,13 +43,6 @@ def cancelled_by(text: str) -> str:
         if _KILLED.search(line):
             return "the Spark application was killed"
     return ""
-
-
-def is_stopped(session: SparkSession) -> bool:
-    """Whether somebody called ``stop()`` on a session, in this process."""
-    if is_classic(session):
-        return session.sparkContext._jsc is None
-    return bool(session.is_stopped)  # type: ignore[attr-defined]
 
 
 def _messages(text: str) -> list[str]:

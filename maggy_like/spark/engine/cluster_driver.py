@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class HostedRun(SparkRun):
+class ClusterDriverRun(SparkRun):
     """The driver and its workers.
 
     Args:
@@ -58,11 +58,11 @@ class HostedRun(SparkRun):
         each = self._session.range(0, size, 1, size)
         rows = each.join(broadcast(self._session.createDataFrame(table)), "id")
         towards = str(self._session.conf.get("spark.driver.host", "") or "")
-        member = entry(hosted_member(self._task, size - 1, self._journal, towards))
+        member = entry(cluster_driver_task(self._task, size - 1, self._journal, towards))
         return rows.mapInArrow(member, "worker bigint", profile=self._profile)
 
 
-def hosted_member(
+def cluster_driver_task(
     task: WorkerTask, size: int, journal: str, towards: str
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
     """The function that each task runs.
@@ -82,13 +82,13 @@ def hosted_member(
         assert context is not None
         for batch in batches:
             for row in batch.to_pylist():
-                run_place(row["id"], row["data"], task, size, journal, towards, context)
+                run_task(row["id"], row["data"], task, size, journal, towards, context)
                 yield pyarrow.RecordBatch.from_pydict({"worker": [row["id"]]})
 
     return run
 
 
-def run_place(
+def run_task(
     place: int, data: bytes, task: WorkerTask, size: int, journal: str, towards: str, context: TaskContext
 ) -> None:
     """Run the driver, or one of the workers."""
@@ -100,7 +100,7 @@ def run_place(
 
         drive(cloudpickle.loads(data), task, attempt, host_towards(towards))
         return
-    from maggy_like.cluster_driver.member import serve
+    from maggy_like.cluster_driver.worker import serve
 
     gpu = context.resources().get("gpu")
     accelerators = tuple(gpu.addresses) if gpu is not None else ()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from maggy_like.cluster_driver.engine import HostEngine
 from maggy_like.cluster_driver.keys import Keys
-from maggy_like.engines.base import EngineRun
+from maggy_like.cluster_driver.slots import DriverHost
+from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint, read_host, read_ports, read_reachable
@@ -28,12 +28,12 @@ from maggy_like.spark.capacity.executors import Executors
 from maggy_like.spark.connection.address import driver_endpoint
 from maggy_like.spark.connection.connect import check_server, orphan_hint
 from maggy_like.spark.connection.server_watch import ServerWatch
-from maggy_like.spark.engine.cluster_driver import HostedRun
+from maggy_like.spark.engine.cluster_driver import ClusterDriverRun
 from maggy_like.spark.engine.deployment import path_hints
 from maggy_like.spark.engine.driver_site import driver_place
 from maggy_like.spark.engine.failures import check_python
 from maggy_like.spark.engine.job import SparkRun
-from maggy_like.spark.engine.neighbours import neighbours_hints
+from maggy_like.spark.engine.other_jobs import other_jobs_hints
 from maggy_like.spark.engine.waiting import Diagnosis
 from maggy_like.spark.kinds import is_classic
 from maggy_like.spark.session import active_session
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 Ports = int | str | Sequence[int]
 
 
-class SparkEngine(HostEngine):
+class SparkEngine(Engine, DriverHost):
     """Runs the gang in tasks of a Spark session.
 
     With ``barrier=True`` all workers are one barrier stage: they start together. Whatever ends one of them ends them
@@ -181,7 +181,7 @@ class SparkEngine(HostEngine):
 
     def hints(self, workers: int) -> list[str]:
         if not self.is_elastic:
-            return neighbours_hints(self._session, self._slots, workers)
+            return other_jobs_hints(self._session, self._slots, workers)
         if self._slots.count() != 0:
             return []
         tasks = "one task" if workers == 1 else f"{workers} tasks"
@@ -224,28 +224,28 @@ class SparkEngine(HostEngine):
     def _has_barrier(self) -> bool:
         return not self.is_elastic if self._barrier == "auto" else self._barrier
 
-    def check_hosting(self) -> None:
+    def check_cluster_driver(self) -> None:
         if self._barrier is True:
-            raise EngineError(elastic.HOSTING_REFUSED)
+            raise EngineError(elastic.DRIVER_TASK_REFUSED)
         for name, value in (("host", self._host), ("bind", self._bind)):
             if value:
                 raise EngineError(elastic.ADDRESS_REFUSED.format(name, value))
-        elastic.check_hosted_speculation(self._slots)
+        elastic.check_driver_task_speculation(self._slots)
 
     def driver_ports(self) -> PortRange:
         return self._ports
 
-    def hosting_hints(self) -> list[str]:
+    def cluster_driver_hints(self) -> list[str]:
         if is_classic(self._session):
             return ["this process is the Spark application itself, and the search ends with it"]
         return [orphan_hint(self._session)]
 
-    def max_failures(self) -> int:
+    def max_task_failures(self) -> int:
         return int(self._slots.conf("spark.task.maxFailures", "4"))
 
     def launch_with_driver(self, plan: bytes, task: WorkerTask, keys: Sequence[Keys], journal: str) -> EngineRun:
         task = msgspec.structs.replace(task, driver=driver_place())
-        return HostedRun(self._session, plan, task, keys, journal, self._slots.profile)
+        return ClusterDriverRun(self._session, plan, task, keys, journal, self._slots.profile)
 
     def _left(self, slots: int | None) -> int | None:
         """What of the slots is the search's to take."""

@@ -14,15 +14,15 @@ from maggy_like.rpc.reach import CANNOT_REACH
 from maggy_like.spark.capacity.connect_slots import slots_of
 from maggy_like.spark.capacity.executors import first_failure, in_words, is_cluster_s
 from maggy_like.spark.connection.connect import is_unknown, unknown_session
-from maggy_like.spark.connection.server_watch import ServerWatch
-from maggy_like.spark.engine.cancellation import SESSION_STOPPED, cancelled_by, is_stopped
+from maggy_like.spark.connection.server_watch import ServerWatch, Watch
+from maggy_like.spark.engine.cancellation import cancelled_by
 from maggy_like.spark.engine.details import write_details
 from maggy_like.spark.engine.entry import entry
 from maggy_like.spark.engine.failures import JavaEnd, cause_of, java_end, unfit_worker
+from maggy_like.spark.engine.gang_task import STARTED_AGAIN, TOO_FEW_PARTITIONS, gang_task
 from maggy_like.spark.engine.labels import cancel_jobs, label_jobs
-from maggy_like.spark.engine.member import STARTED_AGAIN, TOO_FEW_PARTITIONS, gang_member
 from maggy_like.spark.engine.progress_bar import hidden_progress_bar
-from maggy_like.spark.kinds import is_classic
+from maggy_like.spark.kinds import SESSION_STOPPED, is_classic, is_stopped
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
@@ -44,14 +44,14 @@ class SparkRun(EngineRun):
         profile: What each task asks for, if the session's own settings do not say it.
         logs: Folder that gets what Spark says of failures; none where empty.
         barrier: Whether they start, and fall, together.
-        server: Tells that the server of a Spark Connect session is gone.
+        server: Watches the server of a Spark Connect session.
 
     Attributes:
         tag: Of the job, and no other.
         executor: Which runs the only task of a job without a barrier; None before that is known.
     """
 
-    _server: ServerWatch | None = None  # of a session whose JVM is here
+    _watch: Watch | None = None  # of a session whose JVM is here
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class SparkRun(EngineRun):
         self._keys = tuple(keys)
         self._profile = profile
         self._barrier = barrier
-        self._server = server
+        self._watch = None if server is None else server.begin()
         self._logs = logs
         self.executor: str | None = None
         self._ended: str | None = None
@@ -117,7 +117,7 @@ class SparkRun(EngineRun):
     @property
     def _server_gone(self) -> str:
         """Why a Connect server counts as gone; empty while it does not."""
-        return "" if self._server is None else self._server.gone
+        return "" if self._watch is None else self._watch.gone
 
     def _interrupt(self) -> None:
         with contextlib.suppress(Exception):
@@ -133,13 +133,12 @@ class SparkRun(EngineRun):
 
     def _tasks(self) -> DataFrame:
         """What the job computes."""
-        member = entry(gang_member(self._task, self.incarnation))
+        member = entry(gang_task(self._task, self.incarnation))
         return self._places().mapInArrow(member, "worker bigint", barrier=self._barrier, profile=self._profile)
 
     def _collect(self) -> None:
-        around = contextlib.nullcontext() if self._server is None else self._server.watched()
         try:
-            with hidden_progress_bar(self._session), around:
+            with hidden_progress_bar(self._session):
                 label_jobs(self._session, self._task, len(self.indexes), self.incarnation, self.tag)
                 rows = self._tasks().collect()
                 if any(row["worker"] == STARTED_AGAIN for row in rows):
@@ -153,6 +152,9 @@ class SparkRun(EngineRun):
             self._ended = self.stopped_by or self._explain(text, gone)
             if self._logs and not self._is_cancelled:
                 self.details = write_details(self._logs, self._task.name, self.indexes, self.incarnation, text)
+        finally:
+            if self._watch is not None:
+                self._watch.end()
 
     def _of_task(self, error: str) -> str:
         """Why the only task ended; where Spark does not say it, the trial is not blamed."""

@@ -13,7 +13,7 @@ from thread_host import ThreadHost, ThreadRun
 
 from maggy_like import Experiment, Float, lagom, load_run
 from maggy_like.cluster_driver.client import _Client
-from maggy_like.cluster_driver.notes import Notes, StopNote
+from maggy_like.cluster_driver.control_files import ControlFiles, StopRequestRecord
 from maggy_like.errors import ConfigError, EngineError, TrialsFailedError, UserError
 from optimizers.core.events import AttemptEnded, Event, TrialCreated
 
@@ -51,9 +51,9 @@ def test_a_search_from_its_first_event_to_its_result(tmp_path: Path) -> None:
     assert again.best_value == result.best_value
     ends = [event for event in events if isinstance(event, AttemptEnded)]
     assert len(ends) == sum(trial.attempt for trial in result.trials)
-    note = Notes(str(tmp_path / "run")).driver()
-    assert note is not None
-    assert note.is_over
+    record = ControlFiles(str(tmp_path / "run")).driver()
+    assert record is not None
+    assert record.is_over
 
 
 def test_what_ends_it_is_raised_here(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_either_kind_of_driver_goes_on_with_what_the_other_began(tmp_path: Path)
     options = {"optimizer": "random", "name": "run", "max_budget": 9, "progress": False}
     search(train, tmp_path, n_trials=2, optimizer="random")
     here = lagom(train, SPACE, n_trials=3, directory=tmp_path, engine="local", workers=1, resume=True, **options)
-    assert Notes(str(tmp_path / "run")).driver() is None  # nobody is to follow or stop the driver that was
+    assert ControlFiles(str(tmp_path / "run")).driver() is None  # nobody is to follow or stop the driver that was
     created: list[Event] = []
     last = search(train, tmp_path, n_trials=4, optimizer="random", resume=True, callbacks=[created.append])
     assert [trial.config for trial in last.trials][:3] == [trial.config for trial in here.trials]
@@ -128,9 +128,9 @@ def test_a_driver_that_fails_is_started_again(tmp_path: Path) -> None:
 
     result = search(train, tmp_path, engine=ThreadHost(begin=begin), workers_per_trial=2, n_trials=2)
     assert (result.ending, len(result.trials)) == ("completed", 2)
-    note = Notes(str(tmp_path / "run")).driver()
-    assert note is not None
-    assert note.attempt == 1
+    record = ControlFiles(str(tmp_path / "run")).driver()
+    assert record is not None
+    assert record.attempt == 1
 
 
 def test_a_store_that_does_not_serve_just_now_is_no_reason_to_cancel_a_driver_that_was_asked_to_stop() -> None:
@@ -141,10 +141,10 @@ def test_a_store_that_does_not_serve_just_now_is_no_reason_to_cancel_a_driver_th
     client = _Client.__new__(_Client)
     client._wanted, client._asked, client._hurried, client._run_id = "interrupted", True, False, "now"
     client.run = SimpleNamespace(cancel=lambda: cancelled.append(True), wait=lambda _: True)  # type: ignore[assignment]
-    client._notes = SimpleNamespace(driver=refuse)  # type: ignore[assignment]
+    client._files = SimpleNamespace(driver=refuse)  # type: ignore[assignment]
     client._heed()
     assert not cancelled
-    client._notes = SimpleNamespace(driver=lambda: None)  # type: ignore[assignment]
+    client._files = SimpleNamespace(driver=lambda: None)  # type: ignore[assignment]
     client._heed()
     assert cancelled
 
@@ -153,8 +153,8 @@ def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(tmp_path: Path, monkeypa
     monkeypatch.setattr("maggy_like.cluster_driver.client.CANCEL_PATIENCE", 0.1)
     monkeypatch.setattr(ThreadRun, "cancel", lambda run: None)  # as where the server of a Connect session is gone
     monkeypatch.setattr(ThreadRun, "wait", lambda run, timeout: False)
-    unheard: list[StopNote] = []
-    monkeypatch.setattr(Notes, "ask_to_stop", lambda notes, note: unheard.append(note))
+    unheard: list[StopRequestRecord] = []
+    monkeypatch.setattr(ControlFiles, "ask_to_stop", lambda files, record: unheard.append(record))
     clients: list[_Client] = []
 
     def hurry(event: Event) -> None:
@@ -167,7 +167,7 @@ def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(tmp_path: Path, monkeypa
     result = search(last, tmp_path, engine=host, callbacks=[hurry], max_budget=10**9, optimizer="random")
     assert result.ending == "interrupted"
     monkeypatch.undo()
-    Notes(str(tmp_path / "run")).ask_to_stop(unheard[0])
+    ControlFiles(str(tmp_path / "run")).ask_to_stop(unheard[0])
     assert host.run is not None
     assert host.run.wait(60)
 

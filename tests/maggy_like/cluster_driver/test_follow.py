@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from maggy_like.cluster_driver.faults import described, restored
+from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord, StopRequestRecord
+from maggy_like.cluster_driver.error_records import from_record, to_record
 from maggy_like.cluster_driver.follow import Follower
 from maggy_like.cluster_driver.keys import ROUNDS, Keys
-from maggy_like.cluster_driver.lines import MOST, LinesReader, PostedLines
-from maggy_like.cluster_driver.member import find_driver
-from maggy_like.cluster_driver.notes import DriverNote, Notes, StopNote
+from maggy_like.cluster_driver.log_lines import MOST, LogLineReader, LogLineWriter
+from maggy_like.cluster_driver.worker import find_driver
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.errors import EngineError, StoreError, TrialsFailedError
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
@@ -95,34 +95,34 @@ def test_a_driver_of_the_same_call_takes_a_lease_over_and_another_does_not(monke
 
 
 def test_notes_are_of_one_call(url: str) -> None:
-    notes = Notes(url)
-    assert notes.driver() is None
-    assert notes.stop_wanted("call") is None
+    files = ControlFiles(url)
+    assert files.driver() is None
+    assert files.stop_wanted("call") is None
     journal = Journal(backend_of(url))  # makes the folder, as the client does
     journal.begin(HEADER)
     journal.close()
-    notes.publish(DriverNote("call", 0, "tcp://127.0.0.1:1", "host", 5.0))
-    notes.ask_to_stop(StopNote("call", "interrupted"))
-    assert notes.stop_wanted("call") == "interrupted"
-    assert notes.stop_wanted("another") is None
-    assert notes.has_folder()
-    assert not Notes(f"{url}-elsewhere").has_folder()
-    notes.clear("call")
-    assert notes.stop_wanted("call") == "interrupted"
-    notes.clear("another")
-    assert notes.driver() is None
+    files.publish(DriverRecord("call", 0, "tcp://127.0.0.1:1", "host", 5.0))
+    files.ask_to_stop(StopRequestRecord("call", "interrupted"))
+    assert files.stop_wanted("call") == "interrupted"
+    assert files.stop_wanted("another") is None
+    assert files.has_folder()
+    assert not ControlFiles(f"{url}-elsewhere").has_folder()
+    files.clear("call")
+    assert files.stop_wanted("call") == "interrupted"
+    files.clear("another")
+    assert files.driver() is None
 
 
 def test_workers_look_for_a_driver_that_lives(tmp_path: Path) -> None:
-    notes = Notes(str(tmp_path))
-    assert find_driver(notes, "call", "", 0.01) is None
-    notes.publish(DriverNote("another", 0, "tcp://127.0.0.1:1", "host", 5.0))
-    assert find_driver(notes, "call", "", 0.01) is None
+    files = ControlFiles(str(tmp_path))
+    assert find_driver(files, "call", "", 0.01) is None
+    files.publish(DriverRecord("another", 0, "tcp://127.0.0.1:1", "host", 5.0))
+    assert find_driver(files, "call", "", 0.01) is None
     lost = "tcp://127.0.0.1:1"  # nobody listens there
-    notes.publish(DriverNote("call", 0, lost, "host", 5.0))
-    assert find_driver(notes, "call", lost, 0.01) is None
-    notes.publish(DriverNote("call", 1, "tcp://127.0.0.1:2", "host", 5.0))
-    found = find_driver(notes, "call", lost, 10)
+    files.publish(DriverRecord("call", 0, lost, "host", 5.0))
+    assert find_driver(files, "call", lost, 0.01) is None
+    files.publish(DriverRecord("call", 1, "tcp://127.0.0.1:2", "host", 5.0))
+    found = find_driver(files, "call", lost, 10)
     assert found is not None
     assert found.attempt == 1
 
@@ -138,8 +138,8 @@ def test_each_attempt_at_a_task_has_keys_of_its_own() -> None:
 
 
 def test_lines_come_once_and_those_that_were_missed_are_counted(tmp_path: Path) -> None:
-    notes = Notes(str(tmp_path))
-    reader, posted = LinesReader(notes), PostedLines(notes, "call", 0)
+    files = ControlFiles(str(tmp_path))
+    reader, posted = LogLineReader(files), LogLineWriter(files, "call", 0)
     assert reader.take() == []
     posted.finish(SHOWN, [LogLine(None, "worker 0 was lost"), LogLine(3, "loss 0.1", 1), LogLine(3, "50 %", live=True)])
     assert reader.take() == [LogLine(None, "worker 0 was lost"), LogLine(3, "loss 0.1", 1)]
@@ -153,13 +153,13 @@ def test_lines_come_once_and_those_that_were_missed_are_counted(tmp_path: Path) 
 def test_errors_keep_their_class_and_notes() -> None:
     error = TrialsFailedError("3 trials failed alike")
     error.add_note("see there")
-    back = restored(described(error))
+    back = from_record(to_record(error))
     assert (type(back), str(back), back.__notes__) == (TrialsFailedError, "3 trials failed alike", ["see there"])
-    assert isinstance(restored(described(StoreError("full"))), StoreError)
-    foreign = restored(described(ZeroDivisionError("division by zero")))
+    assert isinstance(from_record(to_record(StoreError("full"))), StoreError)
+    foreign = from_record(to_record(ZeroDivisionError("division by zero")))
     assert (type(foreign), str(foreign)) == (EngineError, "ZeroDivisionError: division by zero")
 
 
 def test_what_stands_in_a_note_is_an_ending_of_ours_or_nothing(tmp_path: Path) -> None:
     (tmp_path / "stop.json").write_text('{"run": "now", "reason": "completed"}')
-    assert Notes(str(tmp_path)).stop_wanted("now") is None
+    assert ControlFiles(str(tmp_path)).stop_wanted("now") is None

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from maggy_like.driver.gang_size import MOST_UNASKED, gang_size, least_workers, size_hints
-from maggy_like.engines.base import Engine
+from maggy_like.engines.base import Capacity
 from maggy_like.errors import EngineError
 
 
-class Slots(Engine):
+class Slots(Capacity):
     """An engine of so many slots; one that grows to so many, where it is elastic."""
 
     name = "cluster"
@@ -31,12 +31,6 @@ class Slots(Engine):
     def default_workers(self) -> int:
         assert self._slots is not None
         return self._slots
-
-    def endpoint(self) -> Any:
-        raise NotImplementedError
-
-    def launch(self, *_: Any) -> Any:
-        raise NotImplementedError
 
 
 def settings(**given: Any) -> Any:

@@ -15,10 +15,9 @@ from maggy_like.driver import supervisor as gang
 from maggy_like.driver.growing_supervisor import GROWTH_PATIENCE, IDLE_PATIENCE, GrowingSupervisor
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving, WorkerLost
 from maggy_like.driver.supervisor import MAX_FUTILE_LAUNCHES
-from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.engines.base import EngineRun, Launcher
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.rpc.endpoint import Endpoint
 
 
 class Launched(EngineRun):
@@ -38,7 +37,7 @@ class Launched(EngineRun):
         return self.ended is not None
 
 
-class Cluster(Engine):
+class Cluster(Launcher):
     """Launches whatever it is asked for."""
 
     name = "cluster"
@@ -53,9 +52,6 @@ class Cluster(Engine):
 
     def default_workers(self) -> int:
         return 1
-
-    def endpoint(self) -> Endpoint:
-        return Endpoint("")
 
     def launch(self, task: Any, indexes: Sequence[int], incarnation: int, keys: Any, logs: str) -> list[EngineRun]:
         runs = [Launched([index], incarnation) for index in indexes]

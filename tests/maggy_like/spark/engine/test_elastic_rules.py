@@ -55,9 +55,9 @@ def test_speculation_of_single_tasks_is_refused_where_there_is_no_barrier() -> N
 
 
 def test_speculation_is_refused_where_the_driver_is_a_task_beside_its_workers() -> None:
-    engine_on(YARN).check_hosting()
+    engine_on(YARN).check_cluster_driver()
     with pytest.raises(EngineError, match=r"second copies of them; start the session with spark.speculation=false, or"):
-        engine_on({**YARN, "spark.speculation": "true"}).check_hosting()
+        engine_on({**YARN, "spark.speculation": "true"}).check_cluster_driver()
 
 
 @pytest.mark.parametrize("wrong", ["yes", 1, None])

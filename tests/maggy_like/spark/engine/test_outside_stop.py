@@ -15,9 +15,10 @@ from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import EngineRun, EngineStopped
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.spark.engine.cancellation import SESSION_STOPPED, cancelled_by
+from maggy_like.spark.engine.cancellation import cancelled_by
 from maggy_like.spark.engine.failures import JavaEnd
 from maggy_like.spark.engine.job import SparkRun
+from maggy_like.spark.kinds import SESSION_STOPPED
 from optimizers.core.study import DRIVER_LOST
 from optimizers.core.trial import TrialState
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from maggy_like.errors import ConfigError, EngineError
-from maggy_like.spark.engine import neighbours, waiting
+from maggy_like.spark.engine import other_jobs, waiting
 from maggy_like.spark.engine.engine import SparkEngine
-from maggy_like.spark.engine.neighbours import neighbours_hints
+from maggy_like.spark.engine.other_jobs import other_jobs_hints
 from maggy_like.spark.engine.waiting import Diagnosis, RunningJob, holders
 
 
@@ -112,9 +112,9 @@ def test_nonsense_is_no_address_and_no_port(option: str, value: Any, message: st
 
 
 def test_a_gang_that_takes_all_slots_says_so_once_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "_TOLD", type(neighbours._TOLD)())
+    monkeypatch.setattr(other_jobs, "_HINTED", type(other_jobs._HINTED)())
     one, other = FakeSession(), FakeSession()
-    ask: Any = neighbours_hints
+    ask: Any = other_jobs_hints
     assert ask(one, FakeSlots(8), 7) == []
     [hint] = ask(one, FakeSlots(8), 8)
     assert hint.startswith("all 8 slots of the Spark session are taken until the search ends")
@@ -133,7 +133,7 @@ def test_a_gang_that_takes_all_slots_says_so_once_a_session(monkeypatch: pytest.
     ids=["one user's", "it grows", "none to leave", "nobody knows"],
 )
 def test_where_nobody_has_to_wait_nothing_is_said(slots: FakeSlots) -> None:
-    ask: Any = neighbours_hints
+    ask: Any = other_jobs_hints
     assert ask(FakeSession(), slots, 2) == []
 
 

@@ -1,4 +1,4 @@
-"""The engines of a driver that is one of the tasks itself: what the client counts, and where the workers come from."""
+"""Slots and workers of a run whose driver is a task: what the client counts, and what the driver sees."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from maggy_like.cluster_driver.keys import Keys
-from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.engines.base import Capacity, Engine, EngineRun
 from maggy_like.errors import EngineError
 from maggy_like.protocol.task import Isolation, KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.rpc.ports import ANY_PORT, PortRange
 
 
-class HostEngine(Engine):
-    """An engine that can run the driver in a task beside the workers."""
+class DriverHost(Capacity):
+    """Runs the driver in a task beside the workers."""
 
     @abstractmethod
-    def check_hosting(self) -> None:
-        """Check that the driver and its workers can be tasks of one job.
+    def check_cluster_driver(self) -> None:
+        """Check that the driver and the workers can be tasks of one job.
 
         Raises:
             EngineError: They cannot.
@@ -28,12 +28,12 @@ class HostEngine(Engine):
         """The ports of which the driver takes one."""
         return ANY_PORT
 
-    def hosting_hints(self) -> list[str]:
-        """What a client that means to go away should know."""
+    def cluster_driver_hints(self) -> list[str]:
+        """Hints for a client that means to go away, one a line."""
         return []
 
     @abstractmethod
-    def max_failures(self) -> int:
+    def max_task_failures(self) -> int:
         """How often a task may fail."""
 
     @abstractmethod
@@ -42,19 +42,17 @@ class HostEngine(Engine):
 
         Args:
             plan: What the driver's task is given, pickled.
-            task: What the workers are told, without the driver's address.
-            keys: Those of each worker.
+            task: The workers' task, without the driver's address.
+            keys: The key pairs of each worker.
             journal: The folder of the run's journal.
         """
 
 
-class Remainder(Engine):
-    """What an engine has for workers, once the driver has its slot."""
+class SlotsBesideDriver(Capacity):
+    """Counts the slots that are left for workers once the driver has one."""
 
-    def __init__(self, host: HostEngine) -> None:
+    def __init__(self, host: DriverHost) -> None:
         self.name = host.name
-        self.isolation = host.isolation
-        self.rank_ports = host.rank_ports
         self._host = host
 
     @property
@@ -62,7 +60,7 @@ class Remainder(Engine):
         return self._host.is_elastic
 
     def check_gang(self, together: str) -> None:
-        self._host.check_hosting()
+        self._host.check_cluster_driver()
 
     def most_workers(self) -> int | None:
         most = self._host.most_workers()
@@ -95,32 +93,24 @@ class Remainder(Engine):
         return slots - 1
 
     def hints(self, workers: int) -> list[str]:
-        return [*self._host.hints(workers + 1), *self._host.hosting_hints()]
-
-    def endpoint(self) -> Endpoint:
-        raise NotImplementedError
-
-    def launch(
-        self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
-    ) -> list[EngineRun]:
-        raise NotImplementedError
+        return [*self._host.hints(workers + 1), *self._host.cluster_driver_hints()]
 
 
 class SiblingRun(EngineRun):
-    """A place in the gang, which Spark fills, and fills again where its task failed."""
+    """A worker whose task Spark starts, and starts again where it failed."""
 
     def poll(self) -> str | None:
         return None
 
     def cancel(self) -> None:
-        """Nothing: a worker that is lost to the driver knows it, and comes again."""
+        """Does nothing: a worker that has lost the driver notices it, and connects again."""
 
     def wait(self, timeout: float) -> bool:
         return True
 
 
 class SiblingEngine(Engine):
-    """Launches nothing.
+    """The engine that the driver in a task sees: Spark has launched the workers beside it already.
 
     Args:
         name: Of the engine whose tasks they are.

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from maggy_like.cluster_driver.notes import LineNote, LinesNote, Notes
+from maggy_like.cluster_driver.control_files import ControlFiles, LogLineRecord, LogLinesRecord
 from maggy_like.display.base import LogLine, Snapshot
 
 MOST = 300
@@ -20,7 +20,7 @@ PAUSE = 1.0
 """Seconds between two writes."""
 
 
-class PostedLines:
+class LogLineWriter:
     """A display for clients elsewhere: it keeps the newest lines in one object.
 
     Args:
@@ -29,11 +29,11 @@ class PostedLines:
         first: The number of the first line.
     """
 
-    def __init__(self, notes: Notes, run: str, first: int) -> None:
-        self._notes = notes
+    def __init__(self, files: ControlFiles, run: str, first: int) -> None:
+        self._files = files
         self._run = run
         self._next = first
-        self._lines: deque[LineNote] = deque(maxlen=MOST)
+        self._lines: deque[LogLineRecord] = deque(maxlen=MOST)
         self._is_new = False
         self._wrote = float("-inf")
 
@@ -43,7 +43,7 @@ class PostedLines:
     def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         for line in lines:
             if not line.live:  # a progress bar is redrawn too often for this way
-                self._lines.append(LineNote(line.trial, line.text[:LONGEST], line.rank))
+                self._lines.append(LogLineRecord(line.trial, line.text[:LONGEST], line.rank))
                 self._next += 1
                 self._is_new = True
         if self._is_new and time.monotonic() - self._wrote >= PAUSE:
@@ -57,34 +57,34 @@ class PostedLines:
     def _write(self) -> None:
         self._wrote = time.monotonic()
         with contextlib.suppress(Exception):  # of whatever file system it is: nothing depends on it
-            self._notes.publish_lines(LinesNote(self._run, self._next - len(self._lines), tuple(self._lines)))
+            self._files.publish_lines(LogLinesRecord(self._run, self._next - len(self._lines), tuple(self._lines)))
             self._is_new = False
 
 
-class LinesReader:
+class LogLineReader:
     """Reads them, each once.
 
     Args:
         notes: Where the object is.
     """
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+    def __init__(self, files: ControlFiles) -> None:
+        self._files = files
         self._run = ""
         self._next = 0
 
     def take(self) -> list[LogLine]:
         """Those that are new."""
-        note = None
+        record = None
         with contextlib.suppress(Exception):
-            note = self._notes.lines()
-        if note is None:
+            record = self._files.lines()
+        if record is None:
             return []
-        if note.run != self._run:
-            self._run, self._next = note.run, note.first
-        missed = note.first - self._next
-        found = [LogLine(line.trial, line.text, line.rank) for line in note.lines[max(0, -missed) :]]
-        self._next = max(self._next, note.first + len(note.lines))
+        if record.run != self._run:
+            self._run, self._next = record.run, record.first
+        missed = record.first - self._next
+        found = [LogLine(line.trial, line.text, line.rank) for line in record.lines[max(0, -missed) :]]
+        self._next = max(self._next, record.first + len(record.lines))
         if missed > 0:
             told = f"{missed} lines came too fast to be shown; the trials' log files have them"
             return [LogLine(None, told), *found]

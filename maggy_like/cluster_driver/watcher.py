@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from maggy_like.cluster_driver.follow import Follower
-from maggy_like.cluster_driver.lines import LinesReader
+from maggy_like.cluster_driver.log_lines import LogLineReader
 from maggy_like.display import Display, SilentDisplay
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
 from maggy_like.display.drawing import draw
@@ -43,7 +43,7 @@ class Watcher:
         began: float,
         display: Display,
         callbacks: Sequence[Callback],
-        reader: LinesReader,
+        reader: LogLineReader,
     ) -> None:
         self.lines: list[LogLine] = []
         self._follower = follower

@@ -10,11 +10,11 @@ from fsspec.core import url_to_fs
 
 T = TypeVar("T")
 
-Wish = Literal["stopped", "interrupted"]
+StopReason = Literal["stopped", "interrupted"]
 """How a run may end that a client ends."""
 
 
-class Fault(msgspec.Struct, frozen=True):
+class ErrorRecord(msgspec.Struct, frozen=True):
     """An error that ended a run, for clients: its class, its message and its notes."""
 
     kind: str
@@ -22,7 +22,7 @@ class Fault(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class DriverNote(msgspec.Struct, frozen=True):
+class DriverRecord(msgspec.Struct, frozen=True):
     """Where the driver of a run is. Nothing in it lets anybody in.
 
     Attributes:
@@ -45,17 +45,17 @@ class DriverNote(msgspec.Struct, frozen=True):
     n_trials: int | None = None
     timeout: float | None = None
     is_over: bool = False
-    fault: Fault | None = None
+    error: ErrorRecord | None = None
 
 
-class StopNote(msgspec.Struct, frozen=True):
+class StopRequestRecord(msgspec.Struct, frozen=True):
     """A client's wish that a run ends; ``reason`` is its ending then."""
 
     run: str
-    reason: Wish
+    reason: StopReason
 
 
-class LineNote(msgspec.Struct, frozen=True, array_like=True):
+class LogLineRecord(msgspec.Struct, frozen=True, array_like=True):
     """A line for the reader, as :class:`~maggy_like.display.base.LogLine` has it."""
 
     trial: int | None
@@ -63,7 +63,7 @@ class LineNote(msgspec.Struct, frozen=True, array_like=True):
     rank: int | None = None
 
 
-class LinesNote(msgspec.Struct, frozen=True):
+class LogLinesRecord(msgspec.Struct, frozen=True):
     """The driver's newest lines.
 
     Attributes:
@@ -73,10 +73,10 @@ class LinesNote(msgspec.Struct, frozen=True):
 
     run: str
     first: int
-    lines: tuple[LineNote, ...]
+    lines: tuple[LogLineRecord, ...]
 
 
-class Notes:
+class ControlFiles:
     """Those of one run.
 
     Args:
@@ -92,42 +92,42 @@ class Notes:
         """Whether the run's folder is seen from here."""
         return bool(self._fs.exists(self._folder))
 
-    def publish(self, note: DriverNote) -> None:
+    def publish(self, record: DriverRecord) -> None:
         """Say where the driver is, or how it ended."""
-        self._fs.pipe_file(self._driver, msgspec.json.encode(note))
+        self._fs.pipe_file(self._driver, msgspec.json.encode(record))
 
-    def driver(self) -> DriverNote | None:
+    def driver(self) -> DriverRecord | None:
         """Where the driver of the run is, as far as anybody has said."""
-        return self._read(self._driver, DriverNote)
+        return self._read(self._driver, DriverRecord)
 
-    def ask_to_stop(self, note: StopNote) -> None:
+    def ask_to_stop(self, record: StopRequestRecord) -> None:
         """Ask the driver to end the run."""
-        self._fs.pipe_file(self._stop, msgspec.json.encode(note))
+        self._fs.pipe_file(self._stop, msgspec.json.encode(record))
 
-    def stop_wanted(self, run: str) -> Wish | None:
+    def stop_wanted(self, run: str) -> StopReason | None:
         """The ending that somebody wants for this call of ``lagom``, if anybody does."""
-        note = self._read(self._stop, StopNote)
-        return note.reason if note is not None and note.run == run else None
+        record = self._read(self._stop, StopRequestRecord)
+        return record.reason if record is not None and record.run == run else None
 
-    def publish_lines(self, note: LinesNote) -> None:
+    def publish_lines(self, record: LogLinesRecord) -> None:
         """Show lines to the clients."""
-        self._fs.pipe_file(self._lines, msgspec.json.encode(note))
+        self._fs.pipe_file(self._lines, msgspec.json.encode(record))
 
-    def lines(self) -> LinesNote | None:
+    def lines(self) -> LogLinesRecord | None:
         """The driver's newest lines, if it has any."""
-        return self._read(self._lines, LinesNote)
+        return self._read(self._lines, LogLinesRecord)
 
     def clear(self, run: str) -> None:
         """Remove what calls of ``lagom`` before this one have left: nobody is to follow or stop one of those."""
-        kinds: dict[str, type[DriverNote | StopNote | LinesNote]] = {
-            self._driver: DriverNote,
-            self._stop: StopNote,
-            self._lines: LinesNote,
+        kinds: dict[str, type[DriverRecord | StopRequestRecord | LogLinesRecord]] = {
+            self._driver: DriverRecord,
+            self._stop: StopRequestRecord,
+            self._lines: LogLinesRecord,
         }
         for path, kind in kinds.items():
             with contextlib.suppress(Exception):  # of whatever file system it is: the run does not depend on it
-                note = self._read(path, kind)
-                if note is not None and note.run != run:
+                record = self._read(path, kind)
+                if record is not None and record.run != run:
                     self._fs.rm_file(path)
 
     def _read(self, path: str, kind: type[T]) -> T | None:

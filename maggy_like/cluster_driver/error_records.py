@@ -5,28 +5,28 @@ from __future__ import annotations
 import socket
 
 from maggy_like import errors
-from maggy_like.cluster_driver.notes import Fault
+from maggy_like.cluster_driver.control_files import ErrorRecord
 from maggy_like.errors import EngineError, MaggyError
 
 
-def described(error: BaseException) -> Fault:
+def to_record(error: BaseException) -> ErrorRecord:
     """An error as text."""
     kind = type(error).__name__
     message = str(error) if isinstance(error, MaggyError) else f"{kind}: {error}"
-    return Fault(kind, message, tuple(getattr(error, "__notes__", ())))
+    return ErrorRecord(kind, message, tuple(getattr(error, "__notes__", ())))
 
 
-def restored(fault: Fault) -> MaggyError:
+def from_record(record: ErrorRecord) -> MaggyError:
     """The error that a text describes: of the same class, if it is one of ours."""
-    known = getattr(errors, fault.kind, None) if fault.kind in errors.__all__ else None
-    error = (known or EngineError)(fault.message)
-    for note in fault.notes:
+    known = getattr(errors, record.kind, None) if record.kind in errors.__all__ else None
+    error = (known or EngineError)(record.message)
+    for note in record.notes:
         error.add_note(note)
     assert isinstance(error, MaggyError)
     return error
 
 
-def unseen(who: str, journal: str) -> str:
+def folder_not_seen(who: str, journal: str) -> str:
     """The message of a task that does not find the run where the client has begun it."""
     return (
         f"{who} on host {socket.gethostname()!r} does not see the run's folder {journal}; pass directory=URL of a "

@@ -22,7 +22,7 @@ STARTED_AGAIN = -1
 """What a task says instead of its worker's index if Spark started it again: the key in its row is used up."""
 
 
-def gang_member(
+def gang_task(
     task: WorkerTask, incarnation: int
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
     """The function that each task runs: an agent, until the search is over.

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from maggy_like.cluster_driver.faults import unseen
+from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord
+from maggy_like.cluster_driver.error_records import folder_not_seen
 from maggy_like.cluster_driver.keys import Keys
-from maggy_like.cluster_driver.notes import DriverNote, Notes
 from maggy_like.errors import EngineError, WorkerError
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker.agent.agent import Agent
@@ -52,39 +52,39 @@ def serve(
     Raises:
         EngineError: There is no driver, or it was lost too often.
     """
-    notes, address = Notes(journal), ""
-    if not notes.has_folder():
-        raise EngineError(unseen(f"worker {index}", journal))
+    files, address = ControlFiles(journal), ""
+    if not files.has_folder():
+        raise EngineError(folder_not_seen(f"worker {index}", journal))
     for incarnation, pair in keys.of_attempt(attempt):
         patience = NEXT_PATIENCE + STAGGER * (size - 1 - index) if address else FIRST_PATIENCE
-        note = find_driver(notes, task.run_id, address, patience)
-        if note is None and address:
+        record = find_driver(files, task.run_id, address, patience)
+        if record is None and address:
             return  # the driver's task may be waiting for a slot
-        if note is None:
+        if record is None:
             raise EngineError(f"the driver's task has not told its address within {FIRST_PATIENCE:g} s")
-        if note.is_over:
+        if record.is_over:
             return
-        address = note.address
+        address = record.address
         context = WorkerContext(index, incarnation, place.host, pair, place.accelerators)
-        if serve_once(msgspec.structs.replace(task, address=address, ipv6="[" in address), context, notes):
+        if serve_once(msgspec.structs.replace(task, address=address, ipv6="[" in address), context, files):
             return
     raise EngineError(f"worker {index} has lost its driver too often")
 
 
-def serve_once(task: WorkerTask, context: WorkerContext, notes: Notes) -> bool:
+def serve_once(task: WorkerTask, context: WorkerContext, files: ControlFiles) -> bool:
     """Serve the driver at ``task.address``; whether it has said that the run is over."""
     lifeline, launcher = os.pipe()
     try:
         agent = Agent(task, context, lifeline=lifeline)
         # A driver that cannot be reached may be gone: it is looked for elsewhere.
-        with _ended_with_driver(agent, task, notes, launcher), contextlib.suppress(WorkerError):
+        with _ended_with_driver(agent, task, files, launcher), contextlib.suppress(WorkerError):
             agent.run()
         return agent.was_dismissed
     finally:
         os.close(lifeline)
 
 
-def find_driver(notes: Notes, run: str, lost: str, patience: float) -> DriverNote | None:
+def find_driver(files: ControlFiles, run: str, lost: str, patience: float) -> DriverRecord | None:
     """Where the driver is; None if it does not say so in time.
 
     Args:
@@ -92,9 +92,9 @@ def find_driver(notes: Notes, run: str, lost: str, patience: float) -> DriverNot
     """
     began = time.monotonic()
     while (waited := time.monotonic() - began) < patience:
-        note = _look(notes, run)
-        if note is not None and (note.is_over or note.address != lost or _answers(note.address)):
-            return note
+        record = _look(files, run)
+        if record is not None and (record.is_over or record.address != lost or _answers(record.address)):
+            return record
         time.sleep(LOOK if waited < 30 else 5 * LOOK)
     return None
 
@@ -108,14 +108,14 @@ def _answers(address: str) -> bool:
 
 
 @contextlib.contextmanager
-def _ended_with_driver(agent: Agent, task: WorkerTask, notes: Notes, launcher: int) -> Iterator[None]:
+def _ended_with_driver(agent: Agent, task: WorkerTask, files: ControlFiles, launcher: int) -> Iterator[None]:
     """End the agent as soon as its driver is known to be elsewhere, or the run to be over."""
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(LOOK):
-            note = _look(notes, task.run_id) if agent.silence > SILENCE else None
-            if note is not None and (note.is_over or note.address != task.address):
+            record = _look(files, task.run_id) if agent.silence > SILENCE else None
+            if record is not None and (record.is_over or record.address != task.address):
                 break
         os.close(launcher)
 
@@ -128,10 +128,10 @@ def _ended_with_driver(agent: Agent, task: WorkerTask, notes: Notes, launcher: i
         thread.join()
 
 
-def _look(notes: Notes, run: str) -> DriverNote | None:
-    """The driver's note, if it is of this call of ``lagom``, and the file system serves just now."""
+def _look(files: ControlFiles, run: str) -> DriverRecord | None:
+    """The driver's record, if it is of this call of ``lagom``, and the file system serves just now."""
     with contextlib.suppress(Exception):
-        note = notes.driver()
-        if note is not None and note.run == run:
-            return note
+        record = files.driver()
+        if record is not None and record.run == run:
+            return record
     return None

@@ -10,10 +10,10 @@ from maggy_like.spark.capacity.slots import Slots
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_TOLD: WeakSet[SparkSession] = WeakSet()
+_HINTED: WeakSet[SparkSession] = WeakSet()
 
 
-def neighbours_hints(session: SparkSession, slots: Slots, workers: int) -> list[str]:
+def other_jobs_hints(session: SparkSession, slots: Slots, workers: int) -> list[str]:
     """A hint that a gang takes all slots of a session that others may use; once a session.
 
     A local master is its user's own, and a session that grows by dynamic allocation has room for others.
@@ -24,12 +24,12 @@ def neighbours_hints(session: SparkSession, slots: Slots, workers: int) -> list[
         workers: How many the gang takes.
     """
     is_shared = not slots.is_local and slots.conf("spark.dynamicAllocation.enabled", "false").lower() != "true"
-    if not is_shared or session in _TOLD:
+    if not is_shared or session in _HINTED:
         return []
     count = slots.count()
     if count is None or workers < count or count < 2:
         return []
-    _TOLD.add(session)
+    _HINTED.add(session)
     return [
         f"all {count} slots of the Spark session are taken until the search ends, and its other jobs wait; "
         "SparkEngine(reserve=1) leaves one"
