@@ -8,7 +8,16 @@ export OMP_NUM_THREADS := 1
 export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
+# The tests start hundreds of processes: what one has compiled, the others read.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Tests run beside each other; those that share what there is once run one after the other (tests/conftest.py).
+PARALLEL := -n auto --dist loadgroup
+
+SOURCES := setup.cfg constraints.txt pyproject.toml
 STAMP := .venv/.made
+# The demo needs less than the tests: it takes .venv as it is where that has been made for them.
+DEMO := $(if $(wildcard $(STAMP)),$(STAMP),.venv/.demo)
 FAST := not spark and not gpu and not notebook and not example and not e2e
 
 .DEFAULT_GOAL := help
@@ -17,14 +26,14 @@ FAST := not spark and not gpu and not notebook and not example and not e2e
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(STAMP) ## run examples/quickstart.py
+demo: $(DEMO) ## run examples/quickstart.py
 	.venv/bin/python examples/quickstart.py
 
 test: $(STAMP) ## run all tests (those that need a GPU are skipped where there is none)
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest $(PARALLEL)
 
 test-fast: $(STAMP) ## run the tests that start no Java, no notebook kernel and no whole search
-	.venv/bin/python -m pytest -m "$(FAST)"
+	.venv/bin/python -m pytest $(PARALLEL) -m "$(FAST)"
 
 lint: $(STAMP) ## check style, types and the import law
 	.venv/bin/ruff check .
@@ -35,7 +44,8 @@ lint: $(STAMP) ## check style, types and the import law
 clean: ## remove .venv, caches and build results
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* build dist *.egg-info
 
-$(STAMP): setup.cfg constraints.txt pyproject.toml
+# $(1): the extras. What pip downloads and installs is printed line by line: torch alone is 200 MB.
+define install
 	@python=; \
 	for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	    if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; \
@@ -43,6 +53,17 @@ $(STAMP): setup.cfg constraints.txt pyproject.toml
 	if [ -z "$$python" ]; then \
 	    echo "No Python 3.11 or newer on the PATH (python3 is: $$(python3 --version 2>&1)); install one." >&2; exit 1; \
 	fi; \
+	echo "Making .venv with $$($$python --version)."; \
 	$$python -m venv .venv
-	.venv/bin/python -m pip install --quiet -e '.[dev]'
+	@echo "Installing maggy_like[$(1)] into .venv, with the versions of constraints.txt:"
+	.venv/bin/python -m pip install --disable-pip-version-check -e '.[$(1)]'
+	@echo ".venv is ready."
+endef
+
+$(STAMP): $(SOURCES)
+	$(call install,dev)
+	@touch $@
+
+.venv/.demo: $(SOURCES)
+	$(call install,demo)
 	@touch $@

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis_profiles import load_profile
+from warm_processes import WarmPopen, WarmServer, is_supported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from maggy_like.spark import ConnectServer, StandaloneCluster
 
-# The same examples each time, however slow the machine is just now.
-settings.register_profile("seeded", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("seeded")
+load_profile()
 
 # The JVMs of the tests live for seconds: the quick compiler alone, and one thread to collect garbage, halve their time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -30,12 +29,56 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the fast tests first, those with a JVM or a kernel last: what fails early explains what fails later."""
-    stages = ("e2e", "notebook", "example", "spark")
-    items.sort(
-        key=lambda item: max([stages.index(name) + 1 for name in stages if item.get_closest_marker(name)], default=0)
-    )
+STAGES = ("e2e", "notebook", "example", "spark")
+
+TOGETHER = {
+    "spark_local": "spark",
+    "connect_server": "connect",
+    "connect_port": "connect",
+    "standalone_cluster": "cluster",
+    "object_store": "store",
+    "namespace": "network",
+    "run_ranks": "ranks",
+}
+"""Fixtures of which a machine can have one at a time, or one costs too much to have several: the users of each run in
+one process when the tests run in several beside each other (pytest-xdist)."""
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: the tests wait for processes half of the time, so twice as many run as there are cores."""
+    return min(8, 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # of xdist: the tests that send a Ctrl-C start processes that must notice it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the tests.
+
+    One after the other, fast tests run first, those with a JVM or a kernel last: what fails early explains what fails
+    later. Beside each other they run the other way round, so that no slow one is left for the end.
+    """
+    items.sort(key=stage, reverse=hasattr(config, "workerinput"))
+    for item in items:
+        if group := group_of(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def stage(item: pytest.Item) -> int:
+    """How much a test starts."""
+    return max([STAGES.index(name) + 1 for name in STAGES if item.get_closest_marker(name)], default=0)
+
+
+def group_of(item: pytest.Item) -> str | None:
+    """With which others a test shares a fixture that there is once."""
+    fixtures = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    names = {TOGETHER[name] for name in fixtures if name in TOGETHER}
+    if not names and any(definitions[-1].scope == "module" for definitions in fixtures.values()):
+        names = {item.path.stem}
+    return min(names, default=None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -44,6 +87,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(scope="session")
+def warm_server() -> Iterator[WarmServer]:
+    """A process that has imported torch and the optimizers, to be forked."""
+    server = WarmServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(autouse=True)
+def warm_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole searches in the test's own process get workers that start with everything imported; ``cold`` ones do not.
+
+    What starts Spark, and each script in a process of its own, starts cold anyway.
+    """
+    if request.node.get_closest_marker("e2e") and not request.node.get_closest_marker("cold") and is_supported():
+        monkeypatch.setattr(WarmPopen, "server", request.getfixturevalue("warm_server"), raising=False)
+        monkeypatch.setattr(subprocess, "Popen", WarmPopen)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from scipy.stats import rankdata
 
 from benchmarks.drive import DIVERGED, drive, search
@@ -92,7 +93,7 @@ def test_a_peer_is_not_told_what_is_not_finite(made: Table) -> None:
 
 
 @given(seed=st.integers(0, 100), workers=st.integers(1, 5))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_ours_run_under_the_same_conditions(seed: int, workers: int) -> None:
     lengths = np.random.default_rng(seed).uniform(1.0, 2.0, (3, 1))  # so that no two trainings end at once
     tied = Table("t", SPACE, np.eye(3), lengths * [[1.0, 2.0, 3.0]], rows={(x,): x for x in range(3)})
@@ -137,7 +138,7 @@ def test_no_file_is_written_without_a_path() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=4))
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_without_gaps_ranks_are_the_usual_ones(scores: list[list[int]]) -> None:
     field = Field.of(
         [run(f"m{m}", f"t{i % 2}", i // 2, float(score)) for m, of in enumerate(scores) for i, score in enumerate(of)],

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from maggy_like.display import LogLine, Snapshot, WorkerLine, html, text
 from maggy_like.display.base import TrainingLine
@@ -53,7 +54,7 @@ def test_number(value: float | None, shown: str) -> None:
 
 
 @given(st.floats(-1e308, 1e308))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_number_keeps_the_size(value: float) -> None:
     assert float(text.number(value)) == pytest.approx(value, rel=1e-4, abs=1e-320)
 
@@ -92,7 +93,7 @@ def test_clean_cuts_long_lines() -> None:
 
 
 @given(st.text(st.characters(), max_size=60))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_clean_leaves_nothing_that_a_terminal_obeys(raw: str) -> None:
     shown = text.clean(raw)
     assert not [character for character in shown if unicodedata.category(character) in ("Cc", "Cs")]

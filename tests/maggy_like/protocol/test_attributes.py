@@ -11,6 +11,7 @@ import pytest
 from hand import Hand
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from maggy_like.protocol.attributes import MAX_ATTRIBUTES, MAX_NAME, MAX_SIZE, as_attributes
 from maggy_like.protocol.report_error import ReportError
@@ -70,7 +71,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.dictionaries(st.text(st.characters()) | st.integers(), ANYTHING, max_size=4))
 def test_whatever_is_returned_can_be_written_and_is_kept_unchanged_a_second_time(values: dict[Any, Any]) -> None:
     attributes = as_attributes(values)

@@ -13,6 +13,7 @@ import pytest
 from hand import Hand
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from rich.console import Console
 
 from benchmarks.ill_meant import Liar
@@ -158,7 +159,7 @@ def states(study: Study) -> list[Measured]:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_whatever_a_hostile_worker_says_the_driver_goes_on_and_honest_trials_are_unchanged(
     optimizer: str, seed: int
@@ -197,7 +198,7 @@ def test_nobody_prints_in_the_name_of_another_workers_trial() -> None:
     assert {(line.trial, line.rank) for line in run.driver.lines} == {(hostile.trial, None)}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_ranks_that_say_anything_to_each_other_end_nothing_but_their_trial(seed: int) -> None:
     run = Played(RandomSearch(), random.Random(seed), width=2)

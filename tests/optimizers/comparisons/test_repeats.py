@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from scipy import stats
 
 from optimizers.comparisons.paired_tests import Losses, compare, differences, holm
@@ -80,7 +81,7 @@ def test_all_variants_of_a_seed_come_together(first: int) -> None:
     assert asked[6] is None
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(0, 10_000), st.integers(1, 9), st.sampled_from([0, 7]))
 def test_neither_the_order_of_arrival_nor_the_first_seed_changes_a_decision(
     order: int, workers: int, first: int
@@ -163,7 +164,7 @@ def test_holm_s_example() -> None:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 10_000), st.integers(2, 9), st.floats(0.0, 4.0), st.booleans())
 def test_intervals_agree_with_decisions(seed: int, seeds: int, effect: float, sequential: bool) -> None:
     losses = losses_of({"without A": effect, "without dropout": -effect / 2}, seeds, seed=seed)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from optimizers.core.events import (
     AttemptEnded,
@@ -52,7 +53,7 @@ def refuse(constant: str) -> Any:
     raise AssertionError(f"{constant} is no JSON")
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(EVENTS)
 def test_an_event_is_one_line_of_strict_json_that_reads_back_exactly(event: Event) -> None:
     line = to_json(event)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from optimizers.core.base import History, Observation, Problem
 from optimizers.core.multi_objective import ParetoFront, dominates, parego_losses, scalarized
@@ -31,7 +32,7 @@ LOSSES = st.lists(st.tuples(*[st.sampled_from([0.0, 1.0, 2.0, math.inf])] * 3), 
 # -- the Pareto set ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(LOSSES, st.integers(0, 7), st.tuples(*[st.sampled_from([0.0, 1.0, 2.0, math.inf])] * 3))
 def test_the_front_is_what_none_dominates_also_where_a_result_changes(
     entries: list[tuple[float, ...]], changed: int, losses: tuple[float, ...]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from optimizers.core.base import Decision, History, Observation, Optimizer, Pending
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, from_json, to_json
@@ -418,7 +419,7 @@ class Ledger(Study):
         return self.loss(trial.value), trial.id
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     name=st.sampled_from(sorted(OPTIMIZERS)),
     direction=st.sampled_from(["max", "min"]),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from optimizers.core.base import History, Observation, Pending, Problem
 from optimizers.core.study import Study
@@ -75,7 +76,7 @@ def test_grid_of_a_conditional_space_has_each_configuration_once() -> None:
     assert all(config == DEEP.validate(config) for config in configs[:16] if config is not None)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 3))
 def test_grid_is_the_product_of_the_domains_grids(resolution: int, high: int, n: int) -> None:
     space = SearchSpace(a=Integer(0, high), b=Float(0, 1), c=list(range(n)), d="fixed")

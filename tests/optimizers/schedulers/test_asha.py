@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from optimizers.core.base import Decision, Optimizer
 from optimizers.core.study import Study
@@ -20,7 +21,7 @@ from optimizers.space.domains import Float
 
 CONTINUE, STOP = Decision.CONTINUE, Decision.STOP
 NOT_FINITE = (math.nan, math.inf, -math.inf)
-SEEDED = settings(max_examples=60)
+SEEDED = settings(max_examples=examples(60))
 
 # Few distinct values, so that ties are common.
 LOSSES = st.sampled_from([0.0, 1.0, 2.0, 3.0, *NOT_FINITE]) | st.floats(allow_nan=False)

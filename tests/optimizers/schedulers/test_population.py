@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from maggy_like.driver.simulate import simulate
 from optimizers.core.base import WAIT, History, Observation, Pending, Problem, Proposal
@@ -117,7 +118,7 @@ def test_a_place_without_any_good_parent_is_filled_from_scratch() -> None:
     assert isinstance(PBT(population=4).ask(4, history), dict)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.sampled_from(sorted(SPACES)), st.integers(0, 100))
 def test_a_child_stays_near_its_parent_in_any_space(name: str, index: int) -> None:
     space = SPACES[name]

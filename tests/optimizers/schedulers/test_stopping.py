@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from optimizers.core.base import Decision, History, Optimizer, Problem, Scheduler
 from optimizers.core.study import Study
@@ -88,7 +89,7 @@ def naive_median_stops(seen: dict[int, dict[int, float]], trial: int, step: int,
     return False
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 10**6), st.integers(1, 3))
 def test_median_agrees_with_a_plain_reading_of_the_rule(seed: int, min_trials: int) -> None:
     draw = random.Random(seed)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.core.study import Study
@@ -70,7 +71,7 @@ def test_validate_refuses_what_is_not_allowed_and_reads_the_rest() -> None:
         SPACE.validate({"low": 3, "high": 3})
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(0, 2**32))
 def test_draws_are_those_without_the_constraint_that_it_allows(seed: int) -> None:
     rng, plain = np.random.default_rng(seed), np.random.default_rng(seed)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from optimizers.errors import SearchSpaceError
 from optimizers.space.domain import Domain
@@ -42,7 +43,7 @@ def test_discrete_values_survive_the_unit_interval_exactly(domain: Domain) -> No
         assert type(back) is type(value)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.floats(1e-8, 1e8), st.floats(1.01, 1e6), st.floats(0, 1), st.booleans())
 def test_floats_survive_to_rounding_and_stay_in_range(low: float, ratio: float, u: float, log: bool) -> None:
     domain = Float(low, low * ratio, log=log)
@@ -53,7 +54,7 @@ def test_floats_survive_to_rounding_and_stay_in_range(low: float, ratio: float, 
     assert (domain.from_unit(0), domain.from_unit(1)) == (domain.low, domain.high)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(BOUNDS, BOUNDS, st.floats(0, 1), st.booleans())
 def test_integers_of_any_size_survive(a: int, b: int, u: float, log: bool) -> None:
     low, high = sorted((abs(a) + 1, abs(b) + 1) if log else (a, b))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from scipy.stats import kstest, truncnorm
 
 from optimizers.core.study import Study
@@ -188,7 +189,7 @@ def test_points_of_another_shape_are_refused(units: Any) -> None:
         SPACE.log_prior(units)
 
 
-@hypothesis_settings(max_examples=40)
+@hypothesis_settings(max_examples=examples(40))
 @given(st.lists(st.floats(0, 1), min_size=5, max_size=5))
 def test_the_log_prior_is_finite_everywhere(u: list[float]) -> None:
     (value,) = SPACE.log_prior([u])

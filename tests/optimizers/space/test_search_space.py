@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from optimizers.errors import SearchSpaceError
 from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
@@ -41,7 +42,7 @@ def test_order_names_and_dimensions() -> None:
     assert order.index("opt") < order.index("nesterov") < order.index("decay")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(points(SPACE))
 def test_every_point_of_the_cube_is_a_valid_configuration(u: list[float]) -> None:
     config = SPACE.from_unit(u)

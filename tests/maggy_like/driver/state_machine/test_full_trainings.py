@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from maggy_like.driver.simulate import simulate
 from optimizers.core.base import Decision, Optimizer
@@ -61,7 +62,7 @@ def search(optimizer: Optimizer, n_trials: int, max_budget: int, workers: int, s
     return study
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     mode=st.sampled_from(["promotion", "stopping"]),

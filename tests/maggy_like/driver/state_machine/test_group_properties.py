@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis_profiles import examples
 from witness import said
 
 from maggy_like.driver.state_machine import StateMachine, training_phase
@@ -406,5 +407,5 @@ class Ranks(RuleBasedStateMachine):
             self.tell(Tick())
 
 
-Ranks.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+Ranks.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
 TestRanks = pytest.mark.timeout(60)(Ranks.TestCase)

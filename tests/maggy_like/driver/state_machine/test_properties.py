@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis_profiles import examples
 from witness import HEARTBEAT, OPTIMIZERS, PLACES, Search, Witness, said
 
 from maggy_like.driver.state_machine.inputs import StopRequested, Tick, WorkerGone, WorkerLost, WorkerSeen
@@ -180,7 +181,7 @@ class Supervisor(Witness, RuleBasedStateMachine):
             self.settle()
 
 
-Supervisor.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+Supervisor.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40)
 TestGang = pytest.mark.timeout(60)(Supervisor.TestCase)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from maggy_like.driver.simulate import simulate
 from maggy_like.driver.state_machine.inputs import SuggestionReady
@@ -136,7 +137,7 @@ def test_an_optimizer_that_cannot_keep_up_is_asked_for_the_whole_gang_and_recove
     gaps=st.lists(st.floats(-1.0, 10.0), max_size=40),
     workers=st.integers(1, 9),
 )
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_the_depth_lies_between_one_and_the_gang(seconds: list[float], gaps: list[float], workers: int) -> None:
     prefetch, now = Prefetch(workers), 1.7e9
     for n, gap in enumerate(gaps):

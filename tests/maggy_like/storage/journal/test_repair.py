@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from witness import OPTIMIZERS, PLACES, Search, Witness, said
 
 from maggy_like.errors import JournalError
@@ -93,7 +94,7 @@ def goes_on(name: str, events: list[Event]) -> None:
 NAMES = st.sampled_from(sorted(OPTIMIZERS))
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(name=NAMES, seed=st.integers(0, 4), backend=st.floats(0, 1, exclude_max=True), flip=st.integers(0, 255))
 def test_one_damaged_byte_or_line(name: str, seed: int, backend: float, flip: int) -> None:
     """``flip`` is what a byte is changed by; 0 cuts the line out."""

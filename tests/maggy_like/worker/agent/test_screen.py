@@ -10,6 +10,7 @@ import pytest
 import tqdm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from maggy_like.worker.agent.screen import MAX_ROW, MAX_ROWS, Screen
 
@@ -82,7 +83,7 @@ PIECES = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(PIECES, st.integers(1, 5))
 def test_however_output_is_cut_into_chunks_the_lines_are_the_same(pieces: list[bytes], size: int) -> None:
     printed = b"".join(pieces)

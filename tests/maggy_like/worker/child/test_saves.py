@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from maggy_like.distributed import sharded
 from maggy_like.distributed.sharded import ShardedStateError
@@ -316,7 +317,7 @@ def test_an_interrupted_wait_is_no_failure(tmp_path: Path, background: Backgroun
 ACTS = st.lists(st.sampled_from(["save", "report", "discard"]), max_size=25)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(acts=ACTS)
 def test_what_was_told_of_is_there_until_it_may_go(tmp_path_factory: pytest.TempPathFactory, acts: list[str]) -> None:
     folder: Any = tmp_path_factory.mktemp("store")

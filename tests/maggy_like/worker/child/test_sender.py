@@ -8,6 +8,7 @@ from queue import SimpleQueue
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from maggy_like.processes.channel import Disconnected
 from maggy_like.protocol.codec import decode_to_driver
@@ -45,7 +46,7 @@ def test_a_halted_report_waits_until_it_is_known_where_to_stop() -> None:
     assert passed.get() is True
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.integers(0, 6), min_size=2, max_size=4), st.permutations(range(4)))
 def test_all_ranks_stop_in_the_same_report(passed: list[int], order: list[int]) -> None:
     """Whoever was how far when halted, and whoever hears first where to stop."""
@@ -60,7 +61,7 @@ def test_all_ranks_stop_in_the_same_report(passed: list[int], order: list[int]) 
     assert set(made.values()) == {max(passed) + 1}
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(ranks=st.integers(2, 4), when=st.lists(st.integers(0, 12), min_size=4, max_size=4))
 def test_threads_that_meet_in_each_step_stop_in_the_same_report(ranks: int, when: list[int]) -> None:
     """Ranks as threads that wait for each other in each step; each is halted when one of them has come to a report."""

@@ -10,6 +10,7 @@ import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from optuna.samplers import (
     BaseSampler,
     BruteForceSampler,
@@ -190,7 +191,7 @@ def test_failures_have_the_worst_loss_once_there_is_one() -> None:
     assert states == [[None], [3.0, 3.0], [3.0, 3.0, 3.0], [7.0, 3.0, 7.0, 7.0]]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.floats(), min_size=1, max_size=30))
 def test_tamed_losses_keep_their_order(losses: list[float]) -> None:
     array = np.array(losses)
@@ -204,7 +205,7 @@ def test_tamed_losses_keep_their_order(losses: list[float]) -> None:
         assert np.isfinite(np.square(tame)).all()
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.sampled_from([*SPACES.values(), TWISTED]), st.integers(0, 10_000))
 def test_configurations_survive_the_way_to_optuna_and_back(space: SearchSpace, seed: int) -> None:
     config = space.sample(np.random.default_rng(seed))
