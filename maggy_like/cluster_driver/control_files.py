@@ -6,7 +6,8 @@ import contextlib
 from typing import Literal, TypeVar
 
 import msgspec
-from fsspec.core import url_to_fs
+
+from maggy_like.storage.file_systems import open_url
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ class ControlFiles:
     """
 
     def __init__(self, folder: str) -> None:
-        self._fs, path = url_to_fs(folder)
+        self._fs, path = open_url(folder)
         self._folder = path = path.rstrip("/")
         self._driver, self._stop, self._lines = (f"{path}/{name}.json" for name in ("driver", "stop", "lines"))
 

@@ -15,13 +15,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
-import fsspec
 import torch
 import torch.distributed as dist
-from fsspec.implementations.local import LocalFileSystem
 
 from maggy_like.storage.checkpoints import naming
 from maggy_like.storage.faults import StoreFault, is_store_fault
+from maggy_like.storage.file_systems import is_local, open_url
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlanner
@@ -119,10 +118,10 @@ def save(url: str, state: dict[str, Any]) -> Saving:
         name: part if isinstance(part, torch.Tensor) else _pickle(name, part) for name, part in _flatten(state).items()
     }
     _finish_pending()
-    fs, path = fsspec.core.url_to_fs(url)
+    fs, path = open_url(url)
     try:
         is_whole = fs.exists(_metadata(path))
-        if isinstance(fs, LocalFileSystem):
+        if is_local(fs):
             os.makedirs(path, 0o700, exist_ok=True)  # on this machine's disks, for the user alone
     except Exception as error:
         raise _failure(error)(f"the state could not be saved to {url}: {_reason(error)}") from error
@@ -257,8 +256,8 @@ def _save_planner() -> SavePlanner:
 def _writer(url: str) -> StorageWriter:
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-    fs, path = fsspec.core.url_to_fs(url)
-    if isinstance(fs, LocalFileSystem):
+    fs, path = open_url(url)
+    if is_local(fs):
         return FileSystemWriter(path)
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
@@ -268,8 +267,8 @@ def _writer(url: str) -> StorageWriter:
 def _reader(url: str) -> StorageReader:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-    fs, path = fsspec.core.url_to_fs(url)
-    if isinstance(fs, LocalFileSystem):
+    fs, path = open_url(url)
+    if is_local(fs):
         return FileSystemReader(path)
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 

@@ -11,7 +11,6 @@ from maggy_like.api.settings import Settings
 from maggy_like.cluster_driver.control_files import ControlFiles
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
-from maggy_like.storage.checkpoints import is_marked, mark_store, unmark_store
 from maggy_like.storage.folders import local_path, probe, url_of
 from maggy_like.storage.journal import (
     FORMAT_VERSION,
@@ -25,6 +24,7 @@ from maggy_like.storage.journal import (
     reading,
     to_records,
 )
+from maggy_like.storage.store_marks import is_marked, mark_store, unmark_store
 from optimizers.comparisons.tuned_repeats import TunedRepeats
 from optimizers.core.trial import Trial
 

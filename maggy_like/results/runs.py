@@ -10,13 +10,12 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import cast
 
-from fsspec.core import url_to_fs
-
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.state_names import state_url
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.training import Training
+from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.folders import Folder, check_folder
 from maggy_like.storage.journal import (
     RUNNING,
@@ -176,7 +175,7 @@ def _status(contents: Contents, otherwise: str) -> RunStatus:
 
 
 def _places(where: str, status: RunStatus) -> RunPaths:
-    folder: Folder = where.rstrip("/") if "://" in where else Path(url_to_fs(where)[1])
+    folder: Folder = where.rstrip("/") if "://" in where else Path(open_url(where)[1])
     return RunPaths.recorded(str(folder), folder, status.store, status.directory)
 
 
@@ -196,7 +195,7 @@ def _no_run(where: str) -> str:
 def _runs_in(folder: str) -> list[str]:
     """The names of the runs in a folder, in order."""
     with contextlib.suppress(Exception):  # of whatever file system it is; it may be no folder
-        fs, path = url_to_fs(folder)
+        fs, path = open_url(folder)
         scheme = folder.partition("://")[0] + "://" if "://" in folder else ""
         entries = sorted(entry.rstrip("/") for entry in fs.ls(path, detail=False))[:_MOST_LISTED]
         return [entry.rpartition("/")[2] for entry in entries if backend_of(scheme + entry).exists()]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fsspec.core import url_to_fs
-
 from maggy_like.errors import UserError
 from maggy_like.protocol.state_names import SHARDED
 from maggy_like.storage.checkpoints import load_state
+from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.folders import url_of
 from maggy_like.storage.log_file import log_name
 from maggy_like.storage.run_paths import RunPaths
@@ -49,7 +48,7 @@ def read_log(places: RunPaths, trial: int, rank: int, attempts: int) -> str:
     text = b""
     for folder in filter(None, (url_of(places.logs), places.log_copies)):
         for attempt in range(1, attempts + 1):
-            fs, path = url_to_fs(f"{folder}/{log_name(trial, rank, attempt)}")
+            fs, path = open_url(f"{folder}/{log_name(trial, rank, attempt)}")
             try:
                 text += fs.cat_file(path)
             except FileNotFoundError:  # it was silent

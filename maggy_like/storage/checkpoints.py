@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import sys
 import time
@@ -13,15 +12,12 @@ from typing import Any, Protocol, TypeVar
 
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.state_names import SHARDED, WHOLE, StateName, parse_name, state_url
+from maggy_like.storage.file_systems import open_url, write_file
 
 T = TypeVar("T")
 
 WRITE_PATIENCE = 900.0
 """Seconds that another rank waits for a state that rank 0 is writing; it may be waiting for the store itself."""
-
-
-MAX_REASON = 300
-"""Characters of what a file system says that a worker passes on."""
 
 
 class Retry(Protocol):
@@ -113,7 +109,7 @@ class CheckpointStore:
         """
         with contextlib.suppress(Exception):
             if self._url is not None and parse_name(name).trial == self._trial:
-                fs, path = _open_file_system(self.url_of(name))
+                fs, path = open_url(self.url_of(name))
                 fs.rm(path, recursive=name.endswith(SHARDED))
 
     def load(self, name: str) -> Any:
@@ -199,67 +195,6 @@ def returned_url(store: str) -> str:
     return f"{store.rstrip('/')}/returned.pkl"
 
 
-def is_visible(store: str, run_id: str) -> bool:
-    """Whether ``store`` holds the mark that the driver left there (see :func:`mark_store`)."""
-    return look_for_mark(store, run_id) is None
-
-
-def look_for_mark(store: str, run_id: str) -> str | None:
-    """Why the driver's mark (see :func:`mark_store`) is not seen in ``store``; None where it is.
-
-    Returns:
-        Empty where nothing refuses: another place has that name here, such as a folder of this machine's own.
-    """
-    try:
-        fs, path = _mark_of(store)
-        return None if fs.cat_file(path) == run_id.encode() else ""
-    except FileNotFoundError:
-        return ""
-    except Exception as error:  # of whatever file system it is: no credentials, no package, no way to it
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"[:MAX_REASON]
-
-
-def is_marked(store: str) -> bool:
-    """Whether ``store`` holds the mark of any run."""
-    fs, path = _mark_of(store)
-    return bool(fs.exists(path))
-
-
-def mark_store(store: str, run_id: str) -> None:
-    """Leave a mark in the store by which workers see that it is the same place."""
-    fs, path = _mark_of(store)
-    _write(fs, path, run_id.encode())
-
-
-def unmark_store(store: str) -> None:
-    """Take the mark away again."""
-    fs, path = _mark_of(store)
-    fs.rm_file(path)
-
-
-def local_path(folder: str) -> str | None:
-    """The path on this machine of a folder given by its path or URL; None where it is another file system's."""
-    from fsspec.implementations.local import LocalFileSystem
-
-    if "://" not in folder:
-        return folder
-    try:
-        fs, path = _open_file_system(folder)
-    except Exception:  # of whatever file system it is; its package may be missing
-        return None
-    return path if isinstance(fs, LocalFileSystem) else None
-
-
-def put(url: str, data: bytes) -> None:
-    """Write a file."""
-    fs, path = _open_file_system(url)
-    _write(fs, path, data)
-
-
-def _mark_of(store: str) -> tuple[Any, str]:
-    return _open_file_system(f"{store.rstrip('/')}/.run")
-
-
 def _unpickle(data: bytes) -> Any:
     """The object; classes of this very script or notebook stay as they are.
 
@@ -278,36 +213,17 @@ def _unpickle(data: bytes) -> Any:
 
 
 def _read(url: str) -> bytes:
-    fs, path = _open_file_system(url)
+    fs, path = open_url(url)
     return bytes(fs.cat_file(path))
 
 
 def _write_whole(url: str, data: bytes) -> None:
-    fs, path = _open_file_system(url)
+    fs, path = open_url(url)
     part = f"{path}.part"
     try:
-        _write(fs, part, data)
+        write_file(fs, part, data)
         fs.mv(part, path)
     except BaseException:
         with contextlib.suppress(Exception):  # there may be none, or the store may be gone
             fs.rm_file(part)
         raise
-
-
-def _write(fs: Any, path: str, data: bytes) -> None:
-    """Write a file and make its folder; on this machine's disks, for the user alone."""
-    from fsspec.implementations.local import LocalFileSystem
-
-    if isinstance(fs, LocalFileSystem):
-        os.makedirs(fs._parent(path), 0o700, exist_ok=True)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-    else:
-        fs.makedirs(fs._parent(path), exist_ok=True)
-    fs.pipe_file(path, data)
-
-
-def _open_file_system(url: str) -> tuple[Any, str]:
-    import fsspec
-
-    fs, path = fsspec.core.url_to_fs(url)
-    return fs, path

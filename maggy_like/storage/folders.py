@@ -11,12 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import fsspec
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
-from fsspec.implementations.memory import MemoryFileSystem
-
 from maggy_like.errors import ConfigError
+from maggy_like.storage.file_systems import is_local, open_url
 
 Folder = Path | str
 """A folder: a path of this machine, or a URL as text."""
@@ -24,7 +20,7 @@ Folder = Path | str
 PROBE_PATIENCE = 60.0
 """Seconds that a file system gets to answer before a run begins."""
 
-MEND = "see to its address and your credentials, or pass another"
+REMEDY = "see to its address and your credentials, or pass another"
 
 _LONGEST = 300
 """Characters of an error that a message quotes."""
@@ -67,13 +63,17 @@ def local_path(folder: Folder) -> Path | None:
     """The path of a folder of this machine (or one that it mounts); None where it is another file system's."""
     if isinstance(folder, Path):
         return folder
-    fs, path = url_to_fs(folder)
-    return Path(path) if isinstance(fs, LocalFileSystem) else None
+    fs, path = open_url(folder)
+    return Path(path) if is_local(fs) else None
 
 
 def is_in_memory(folder: Folder) -> bool:
-    """Whether a folder is in this process's memory, which no other process sees."""
-    return isinstance(folder, str) and isinstance(url_to_fs(folder)[0], MemoryFileSystem)
+    """Whether a folder is in memory, which no other process sees."""
+    if isinstance(folder, Path):
+        return False
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    return isinstance(open_url(folder)[0], MemoryFileSystem)
 
 
 def check_folder(argument: str, given: str | PathLike[str]) -> str:
@@ -90,7 +90,7 @@ def check_folder(argument: str, given: str | PathLike[str]) -> str:
         raise ConfigError(f"{argument} must be the path or URL of a folder, got {given!r}")
     where = fspath(given)
     named = f"{argument}={given!r}" if argument else repr(given)
-    if (found := _ONE_SLASH.match(where)) and found[1].lower() in fsspec.available_protocols():
+    if (found := _ONE_SLASH.match(where)) and found[1].lower() in _known_schemes():
         rest = where[found.end() :]
         meant = f"/dbfs/{rest}" if found[1] == "dbfs" else f"{found[1]}://{'/' * (found[1] == 'file')}{rest}"
         raise ConfigError(f"{named} is neither a path nor a URL; pass the text {meant!r}")
@@ -99,14 +99,20 @@ def check_folder(argument: str, given: str | PathLike[str]) -> str:
     _check_url(named, where)
     where = where.rstrip("/")
     try:
-        url_to_fs(where)
+        open_url(where)
     except ImportError as error:
         raise ConfigError(_package_is_missing(named, _said(error))) from error
     except Exception as error:  # of whatever file system it is: some connect at once
         is_unknown = isinstance(error, ValueError) and "rotocol not known" in str(error)
-        mend = "use a URL that fsspec knows" if is_unknown else MEND
-        raise ConfigError(f"{named} cannot be opened: {_said(error)}; {mend}") from error
+        remedy = "use a URL that fsspec knows" if is_unknown else REMEDY
+        raise ConfigError(f"{named} cannot be opened: {_said(error)}; {remedy}") from error
     return where
+
+
+def _known_schemes() -> list[str]:
+    import fsspec
+
+    return list(fsspec.available_protocols())
 
 
 def _package_is_missing(named: str, said: str) -> str:
@@ -127,7 +133,7 @@ def _check_url(named: str, url: str) -> None:
             f"{named} is a chain of file systems, and a cache or an archive does not show at once what "
             f"others have written; pass {url.rpartition('::')[2]!r}"
         )
-    known = fsspec.available_protocols()
+    known = _known_schemes()
     if scheme == "abfss" and scheme not in known:  # the only one of the large stores that comes with its package alone
         raise ConfigError(_package_is_missing(named, "Install adlfs to access Azure storage"))
     if scheme not in known and scheme.lower() in known:
@@ -152,7 +158,7 @@ def _check_url(named: str, url: str) -> None:
 
 
 def probe(folder: str) -> None:
-    """Write, read and remove a small file in a run's folder: a place that is of no use is told before the run begins.
+    """Write, read and remove a small file in a run's folder: a folder that is of no use is found before the run begins.
 
     Raises:
         ConfigError: One of them cannot be done, or not within :data:`PROBE_PATIENCE`.
@@ -177,12 +183,12 @@ def probe(folder: str) -> None:
         error = failed[0]
         raise ConfigError(
             f"directory={parent_of(folder)!r} cannot be written and read ({type(error).__name__}: "
-            f"{_said(error)}); {MEND}"
+            f"{_said(error)}); {REMEDY}"
         ) from error
 
 
 def _write_and_read(folder: str) -> None:
-    fs, path = url_to_fs(folder)
+    fs, path = open_url(folder)
     file, content = f"{path}/.probe-{uuid.uuid4().hex}", uuid.uuid4().bytes
     _write(fs, path, file, content)
     try:

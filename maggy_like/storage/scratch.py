@@ -7,7 +7,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from maggy_like.storage.checkpoints import put
+from maggy_like.storage.file_systems import put
 from maggy_like.storage.folders import Folder, local_path, name_of_folder
 
 COPY_PATIENCE = 10.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from maggy_like.storage.file_systems import is_local, open_url
 from maggy_like.storage.journal.backend import JournalBackend
 from maggy_like.storage.journal.local import LocalBackend
 from maggy_like.storage.journal.object_store import ObjectStoreBackend
@@ -14,8 +15,5 @@ def backend_of(url: str) -> JournalBackend:
         ValueError: The URL's file system is not known.
         ImportError: Its package is not installed.
     """
-    from fsspec.core import url_to_fs
-    from fsspec.implementations.local import LocalFileSystem
-
-    fs, path = url_to_fs(url)
-    return LocalBackend(path) if isinstance(fs, LocalFileSystem) else ObjectStoreBackend(fs, path, url)
+    fs, path = open_url(url)
+    return LocalBackend(path) if is_local(fs) else ObjectStoreBackend(fs, path, url)

@@ -39,7 +39,7 @@ from maggy_like.protocol.task import LOG_PATIENCE, WorkerContext, WorkerTask
 from maggy_like.protocol.versions import own_versions
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.poller import Poller
-from maggy_like.storage.checkpoints import look_for_mark
+from maggy_like.storage.store_marks import look_for_mark
 from maggy_like.worker.agent.attempt import Attempt
 from maggy_like.worker.agent.children import Child, ChildLauncher, ForkServerLauncher
 from maggy_like.worker.agent.exiting_children import ExitingChildren

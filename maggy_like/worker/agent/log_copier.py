@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from maggy_like.storage.checkpoints import put
 from maggy_like.storage.faults import refusal
+from maggy_like.storage.file_systems import put
 
 INTERVAL = 60.0
 """Seconds between two copies of the log of a trial that runs."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.storage.checkpoints import is_visible, local_path
+from maggy_like.storage.file_systems import try_local_path
 from maggy_like.storage.log_file import log_name
+from maggy_like.storage.store_marks import is_visible
 from maggy_like.worker.agent.log_copier import LogShipper
 
 
@@ -23,7 +24,7 @@ class LogPlace:
     """
 
     def __init__(self, task: WorkerTask) -> None:
-        own = local_path(task.logs)
+        own = try_local_path(task.logs)
         copies = task.logs if own is None else task.log_copies
         is_shared = own is not None and (not copies or is_visible(task.logs, task.run_id))
         self._shipper = None if is_shared else LogShipper(copies)

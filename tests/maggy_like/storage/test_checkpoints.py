@@ -81,13 +81,13 @@ def test_what_cannot_be_saved_is_told(tmp_path: Path, make: Callable[[], Any], m
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("step", ["_write", "mv"])
+@pytest.mark.parametrize("step", ["write_file", "mv"])
 def test_a_write_that_fails_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     def fail(*args: Any) -> None:
         Path(args[1]).touch()
         raise OSError("no space left")
 
-    monkeypatch.setattr(*((checkpoints, step) if step == "_write" else (LocalFileSystem, step)), fail)
+    monkeypatch.setattr(*((checkpoints, step) if step == "write_file" else (LocalFileSystem, step)), fail)
     with pytest.raises(OSError, match="no space left"):
         save_state((tmp_path / "returned.pkl").as_uri(), "x")
     assert not list(tmp_path.iterdir())

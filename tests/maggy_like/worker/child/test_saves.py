@@ -175,7 +175,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         Path(path).write_bytes(data[:1])
         raise OSError("no space left")
 
-    monkeypatch.setattr(checkpoints, "_write", write)
+    monkeypatch.setattr(checkpoints, "write_file", write)
     return monkeypatch
 
 

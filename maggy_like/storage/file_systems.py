@@ -1,0 +1,53 @@
+"""File systems by URL. fsspec is loaded at the first use: it takes a sixth of a second, and brings asyncio."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def open_url(url: str) -> tuple[Any, str]:
+    """The file system of a path or URL, and the path in it.
+
+    Raises:
+        ValueError: The URL's file system is not known.
+        ImportError: Its package is not installed.
+    """
+    from fsspec.core import url_to_fs
+
+    fs, path = url_to_fs(url)
+    return fs, path
+
+
+def is_local(fs: Any) -> bool:
+    """Whether a file system is that of this machine."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)
+
+
+def try_local_path(folder: str) -> str | None:
+    """The path on this machine of a folder given by its path or URL; None where it is another file system's."""
+    if "://" not in folder:
+        return folder
+    try:
+        fs, path = open_url(folder)
+    except Exception:  # of whatever file system it is; its package may be missing
+        return None
+    return path if is_local(fs) else None
+
+
+def put(url: str, data: bytes) -> None:
+    """Write a file and make its folder."""
+    fs, path = open_url(url)
+    write_file(fs, path, data)
+
+
+def write_file(fs: Any, path: str, data: bytes) -> None:
+    """Write a file and make its folder; on this machine's disks, for the user alone."""
+    if is_local(fs):
+        os.makedirs(fs._parent(path), 0o700, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    else:
+        fs.makedirs(fs._parent(path), exist_ok=True)
+    fs.pipe_file(path, data)
