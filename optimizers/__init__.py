@@ -1,41 +1,89 @@
 """Ask/tell search: spaces, optimizers, schedulers and the ledger of a study.
 
-Importing this package loads numpy, but neither scipy nor Optuna nor scikit-optimize: an optimizer that needs
-them imports them at its first ask.
+Names are loaded at their first use, and numpy with them, but neither scipy nor Optuna nor scikit-optimize: an
+optimizer that needs them imports them at its first ask.
 """
 
 from __future__ import annotations
 
-from optimizers.core.base import (
-    WAIT,
-    Answer,
-    Decision,
-    FullBudget,
-    Grant,
-    History,
-    Observation,
-    Optimizer,
-    Pending,
-    Problem,
-    Proposal,
-    Scheduler,
-)
-from optimizers.core.study import Study
-from optimizers.core.trial import Trial, TrialState
-from optimizers.errors import MaggyError, OptimizerError, SearchSpaceError, UserError
-from optimizers.registry import make_optimizer, register
-from optimizers.samplers.adapters import TPE, OptunaSampler
-from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.samplers.grid import Grid
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.samplers.skopt_search import SkoptSearch
-from optimizers.samplers.sobol import Sobol
-from optimizers.schedulers.asha import ASHA
-from optimizers.schedulers.population import PBT
-from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
-from optimizers.space.config import Config
-from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal
-from optimizers.space.search_space import SearchSpace
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optimizers.core.base import (
+        WAIT,
+        Answer,
+        Decision,
+        FullBudget,
+        Grant,
+        History,
+        Observation,
+        Optimizer,
+        Pending,
+        Problem,
+        Proposal,
+        Scheduler,
+    )
+    from optimizers.core.study import Study
+    from optimizers.core.trial import Trial, TrialState
+    from optimizers.errors import MaggyError, OptimizerError, SearchSpaceError, UserError
+    from optimizers.registry import make_optimizer, register
+    from optimizers.samplers.adapters import TPE, OptunaSampler
+    from optimizers.samplers.bayesian import BayesianSearch
+    from optimizers.samplers.grid import Grid
+    from optimizers.samplers.random_search import RandomSearch
+    from optimizers.samplers.skopt_search import SkoptSearch
+    from optimizers.samplers.sobol import Sobol
+    from optimizers.schedulers.asha import ASHA
+    from optimizers.schedulers.population import PBT
+    from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
+    from optimizers.space.config import Config
+    from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal
+    from optimizers.space.search_space import SearchSpace
+
+_HOMES = {
+    "ASHA": "optimizers.schedulers.asha",
+    "Answer": "optimizers.core.base",
+    "BayesianSearch": "optimizers.samplers.bayesian",
+    "Choice": "optimizers.space.domains",
+    "Config": "optimizers.space.config",
+    "Constant": "optimizers.space.domains",
+    "Decision": "optimizers.core.base",
+    "Domain": "optimizers.space.domains",
+    "Float": "optimizers.space.domains",
+    "FullBudget": "optimizers.core.base",
+    "Grant": "optimizers.core.base",
+    "Grid": "optimizers.samplers.grid",
+    "History": "optimizers.core.base",
+    "Integer": "optimizers.space.domains",
+    "MaggyError": "optimizers.errors",
+    "MedianRule": "optimizers.schedulers.stopping",
+    "Observation": "optimizers.core.base",
+    "Optimizer": "optimizers.core.base",
+    "OptimizerError": "optimizers.errors",
+    "OptunaSampler": "optimizers.samplers.adapters",
+    "Ordinal": "optimizers.space.domains",
+    "PBT": "optimizers.schedulers.population",
+    "Patience": "optimizers.schedulers.stopping",
+    "Pending": "optimizers.core.base",
+    "Problem": "optimizers.core.base",
+    "Proposal": "optimizers.core.base",
+    "RandomSearch": "optimizers.samplers.random_search",
+    "Scheduler": "optimizers.core.base",
+    "SearchSpace": "optimizers.space.search_space",
+    "SearchSpaceError": "optimizers.errors",
+    "SkoptSearch": "optimizers.samplers.skopt_search",
+    "Sobol": "optimizers.samplers.sobol",
+    "Study": "optimizers.core.study",
+    "TPE": "optimizers.samplers.adapters",
+    "Threshold": "optimizers.schedulers.stopping",
+    "Trial": "optimizers.core.trial",
+    "TrialState": "optimizers.core.trial",
+    "UserError": "optimizers.errors",
+    "WAIT": "optimizers.core.base",
+    "make_optimizer": "optimizers.registry",
+    "register": "optimizers.registry",
+}
 
 __all__ = [
     "ASHA",
@@ -80,3 +128,13 @@ __all__ = [
     "make_optimizer",
     "register",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'optimizers' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

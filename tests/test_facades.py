@@ -1,0 +1,82 @@
+"""What the two packages offer by name, and what importing them loads."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import maggy_like
+import optimizers
+
+FACADES = (maggy_like, optimizers)
+
+HEAVY = (
+    "IPython",
+    "asyncio",
+    "fsspec",
+    "matplotlib",
+    "optuna",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "scipy",
+    "skopt",
+    "torch",
+)
+"""What takes a tenth of a second and more to load, and is loaded at its first use."""
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after a statement."""
+    code = f"{statement}\nimport json, sys; print(json.dumps([*sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("facade", FACADES, ids=lambda facade: facade.__name__)
+def test_every_name_is_found_at_its_home(facade: ModuleType) -> None:
+    names = [name for name in facade.__all__ if name != "Searchspace"]
+    assert sorted(names) == sorted(facade._HOMES)
+    for name in facade.__all__:
+        assert getattr(facade, name) is not None
+    with pytest.raises(AttributeError, match=f"module '{facade.__name__}' has no attribute 'nothing'"):
+        _ = facade.nothing
+
+
+@pytest.mark.parametrize("facade", FACADES, ids=lambda facade: facade.__name__)
+def test_type_checkers_read_the_same_homes(facade: ModuleType) -> None:
+    tree = ast.parse(Path(facade.__file__ or "").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    read = {name.name: node.module for node in imports for name in node.names if name.asname is None}
+    assert read == facade._HOMES
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import maggy_like",
+        "from maggy_like import lagom, run, Float, Integer, Choice, FailurePolicy",
+        "from optimizers import ASHA, Study, SearchSpace",
+    ],
+)
+def test_an_import_loads_nothing_heavy(statement: str) -> None:
+    loaded = loaded_by(statement)
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_the_errors_of_a_worker_load_no_numpy() -> None:
+    assert "numpy" not in loaded_by("import maggy_like.errors, maggy_like.worker.agent.agent")
+
+
+def test_a_home_is_loaded_once_its_name_is_used() -> None:
+    home = importlib.import_module(maggy_like._HOMES["Float"])
+    assert maggy_like.Float is home.Float
