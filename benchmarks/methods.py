@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import time
 import warnings
@@ -10,10 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-import optimizers
 from benchmarks import peers, peers_multi_fidelity
+from benchmarks.behaviour import behaviour
 from benchmarks.drive import Peer, Reports, drive, search
 from benchmarks.peers_multi_fidelity import SyneSearch
 from benchmarks.runs import Kind, Run, improvements
@@ -22,7 +20,7 @@ from optimizers import ASHA, Optimizer, OptimizerError, RandomSearch, make_optim
 
 WORKERS = {"sf": 4, "mf": 8}
 OURS = "optimizers "
-"""How the code of a run of ours begins."""
+"""How the code of a run of ours begins; what it does follows (:mod:`benchmarks.behaviour`)."""
 N_TRIALS = 100
 """Trainings of a single-fidelity search."""
 HORIZON = 6.0
@@ -35,7 +33,7 @@ class Method(ABC):
 
     Attributes:
         kind: ``sf`` with full trainings, ``mf`` with reports of every step.
-        quick: Whether a run takes seconds, not minutes.
+        quick: Whether it runs unasked: what takes minutes, and what is there to be tried alone, runs where it is named.
     """
 
     name: str
@@ -78,7 +76,7 @@ class Ours(Method):
 
     @property
     def code(self) -> str:
-        return fingerprint()
+        return OURS + _behaviour(self)
 
     def reports(self, table: Table, seed: int, n_trials: int | None, horizon: float | None) -> Reports:
         workers = WORKERS[self.kind]
@@ -105,10 +103,11 @@ class Library(Method):
 
 
 @cache
-def fingerprint() -> str:
-    """Of our own sources: what a run by them depends on."""
-    sources = sorted(Path(optimizers.__file__).parent.rglob("*.py"))
-    return OURS + hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+def _behaviour(method: Ours) -> str:
+    workers = WORKERS[method.kind]
+    if method.kind == "sf":
+        return behaviour(method.make, workers=workers, n_trials=60)
+    return behaviour(method.make, workers=workers, trainings=3.0)
 
 
 def _ours(name: str, kind: Kind, *, quick: bool = True) -> list[Ours]:
@@ -138,8 +137,8 @@ METHODS: tuple[Method, ...] = (
     *_ours("random", "mf"),
     Ours("asha_random", "mf", True, lambda: ASHA(sampler=RandomSearch())),
     *_ours("asha", "mf"),
-    *_ours("bohb", "mf"),
-    *_ours("mobster", "mf"),
+    *_ours("bohb", "mf", quick=False),
+    *_ours("mobster", "mf", quick=False),
     Library(
         "optuna_sh_tpe", "mf", True, "optuna", lambda table, seed: peers_multi_fidelity.optuna_sh_tpe(table.space, seed)
     ),
@@ -147,3 +146,10 @@ METHODS: tuple[Method, ...] = (
     _syne("syne_bohb", "kde"),
     _syne("syne_cqr", "cqr", quick=False, update_frequency=WORKERS["mf"]),
 )
+
+
+def counts(run: Run) -> bool:
+    """Whether a run stands for what is installed here; another library's always does."""
+    if not run.code.startswith(OURS):
+        return True
+    return any(run.code == method.code for method in METHODS if (method.kind, method.name) == (run.kind, run.method))

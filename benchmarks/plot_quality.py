@@ -21,7 +21,8 @@ from matplotlib.axes import Axes
 
 from benchmarks.figures import Field
 from benchmarks.methods import HORIZON, N_TRIALS
-from benchmarks.quality import BEST, HELD_OUT, PLAIN, RESULTS, SEEDS, TUNED, counts
+from benchmarks.methods import counts
+from benchmarks.quality import BEST, HELD_OUT, PLAIN, RESULTS, SEEDS, TUNED
 from benchmarks.runs import Array, Kind, Store, grid
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"

@@ -4,9 +4,9 @@ Single-fidelity (``sf``): 4 workers, 100 full trainings. Multi-fidelity (``mf``)
 steps, for 6 times the mean seconds of a full training. Both on the tables of :mod:`benchmarks.tables`, which come in
 halves: ours were tuned on the one, the other tells what that was worth.
 
-Finished runs are kept in a file, read first and appended to. A run of ours counts if the sources of ``optimizers`` are
-still those that made it; another library's counts whatever its version, which is shown. What is missing is run now; a
-method that takes minutes a run only where ``--only`` names it. Whatever is at hand is shown.
+Finished runs are kept in a file, read first and appended to. A run of ours counts if its optimizer still does the same in
+a short search (:mod:`benchmarks.behaviour`); another library's counts whatever its version, which is shown. What is missing
+is run now; a method that takes minutes a run only where ``--only`` names it. Whatever is at hand is shown.
 
     python -m benchmarks.quality [--quick] [--json PATH] [--only NAMES] [--seeds N] [--curves FOLDER]
                                  [--results PATH] [--fresh] [--markdown]
@@ -32,9 +32,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table as RichTable
 
+from benchmarks import one_thread  # noqa: F401  (before numpy is loaded)
 from benchmarks.common import parser, save
 from benchmarks.figures import Field, area, regret
-from benchmarks.methods import METHODS, OURS, Method, fingerprint
+from benchmarks.methods import METHODS, OURS, Method, counts
 from benchmarks.runs import Kind, Run, Store
 from benchmarks.tables import CURVES, GRIDS, table
 
@@ -109,11 +110,6 @@ def _has(name: str, curves: Path) -> bool:
     return name == "diverging" or (curves / f"lcbench-{name.partition('-')[2]}.npz").exists()
 
 
-def counts(run: Run) -> bool:
-    """Whether a run stands for what is installed here; another library's always does."""
-    return not run.code.startswith(OURS) or run.code == fingerprint()
-
-
 def _run_missing(wanted: Sequence[tuple[Method, str, int]], store: Store, curves: Path, *, named: bool) -> None:
     missing: list[tuple[Method, str, int]] = []
     left = Counter[str]()
@@ -124,7 +120,7 @@ def _run_missing(wanted: Sequence[tuple[Method, str, int]], store: Store, curves
         if method.code is None:
             left[f"{method.name} is not installed"] += 1
         elif not (method.quick or named):
-            left[f"{method.name} is slow (--only {method.name} runs it)"] += 1
+            left[f"{method.name} runs only where it is named (--only {method.name} runs it)"] += 1
         else:
             missing.append((method, name, seed))
     for reason, count in left.items():

@@ -36,7 +36,7 @@ class Run:
     Attributes:
         kind: ``sf``: full trainings alone; ``mf``: every step is reported and counts.
         method: A name of :mod:`benchmarks.methods`.
-        code: The version of the library, or the fingerprint of our own sources: what made this run.
+        code: What made this run: the version of the library, or what an optimizer of ours does, as a hash.
         cpu: Seconds of one core, for the whole search.
         count: Reports that came.
         end: Virtual seconds at the end.
