@@ -1,9 +1,9 @@
 """What an optimizer of ours does, as a short hash: finished runs stay valid as long as it stays the same.
 
-A short search in virtual time, on a table that is made here: noisy curves, as real ones are, of a mixed space. The hash is of
-the order in which configurations train, of their values and of their steps. So it changes with what an optimizer
-proposes, stops, pauses and runs on, and not with how its sources are written. A change that shows only in searches longer than
-this one is not seen: ``python -m benchmarks.quality --fresh`` searches anew.
+A short search in virtual time, on a table that is made here: noisy curves, as real ones are, of a mixed space. The hash
+is of the order in which configurations train, of their values and of their steps. So it changes with what an optimizer
+proposes, stops, pauses and runs on, and not with how its sources are written. A change that shows only in longer
+searches is not seen: ``python -m benchmarks.quality --fresh`` searches anew.
 """
 
 from __future__ import annotations

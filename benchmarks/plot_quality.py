@@ -20,8 +20,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from benchmarks.figures import Field
-from benchmarks.methods import HORIZON, N_TRIALS
-from benchmarks.methods import counts
+from benchmarks.methods import HORIZON, N_TRIALS, counts
 from benchmarks.quality import BEST, HELD_OUT, PLAIN, RESULTS, SEEDS, TUNED
 from benchmarks.runs import Array, Kind, Store, grid
 

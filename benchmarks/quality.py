@@ -4,9 +4,9 @@ Single-fidelity (``sf``): 4 workers, 100 full trainings. Multi-fidelity (``mf``)
 steps, for 6 times the mean seconds of a full training. Both on the tables of :mod:`benchmarks.tables`, which come in
 halves: ours were tuned on the one, the other tells what that was worth.
 
-Finished runs are kept in a file, read first and appended to. A run of ours counts if its optimizer still does the same in
-a short search (:mod:`benchmarks.behaviour`); another library's counts whatever its version, which is shown. What is missing
-is run now; a method that takes minutes a run only where ``--only`` names it. Whatever is at hand is shown.
+Finished runs are kept in a file, read first and appended to. A run of ours counts if its optimizer still does the same
+in a short search (:mod:`benchmarks.behaviour`); another library's counts whatever its version, which is shown. What is
+missing is run now; a method that takes minutes a run only where ``--only`` names it. Whatever is at hand is shown.
 
     python -m benchmarks.quality [--quick] [--json PATH] [--only NAMES] [--seeds N] [--curves FOLDER]
                                  [--results PATH] [--fresh] [--markdown]

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 from scipy.stats import rankdata
 
+from benchmarks.behaviour import behaviour
 from benchmarks.drive import DIVERGED, drive, search
 from benchmarks.figures import Field, area, regret
+from benchmarks.methods import counts
+from benchmarks.quality import RESULTS
 from benchmarks.runs import CAP, GRID, Run, Store, improvements
 from benchmarks.tables import Table, table
 from optimizers import Choice, Config, History, Problem, RandomSearch, SearchSpace
@@ -210,3 +213,28 @@ def test_the_made_table_diverges_and_returns_the_same_curve_near_by() -> None:
         for u in units
     ]
     assert 0.5 < np.mean(same) < 1.0
+
+
+def test_an_optimizer_is_told_from_others_by_what_it_does() -> None:
+    class Renamed(RandomSearch):
+        pass
+
+    class Reversed(RandomSearch):
+        def ask(self, trial: int, history: History) -> Config:
+            config = super().ask(trial, history)
+            assert isinstance(config, dict)
+            return {**config, "units": 68 - config["units"]}
+
+    shown = behaviour(RandomSearch, workers=4, n_trials=20)
+    assert behaviour(Renamed, workers=4, n_trials=20) == shown
+    assert behaviour(Reversed, workers=4, n_trials=20) != shown
+    assert behaviour(RandomSearch, workers=4, trainings=1.0) != shown
+
+
+def test_a_run_counts_while_its_optimizer_does_the_same() -> None:
+    kept = Store(RESULTS).get(("sf", "random", "nas-cifar10", 0))
+    assert kept is not None
+    assert counts(kept)
+    assert not counts(dataclasses.replace(kept, code="optimizers 0123456789ab"))
+    assert not counts(dataclasses.replace(kept, method="a method of the past"))
+    assert counts(dataclasses.replace(kept, method="optuna_tpe", code="optuna 0.1"))
