@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from maggy_like import Float, Reporter, SparkEngine, lagom, spark_session
+from maggy_like import FailurePolicy, Float, Reporter, SparkEngine, lagom, spark_session
 
 STEPS = 10
 WORKERS = 4
@@ -164,8 +164,7 @@ def main() -> None:
         name=RUN,
         directory=arguments.folder,
         resume=arguments.resume,
-        max_attempts=20,
-        report_timeout=1.5,
+        failures=FailurePolicy(max_attempts=20, report_timeout=1.5),
         progress="plain",
     )
     trials = [

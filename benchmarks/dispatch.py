@@ -28,7 +28,17 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from benchmarks.common import parser, publish
-from maggy_like import Choice, Float, Integer, Result, SearchSpace, lagom, spark_session
+from maggy_like import (
+    Choice,
+    Float,
+    Integer,
+    LocalEngine,
+    Result,
+    SearchSpace,
+    SparkEngine,
+    lagom,
+    spark_session,
+)
 from optimizers import Trial
 
 WORKERS = 2
@@ -67,8 +77,7 @@ def search(engine: str, isolation: Literal["process", "worker"], n_trials: int) 
             metric="value",
             n_trials=n_trials,
             workers=WORKERS,
-            engine=engine,
-            isolation=isolation,
+            engine=SparkEngine(isolation=isolation) if engine == "spark" else LocalEngine(isolation=isolation),
             directory=folder,
             progress=False,
         )
@@ -112,11 +121,12 @@ def with_observations(optimizer: str, engine: str, n_observations: int, n_trials
             "progress": False,
         }  # fmt: skip
         points = [NETWORK.from_unit(unit) for unit in units]
-        lagom(at_once, NETWORK, **run, engine="local", isolation="worker",
+        lagom(at_once, NETWORK, **run, engine=LocalEngine(isolation="worker"),
               n_trials=n_observations, points_to_evaluate=points)  # fmt: skip
         result = lagom(fifth_of_a_second_of, NETWORK, **run, engine=engine, resume=True,
                        n_trials=n_observations + n_trials)  # fmt: skip
-    return result.trials[n_observations:]
+    trials: Sequence[Trial] = result.trials
+    return trials[n_observations:]
 
 
 def turnarounds(trials: Iterable[Trial]) -> Iterator[float]:

@@ -17,7 +17,7 @@ import torch
 from sklearn.datasets import load_breast_cancer
 from torch import nn
 
-from maggy_like import AblationStudy, lagom, spark_session
+from maggy_like import AblationStudy, ablate, spark_session
 
 
 class Residual(nn.Module):
@@ -98,11 +98,11 @@ def main(on_spark: bool) -> None:
             .config(dropout=0.0, weight_decay=0.0)
         )
         engine = "spark" if on_spark else "local"
-        result = lagom(train, ablation=study, metric="accuracy", repeats=10, workers=2, engine=engine)
-    assert result.ablation is not None
-    print(result.ablation)
-    picture = Path(result.directory, "ablation.png")
-    result.ablation.plot(picture)
+        answer = ablate(train, study, metric="accuracy", repeats=10, workers=2, engine=engine)
+    assert answer.result is not None
+    print(answer)
+    picture = Path(answer.result.directory, "ablation.png")
+    answer.plot(picture)
     print(f"picture: {picture}")
 
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from maggy_like.ablation import AblationStudy, Variant
+    from maggy_like.api.ablate import Tuning, ablate
     from maggy_like.api.lagom import lagom
     from maggy_like.api.load_run import load_run
     from maggy_like.api.run import run
     from maggy_like.driver.failure_policy import FailurePolicy
-    from maggy_like.driver.run_handle import Experiment
+    from maggy_like.driver.run_handle import RunHandle
     from maggy_like.driver.simulate import simulate
     from maggy_like.engines.inline import InlineEngine
     from maggy_like.engines.local import LocalEngine
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from maggy_like.results.training import Training
     from maggy_like.spark import ConnectServer, StandaloneCluster, spark_session
     from maggy_like.spark.engine.engine import SparkEngine
+    from maggy_like.storage.store import Store
     from maggy_like.worker.child.reporter import Reporter
     from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
     from optimizers.space.search_space import SearchSpace
@@ -38,7 +40,6 @@ _HOMES = {
     "Choice": "optimizers.space.domains",
     "ConnectServer": "maggy_like.spark",
     "Constant": "optimizers.space.domains",
-    "Experiment": "maggy_like.driver.run_handle",
     "FailurePolicy": "maggy_like.driver.failure_policy",
     "Float": "optimizers.space.domains",
     "InlineEngine": "maggy_like.engines.inline",
@@ -47,11 +48,15 @@ _HOMES = {
     "Ordinal": "optimizers.space.domains",
     "Reporter": "maggy_like.worker.child.reporter",
     "Result": "maggy_like.results.result",
+    "RunHandle": "maggy_like.driver.run_handle",
     "SearchSpace": "optimizers.space.search_space",
     "SparkEngine": "maggy_like.spark.engine.engine",
     "StandaloneCluster": "maggy_like.spark",
+    "Store": "maggy_like.storage.store",
     "Training": "maggy_like.results.training",
+    "Tuning": "maggy_like.api.ablate",
     "Variant": "maggy_like.ablation",
+    "ablate": "maggy_like.api.ablate",
     "lagom": "maggy_like.api.lagom",
     "load_run": "maggy_like.api.load_run",
     "run": "maggy_like.api.run",
@@ -64,7 +69,6 @@ __all__ = [
     "Choice",
     "ConnectServer",
     "Constant",
-    "Experiment",
     "FailurePolicy",
     "Float",
     "InlineEngine",
@@ -73,12 +77,16 @@ __all__ = [
     "Ordinal",
     "Reporter",
     "Result",
+    "RunHandle",
     "SearchSpace",
     "Searchspace",
     "SparkEngine",
     "StandaloneCluster",
+    "Store",
     "Training",
+    "Tuning",
     "Variant",
+    "ablate",
     "lagom",
     "load_run",
     "run",

@@ -16,6 +16,8 @@ from optimizers.core.trial import Trial, TrialState
 if TYPE_CHECKING:
     import pandas
 
+    from maggy_like.results.result import Result
+
 
 class Ablation(Comparisons):
     """The answer of an ablation study: a line for each comparison. It can be pickled, less the models' factory.
@@ -34,11 +36,18 @@ class Ablation(Comparisons):
         bound: The bound of adaptive repeats; None where their number was fixed.
         first_seed: The first seed of the study, from which adaptive repeats are counted.
 
+    Attributes:
+        result: The trials and the run's files: what a search returns, without a best trial; None where it was made
+            of trials alone.
+
     Example:
-        >>> ablation = Ablation.of_trials(design, result.trials, metric="accuracy", direction="max")
-        >>> print(ablation)
-        >>> ablation.plot("ablation.png")
+        >>> answer = ablate(train_fn, study)
+        >>> print(answer)
+        >>> answer.plot("ablation.png")
+        >>> answer.result.to_pandas()
     """
+
+    result: Result | None = None
 
     @classmethod
     def of_trials(

@@ -24,9 +24,6 @@ from optimizers.core.base import Optimizer
 from optimizers.core.trial import Trial
 from optimizers.space.search_space import SearchSpace
 
-TUNED = 8
-"""Configurations that ``tune=True`` tries for each variant."""
-
 
 @dataclass(frozen=True)
 class AblatedFunction:
@@ -106,30 +103,24 @@ def plan_ablation(
     design: DesignName,
     repeats: int | Literal["auto"],
     first_seed: int,
-    searched: SearchSpace | None,
-    tune: bool | int,
-    tuner: Optimizer | None,
+    searched: SearchSpace | None = None,
+    n_configs: int = 0,
+    tuner: Optimizer | None = None,
 ) -> AblationSearch:
     """Check a study against its function, and make the search of it.
 
     Args:
         first_seed: The first seed of the repeats.
-        searched: What is tuned for each variant.
-        tune: How many configurations each variant tries first; True for 8.
+        searched: What is tuned for each variant; None if nothing is.
+        n_configs: How many configurations each variant tries first then.
         tuner: Proposes them.
 
     Raises:
         UserError: An argument or the study is wrong.
     """
     if not isinstance(study, AblationStudy):
-        raise ConfigError(f"ablation must be an AblationStudy, got {study!r}")
+        raise ConfigError(f"study must be an AblationStudy, got {study!r}")
     repeats = _read_repeats(repeats)
-    tune = _read_tune(tune)
-    if (searched is not None) is not bool(tune):
-        raise ConfigError(
-            "tune and a search space belong together: lagom(train_fn, searchspace, ablation=study, tune=True) tunes "
-            "each variant; leave out both, or give both"
-        )
     if not callable(train_fn):
         raise TrainFunctionError(f"train_fn must be a function, got {train_fn!r}")
     pickle_train_fn(train_fn)  # by itself, so that what cannot be sent is named as in a search
@@ -149,8 +140,7 @@ def plan_ablation(
         space = designed.space(repeats, first_seed=first_seed)
         return AblationSearch(designed, space, optimizer, n_trials, f"ablation({kind})", bound, first_seed, None)
     if repeats == "auto":
-        raise ConfigError("tune=True needs a fixed number of repeats; pass repeats=5, say")
-    n_configs = TUNED if tune is True else tune
+        raise ConfigError("tune=Tuning(...) needs a fixed number of repeats; pass repeats=5, say")
     optimizer = TunedRepeats(
         designed.configs, repeats, searched, n_configs=n_configs, first_seed=first_seed, optimizer=tuner
     )
@@ -166,13 +156,6 @@ def _read_repeats(repeats: Any) -> int | Literal["auto"]:
     number = None if isinstance(repeats, bool) else _index(repeats)
     if number is None or number < 1:
         raise ConfigError(f"repeats must be a whole number of at least 1, or 'auto', got {repeats!r}")
-    return number
-
-
-def _read_tune(tune: Any) -> bool | int:
-    number = tune if isinstance(tune, bool) else _index(tune)
-    if number is None or number < 0:
-        raise ConfigError(f"tune must be True, False or a number of configurations of at least 1, got {tune!r}")
     return number
 
 

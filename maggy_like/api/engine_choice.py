@@ -1,9 +1,12 @@
-"""Which engine a run gets."""
+"""Which engine a run gets, and where its driver runs."""
 
 from __future__ import annotations
 
 import sys
+from typing import cast, get_args
 
+from maggy_like.argument_checks import one_of
+from maggy_like.driver.run_spec import DriverSide
 from maggy_like.engines.base import Engine
 from maggy_like.engines.inline import InlineEngine
 from maggy_like.engines.local import LocalEngine
@@ -40,3 +43,12 @@ def choose_engine(engine: str | Engine) -> Engine:
                 "unseen by Spark; call it on the Spark driver, or pass engine='local' to run it in this task"
             )
     return LocalEngine()
+
+
+def read_driver(driver: str) -> DriverSide:
+    """Where the driver is to run.
+
+    Raises:
+        ConfigError: There is no such place.
+    """
+    return cast(DriverSide, one_of("driver", driver, get_args(DriverSide)))

@@ -14,11 +14,10 @@ def load_run(run: str | PathLike[str]) -> Result:
 
     Its function is not needed, and nothing is locked or written. Of a damaged journal, what is whole is read, and a
     warning is logged. All that a result offers works, but for :meth:`Result.train`, which needs the function. Of an
-    ablation there are the trials; ``lagom(..., ablation=study, resume=True)`` makes its answer.
+    ablation there are the trials; ``ablate(train_fn, study, ..., resume=True)`` makes its answer.
 
     Args:
-        run: The run's folder, a path or a URL: ``result.directory``, or where ``journal=`` was given
-            ``result.journal``.
+        run: The run's folder, a path or a URL: ``result.directory``.
 
     Returns:
         Its result. ``ending`` is ``running`` while its driver lives, and ``killed`` if that ended without a word;

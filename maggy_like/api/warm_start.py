@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from maggy_like.api.sequences import listed
+from maggy_like.argument_checks import listed
 from maggy_like.errors import ConfigError
 from maggy_like.results.result import Result
 from maggy_like.results.runs import find_run, replay
@@ -91,7 +91,7 @@ def _read(run: Result | str | Path) -> tuple[str, Contents]:
     """A run's name, and what its journal holds."""
     if not isinstance(run, Result | str | Path):
         raise ConfigError(f"warm_start takes results of lagom and folders of runs, got {run!r}")
-    folder = (run.journal or str(run.directory)) if isinstance(run, Result) else str(run)
+    folder = str(run.directory) if isinstance(run, Result) else str(run)
     try:
         contents = read_journal(find_run(folder))
     except ConfigError as error:

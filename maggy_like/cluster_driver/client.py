@@ -21,7 +21,8 @@ from maggy_like.driver.first_workers import JOIN_PATIENCE
 from maggy_like.driver.gang_size import gang_size, size_hints
 from maggy_like.driver.interrupts import interrupts_to
 from maggy_like.driver.recovery import open_journal
-from maggy_like.driver.runner import Job, Outcome, check_reach, first_snapshot, new_machine, worker_task
+from maggy_like.driver.run_spec import Outcome, RunSpec
+from maggy_like.driver.runner import check_reach, first_snapshot, new_machine, worker_task
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError, JournalError
 from maggy_like.rpc.security import new_key_pair
@@ -51,41 +52,40 @@ def require_driver_host(engine: Engine) -> DriverHost:
     return engine
 
 
-def carry_out_in_cluster(job: Job) -> Outcome:
-    """Run a job whose driver is one of the application's tasks, and follow it to its end.
+def execute_in_cluster(spec: RunSpec) -> Outcome:
+    """Execute a run whose driver is one of the application's tasks, and follow it to its end.
 
     Raises:
         EngineError: The engine cannot provide driver and workers.
         JournalError: The run's files are in use, damaged, or of another search.
         UserError: The optimizer or the configuration cannot be used.
     """
-    settings, host = job.settings, require_driver_host(job.engine)
-    check_reach(settings, job.engine)
+    settings, host = spec.settings, require_driver_host(spec.engine)
+    check_reach(settings, spec.engine)
     room = SlotsBesideDriver(host)
     size = gang_size(settings, room)
     started = time.monotonic()
     run_id = secrets.token_hex(8)
     # The journal is begun here, so that all that is wrong with it is told before anything starts; the driver goes on.
-    journal, told = open_journal(settings, new_machine(settings, size, grows=True), run_id)
+    journal, journal_hints = open_journal(settings, new_machine(settings, size, grows=True), run_id)
     try:
-        files = ControlFiles(settings.journal)
+        files = ControlFiles(settings.paths.journal)
         files.clear(run_id)
-        follower = Follower(backend_of(settings.journal))
+        follower = Follower(backend_of(settings.paths.journal))
         follower.look()  # callbacks hear of what is new
     finally:
         journal.close()
     server = new_key_pair()
     keys = [Keys.make(host.max_task_failures()) for _ in range(size)]
     plan = _pickled(Plan(settings, size, server, tuple(pairs.public for pairs in keys), host.name, host.driver_ports()))
-    task = worker_task(job, run_id, "", server[0])
-    client = _Client(job, run_id, files, follower, started)
+    task = worker_task(spec, run_id, "", server[0])
+    client = _Client(spec, run_id, files, follower, started)
     client.watcher.lines += [
-        LogLine(None, hint) for hint in (*settings.hints, *size_hints(settings, room, size), *told)
+        LogLine(None, hint) for hint in (*settings.hints, *size_hints(settings, room, size), *journal_hints)
     ]
     with interrupts_to(client.interrupted):
-        if job.handle is not None:
-            job.handle.attach(client.stopped)
-        client.run = host.launch_with_driver(plan, task, keys, settings.journal)
+        spec.stop.attach(client.stopped)
+        client.run = host.launch_with_driver(plan, task, keys, settings.paths.journal)
         return client.until_done()
 
 
@@ -114,16 +114,16 @@ class _Client:
 
     run: EngineRun
 
-    def __init__(self, job: Job, run_id: str, files: ControlFiles, follower: Follower, started: float) -> None:
-        self._job = job
+    def __init__(self, spec: RunSpec, run_id: str, files: ControlFiles, follower: Follower, started: float) -> None:
+        self._spec = spec
         self._run_id = run_id
         self._files = files
         self._follower = follower
         self._started = started
         self._wanted: StopReason | None = None  # the ending that somebody here wants
         self._asked = self._hurried = self._gave_up = False
-        base = first_snapshot(job.settings)
-        self.watcher = Watcher(follower, base, time.time(), job.display, job.callbacks, LogLineReader(files))
+        base = first_snapshot(spec.settings)
+        self.watcher = Watcher(follower, base, time.time(), spec.display, spec.callbacks, LogLineReader(files))
 
     def interrupted(self, count: int) -> None:
         """Ctrl-C or SIGTERM: the first stops the search, the second cancels the job."""
@@ -145,7 +145,7 @@ class _Client:
 
     def _await_end(self) -> str:
         """Show the run until its job has ended; why that did, if not with the run."""
-        waiting = f"still waiting for engine={self._job.engine.name!r} to start the driver"
+        waiting = f"still waiting for engine={self._spec.engine.name!r} to start the driver"
         while (reason := self.run.poll()) is None and not (self._follower.ended or self._gave_up):
             self.watcher.look()
             if waiting and time.monotonic() - self._started > JOIN_PATIENCE and self._driver() is None:
@@ -211,14 +211,14 @@ class _Client:
         ending = self._wanted or ("cancelled" if self.run.stopped_by else "error")
         if ending == "error" and error is None:
             error = EngineError(reason or "the Spark job ended before the search did")
-            error.add_note(f"the run's files are in {self._job.settings.directory}; resume=True goes on with it")
+            error.add_note(f"the run's files are in {self._spec.settings.paths.directory}; resume=True goes on with it")
         if not self._hurried:
             self._record(ending, seconds)
         return Outcome(machine, ending, seconds, error)
 
     def _record(self, ending: str, seconds: float) -> None:
         """Say in the journal how the run ended, where its driver could not."""
-        place = backend_of(self._job.settings.journal)
+        place = backend_of(self._spec.settings.paths.journal)
         with contextlib.suppress(JournalError, OSError):  # another driver goes on with it, or its place does not serve
             if ending == "error" and place.is_held():
                 return  # it may be this client alone that was cut off

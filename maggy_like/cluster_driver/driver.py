@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from maggy_like.api.settings import Settings
 from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord
 from maggy_like.cluster_driver.error_records import folder_not_seen, to_record
 from maggy_like.cluster_driver.log_lines import LogLineWriter
 from maggy_like.cluster_driver.slots import SiblingEngine
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.runner import Job, Outcome, Site, carry_out
+from maggy_like.driver.run_spec import Outcome, RunSpec
+from maggy_like.driver.runner import Site, execute
+from maggy_like.driver.settings import Settings
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import EngineError, JournalError, MaggyError, StoreError
 from maggy_like.protocol.identity import WorkerId
@@ -64,22 +65,26 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
         StoreError: The place of the journal does not serve; another attempt may find that it does.
         EngineError: Another attempt has taken over.
     """
-    files = ControlFiles(plan.settings.journal)
+    files = ControlFiles(plan.settings.paths.journal)
     before = files.driver()
     if before is not None and before.run == task.run_id and (before.is_over or before.attempt > attempt):
         return
     if not files.has_folder():
-        raise EngineError(folder_not_seen("the driver", plan.settings.journal))
+        raise EngineError(folder_not_seen("the driver", plan.settings.paths.journal))
     began = before.began if before is not None and before.run == task.run_id else time.time()
-    settings = replace(plan.settings, resume=True, workers=plan.size, hints=())
-    record = DriverRecord(
-        task.run_id, attempt, "", socket.gethostname(), began, n_trials=settings.n_trials, timeout=settings.timeout
+    timeout, n_trials = plan.settings.limits.timeout, plan.settings.search.n_trials
+    record = DriverRecord(task.run_id, attempt, "", socket.gethostname(), began, n_trials=n_trials, timeout=timeout)
+    left = None if timeout is None else max(1.0, timeout - (time.time() - began))  # counted from the first attempt
+    settings = replace(
+        plan.settings,
+        files=replace(plan.settings.files, resume=True),
+        gang=replace(plan.settings.gang, workers=plan.size),
+        limits=replace(plan.settings.limits, timeout=left),
+        hints=(),
     )
-    if settings.timeout is not None:  # counted from the first attempt
-        settings = replace(settings, timeout=max(1.0, settings.timeout - (time.time() - began)))
     with _DriverTask(plan, task, files, record, host) as hosting:
         try:
-            error = hosting.carry_out(settings).error
+            error = hosting.execute(settings).error
         except StoreError:
             raise
         except MaggyError as caught:
@@ -112,13 +117,13 @@ class _DriverTask:
         if self._thread is not None:
             self._thread.join()
 
-    def carry_out(self, settings: Settings) -> Outcome:
+    def execute(self, settings: Settings) -> Outcome:
         """Run the driver here."""
-        engine = SiblingEngine(self._plan.engine, self._plan.size, self._host, None)
+        engine = SiblingEngine(self._plan.engine, self._plan.size, self._host)
         lines = self._files.lines()
         first = lines.first + len(lines.lines) if lines is not None and lines.run == self._task.run_id else 0
         display = LogLineWriter(self._files, self._task.run_id, first)
-        job = Job(settings, engine, self._task.train_fn, self._task.preload, display)
+        spec = RunSpec(settings, engine, self._task.train_fn, self._task.preload, display)
         site = Site(
             self._task.run_id,
             server=self._open_server,
@@ -129,7 +134,7 @@ class _DriverTask:
         deadline = time.monotonic() + LOCK_PATIENCE * (self._record.attempt > 0)
         while True:
             try:
-                return carry_out(job, site)
+                return execute(spec, site)
             except JournalError:  # a lock of the attempt before, which is dying
                 if self._thread is not None or time.monotonic() > deadline:
                     raise

@@ -14,7 +14,7 @@ from maggy_like.cluster_driver.watcher import Watcher
 from maggy_like.display import make_display
 from maggy_like.display.base import Snapshot
 from maggy_like.driver.monitor import Callback
-from maggy_like.driver.runner import check_watchers
+from maggy_like.driver.run_spec import check_callbacks
 from maggy_like.errors import UserError
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.runs import read_run
@@ -46,22 +46,22 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback]) 
         JournalError: The journal could not be read for ten minutes.
     """
     display = make_display(progress)
-    check_watchers(callbacks, None)
-    files = ControlFiles(run.journal)
-    follower = Follower(backend_of(run.journal))
+    check_callbacks(callbacks)
+    files = ControlFiles(str(run.directory))
+    follower = Follower(backend_of(str(run.directory)))
     record = _driver(files)
     base = _base(follower, run, record)
     began = record.began if record is not None else _begun(follower)
     watcher = Watcher(follower, base, began, display, callbacks, LogLineReader(files))
     watcher.begin()
     try:
-        _follow(run.journal, files, follower, watcher)
+        _follow(str(run.directory), files, follower, watcher)
         watcher.look(now=True)
     except KeyboardInterrupt:
-        return read_run(run.journal, FOLLOW)
+        return read_run(str(run.directory), FOLLOW)
     finally:
         watcher.finish()
-    result, record = read_run(run.journal, FOLLOW), _driver(files)
+    result, record = read_run(str(run.directory), FOLLOW), _driver(files)
     if result.ending == "error" and record is not None and record.error is not None:
         error = from_record(record.error)
         error.result = result
@@ -82,8 +82,8 @@ def stop_run(journal: str) -> None:
         return
     if place.is_held():
         raise UserError(
-            f"the driver of the run in {journal} is a process that takes no requests; press Ctrl-C there, or pass "
-            "lagom(..., experiment=Experiment()) and call its stop() there (only driver='cluster' can be stopped from "
+            f"the driver of the run in {journal} is a process that takes no requests; press Ctrl-C there, or call "
+            "stop() of what lagom(..., block=False) has returned there (only driver='cluster' can be stopped from "
             "elsewhere)"
         )
     raise UserError(f"the run in {journal} does not go on any more; there is nothing to stop")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from maggy_like.cluster_driver.keys import Keys
 from maggy_like.engines.base import Capacity, Engine, EngineRun
 from maggy_like.errors import EngineError
-from maggy_like.protocol.task import Isolation, KeyPair, WorkerTask
+from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.rpc.ports import ANY_PORT, PortRange
 
@@ -116,12 +116,10 @@ class SiblingEngine(Engine):
         name: Of the engine whose tasks they are.
         size: How many workers there are.
         host: This machine's address, as the others reach it.
-        isolation: That which the run's own engine forces.
     """
 
-    def __init__(self, name: str, size: int, host: str, isolation: Isolation | None) -> None:
+    def __init__(self, name: str, size: int, host: str) -> None:
         self.name = name
-        self.isolation = isolation
         self._size = size
         self._host = host
 

@@ -7,8 +7,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from maggy_like.api.settings import Settings
 from maggy_like.cluster_driver.control_files import ControlFiles
+from maggy_like.driver.settings import FileSettings, SearchSettings, Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.storage.folders import local_path, probe, url_of
@@ -30,7 +30,7 @@ from optimizers.core.trial import Trial
 
 _log = logging.getLogger(__name__)
 
-_MOST_TOLD = 5
+_MOST_SHOWN = 5
 """Sentences about a damaged journal that the display shows; the log has all."""
 
 
@@ -41,40 +41,41 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
         run_id: The mark.
 
     Returns:
-        The journal, and what the user should know of its damage and mend.
+        The journal, and hints about its damage and its repair.
 
     Raises:
         ConfigError: The name is taken, the run's places cannot be written, or the run was another search.
-        JournalError: There is nothing to resume, or its journal is in use or damaged beyond mending.
+        JournalError: There is nothing to resume, or its journal is in use or damaged beyond repair.
     """
-    folder = local_path(settings.directory)
+    files, paths = settings.files, settings.paths
+    folder = local_path(paths.directory)
     if folder is None:
-        probe(str(settings.directory))
-    place = backend_of(settings.journal)
-    where = place.name.removesuffix(f"/{settings.name}")
-    exists = _check_name_is_free(settings, place, where)
-    if settings.resume and not exists:
-        raise JournalError(f"there is no run named {settings.name!r} in {where} to resume")
+        probe(str(paths.directory))
+    place = backend_of(paths.journal)
+    where = place.name.removesuffix(f"/{files.name}")
+    exists = _check_name_is_free(files, place, where)
+    if files.resume and not exists:
+        raise JournalError(f"there is no run named {files.name!r} in {where} to resume")
     if folder is not None:
         _make_directory(folder)
     with ExitStack() as undo:
         journal = Journal(place, run_id)  # first: of two drivers that begin a run, one alone touches anything of it
         undo.callback(journal.close)
-        told: list[str] = []
-        if settings.resume:
-            told = _replay(journal, _header(settings), machine)
-            ControlFiles(settings.journal).clear(run_id)
+        hints: list[str] = []
+        header = _header(files.name, settings.search)
+        if files.resume:
+            hints = _replay(journal, header, machine)
+            ControlFiles(paths.journal).clear(run_id)
             _check_training(settings, machine.study.trials)
-            _mark(settings, run_id, folder)
+            _mark(files, run_id, folder)
         else:
-            _check_name_is_free(settings, place, where)  # another driver may have begun it, and be through with it
-            _mark(settings, run_id, folder)  # before the header: a run that cannot begin does not take its name
-            undo.callback(unmark_store, settings.store)
-            journal.begin(_header(settings))
-        store, directory = settings.paths.record
-        journal.note(RunStatus(RUNNING, time.time(), store=store, directory=directory))
+            _check_name_is_free(files, place, where)  # another driver may have begun it, and be through with it
+            _mark(files, run_id, folder)  # before the header: a run that cannot begin does not take its name
+            undo.callback(unmark_store, paths.store)
+            journal.begin(header)
+        journal.note(RunStatus(RUNNING, time.time(), store=paths.recorded_store))
         undo.pop_all()
-    return journal, told
+    return journal, hints
 
 
 def _make_directory(directory: Path) -> None:
@@ -89,7 +90,7 @@ def _make_directory(directory: Path) -> None:
         raise ConfigError(f"directory={str(directory.parent)!r} cannot be written ({error}); pass another") from error
 
 
-def _check_name_is_free(settings: Settings, place: JournalBackend, where: str) -> bool:
+def _check_name_is_free(files: FileSettings, place: JournalBackend, where: str) -> bool:
     """Whether there is a journal.
 
     Raises:
@@ -97,40 +98,40 @@ def _check_name_is_free(settings: Settings, place: JournalBackend, where: str) -
     """
     with reading(place):
         exists = place.exists()
-    if exists and not settings.resume:
+    if exists and not files.resume:
         raise ConfigError(
-            f"there is a run named {settings.name!r} in {where} already; "
+            f"there is a run named {files.name!r} in {where} already; "
             "pass resume=True to go on with it, or another name"
         )
     return exists
 
 
-def _mark(settings: Settings, run_id: str, folder: Path | None) -> None:
+def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
     """Leave the mark in the store by which workers see that it is the same place, and in a folder of logs of its own.
 
     Raises:
         ConfigError: The store of a new run is another's already, or it cannot be written.
     """
-    store = settings.store
+    store, paths = files.paths.store, files.paths
     try:
-        is_taken = not settings.resume and is_marked(store)
+        is_taken = not files.resume and is_marked(store)
         if not is_taken:
             mark_store(store, run_id)
-            if folder is not None and settings.paths.log_copies:
-                mark_store(url_of(settings.paths.logs), run_id)
+            if folder is not None and paths.log_copies:
+                mark_store(url_of(paths.logs), run_id)
     except Exception as error:  # of whatever file system it is
         raise ConfigError(
             f"the store {store!r} cannot be written ({type(error).__name__}: {error}); pass another store=URL"
         ) from error
     if is_taken:
         raise ConfigError(
-            f"there are checkpoints of a run named {settings.name!r} in {store} already, which has its journal "
+            f"there are checkpoints of a run named {files.name!r} in {store} already, which has its journal "
             "elsewhere; pass another name, or remove them if that run is gone"
         )
 
 
 def _replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[str]:
-    """Take a journal up, and mend it if it is damaged; what was done."""
+    """Take a journal up, and repair it if it is damaged; what was done."""
     contents = journal.read()
     _check_same(contents.header, header)
     if not contents.damage:
@@ -146,10 +147,14 @@ def _replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[
         error.add_note("; ".join(contents.damage))
         raise
     kept = journal.replace(contents.header, events)
-    told = [f"journal: {text}" for text in (*contents.damage, *repairer.told, f"the damaged one is kept as {kept}")]
-    for text in told:
+    hints = [f"journal: {text}" for text in (*contents.damage, *repairer.told, f"the damaged one is kept as {kept}")]
+    for text in hints:
         _log.warning("%s", text)
-    return told if len(told) <= _MOST_TOLD else [*told[: _MOST_TOLD - 1], f"... and {len(told) - _MOST_TOLD + 1} more"]
+    return (
+        hints
+        if len(hints) <= _MOST_SHOWN
+        else [*hints[: _MOST_SHOWN - 1], f"... and {len(hints) - _MOST_SHOWN + 1} more"]
+    )
 
 
 def _check_training(settings: Settings, trials: list[Trial]) -> None:
@@ -158,40 +163,41 @@ def _check_training(settings: Settings, trials: list[Trial]) -> None:
     Raises:
         ConfigError: It is.
     """
+    now = settings.training
     for trial in trials:
-        config = settings.train_config or trial.config
-        if settings.train_steps and trial.training and (trial.training, trial.config) != (settings.train_steps, config):
+        config = (now.config if now is not None else None) or trial.config
+        if now is not None and trial.training and (trial.training, trial.config) != (now.steps, config):
             raise ConfigError(
-                f"the training of the run {settings.name!r} was started with {trial.training} steps of {trial.config}, "
-                f"not {settings.train_steps} of {config}; resume it with the same, or choose another name"
+                f"the training of the run {settings.files.name!r} was started with {trial.training} steps of "
+                f"{trial.config}, not {now.steps} of {config}; resume it with the same, or choose another name"
             )
 
 
-def _header(settings: Settings) -> RunHeader:
+def _header(name: str, search: SearchSettings) -> RunHeader:
     return RunHeader(
         version=FORMAT_VERSION,
-        name=settings.name,
+        name=name,
         created=time.time(),
-        space=settings.space.to_json(),
-        optimizer=_described(settings),
-        directions=list(settings.directions),
-        metrics=list(settings.metrics),
-        value=settings.value,
-        seed=settings.seed,
-        max_budget=settings.max_budget,
-        constrained=settings.space.has_constraint,
-        earlier=to_records(settings.earlier),
-        variants=list(settings.variants),
+        space=search.space.to_json(),
+        optimizer=_described(search),
+        directions=list(search.directions),
+        metrics=list(search.metrics),
+        value=search.value,
+        seed=search.seed,
+        max_budget=search.max_budget,
+        constrained=search.space.has_constraint,
+        earlier=to_records(search.earlier),
+        variants=list(search.variants),
     )
 
 
-def _described(settings: Settings) -> str:
+def _described(search: SearchSettings) -> str:
     """The optimizer and its options; of an ablation its design, since ``variants`` has what is in it."""
-    if not settings.is_ablation:
-        return settings.optimizer.describe()
-    if isinstance(settings.optimizer, TunedRepeats):
-        return f"{settings.optimizer_name} of {settings.optimizer.optimizer.describe()}"
-    return settings.optimizer_name
+    if not search.is_ablation:
+        return search.optimizer.describe()
+    if isinstance(search.optimizer, TunedRepeats):
+        return f"{search.optimizer_name} of {search.optimizer.optimizer.describe()}"
+    return search.optimizer_name
 
 
 def _check_same(known: RunHeader, now: RunHeader) -> None:

@@ -1,19 +1,28 @@
-"""A handle on a running search, for other threads."""
+"""A run that goes on in the background, and what its caller may ask of it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from maggy_like.display import Display
+from maggy_like.display.recorder import Recorder
+from maggy_like.display.text import duration, number, place, tally, words
+from optimizers.core.trial import TrialState
+from optimizers.space.config import Config
+
+T = TypeVar("T")
+
+EXIT_LOOK = 0.2
+"""Seconds between two looks at whether the interpreter exits."""
 
 
-class Experiment:
-    """Lets another thread end a search: make one for each, and pass it to ``lagom``.
-
-    Example:
-        >>> experiment = Experiment()
-        >>> threading.Timer(3600, experiment.stop).start()
-        >>> result = lagom(train_fn, space, experiment=experiment)  # ends after an hour with what it has
-    """
+class StopSwitch:
+    """Lets any thread stop a run, before it begins too."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler may come in between
@@ -21,23 +30,177 @@ class Experiment:
         self._stopped = False
 
     def stop(self) -> None:
-        """End the search as Ctrl-C would: running trials are cut off, and ``lagom`` returns the result so far.
-
-        From any thread, at any time: before the search it takes effect as it begins, after it nothing happens.
-        """
+        """Stop the run: before it begins it takes effect as it does, after its end nothing happens."""
         with self._lock:
             self._stopped = True
             if self._stop is not None:
                 self._stop()
 
-    @property
-    def is_taken(self) -> bool:
-        """Whether a search has it already."""
-        return self._stop is not None
-
     def attach(self, stop: Callable[[], None]) -> None:
-        """Name what ends the search; called by the runtime."""
+        """Name what stops the run; called by the runner."""
         with self._lock:
             self._stop = stop
             if self._stopped:
                 stop()
+
+
+@dataclass(frozen=True)
+class Status:
+    """A run at one moment; ``print(handle.status())`` shows it in a line.
+
+    Attributes:
+        name: The run's name.
+        phase: ``starting``, ``searching``, ``training``, ``completed``, ...; ``error`` where one ended it.
+        elapsed: Seconds since it began.
+        counts: How many trials are in which state.
+        n_trials: How many configurations are wanted; None for no bound.
+        workers: How many workers there are.
+        objective: Name of the optimised metric, once known.
+        best_trial: Number of the best trial so far.
+        best_value: Its value.
+        best_step: The step at which that was measured.
+        best_config: Its configuration.
+    """
+
+    name: str
+    phase: str
+    elapsed: float = 0.0
+    counts: Mapping[TrialState, int] = field(default_factory=dict)
+    n_trials: int | None = None
+    workers: int = 0
+    objective: str | None = None
+    best_trial: int | None = None
+    best_value: float | None = None
+    best_step: int | None = None
+    best_config: Config | None = None
+
+    def __str__(self) -> str:
+        of = f" of {self.n_trials}" if self.n_trials else ""
+        parts = [f"{self.name}: {words(self.phase)}, {duration(self.elapsed)}", tally(self.counts) + of]
+        if self.best_trial is not None:
+            where = place(self.best_trial, self.best_step)
+            parts.append(f"best {self.objective or 'value'} {number(self.best_value)} {where}")
+        return "; ".join(filter(None, parts))
+
+
+class RunHandle(Generic[T]):
+    """A run that goes on in the background: what ``lagom``, ``ablate`` and ``run`` return with ``block=False``.
+
+    Ctrl-C does not reach such a run. When the interpreter exits and nobody waits for the result, the run is stopped;
+    one whose driver is in the cluster goes on (``load_run(handle.directory).watch()`` follows it).
+
+    Attributes:
+        name: The run's name.
+        directory: The run's folder.
+
+    Example:
+        >>> handle = lagom(train_fn, space, n_trials=100, progress=False, block=False)
+        >>> print(handle.status())
+        train-20260102-101500-1a2b: searching, 12 s; 4 completed, 2 running of 100; best accuracy 0.91 (trial 3, step 9)
+        >>> handle.stop()
+        >>> handle.result().best_config
+    """
+
+    def __init__(self, name: str, directory: Path | str, stop: StopSwitch, display: Display) -> None:
+        self.name = name
+        self.directory = directory
+        self.recorder = Recorder(display)
+        self._stop = stop
+        self._future: Future[T] = Future()
+        self._is_over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._waiting = 0
+        self._lock = threading.Lock()
+
+    def begin(self, execute: Callable[[], T], *, outlives: bool) -> None:
+        """Run ``execute`` in a thread; called by the runtime.
+
+        Args:
+            execute: Executes the run.
+            outlives: Whether the run goes on by itself when this process ends.
+        """
+        self._threads.append(threading.Thread(target=self._execute, args=(execute,), name="maggy-run", daemon=outlives))
+        if not outlives:
+            self._threads.append(threading.Thread(target=self._stop_at_exit, name="maggy-exit", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def status(self) -> Status:
+        """How far the run is."""
+        seen = self.recorder.snapshot
+        if self._future.done() and self._future.exception() is not None:
+            phase = "error"
+        else:
+            phase = seen.phase if seen is not None else "starting"
+        if seen is None:
+            return Status(self.name, phase)
+        return Status(
+            self.name,
+            phase,
+            seen.elapsed,
+            dict(seen.counts),
+            seen.n_trials,
+            len(seen.workers),
+            seen.objective,
+            seen.best_trial,
+            seen.best_value,
+            seen.best_step,
+            seen.best_config,
+        )
+
+    def tail(self, trial: int | None = None, lines: int = 20) -> str:
+        """The newest log lines.
+
+        Args:
+            trial: Of which trial; by default of all, and of the runtime.
+            lines: How many.
+        """
+        return "\n".join(self.recorder.tail(trial, lines))
+
+    def stop(self) -> None:
+        """End the run as Ctrl-C would: running trials are cut off, and the result so far is the result.
+
+        Any thread may call it, at any time: before the run begins it takes effect as it does, after it nothing happens.
+        """
+        self._stop.stop()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the run's end, and return what the call without ``block=False`` would have.
+
+        Ctrl-C ends the wait, not the run.
+
+        Args:
+            timeout: Seconds to wait at most; None for as long as it takes.
+
+        Raises:
+            TimeoutError: The run has not ended yet.
+            MaggyError: What ended it, as without ``block=False``.
+        """
+        with self._lock:
+            self._waiting += 1
+        try:
+            return self._future.result(timeout)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+            if self._future.done():
+                for thread in self._threads:
+                    thread.join()
+
+    def __repr__(self) -> str:
+        return f"<RunHandle {self.status()}>"
+
+    def _execute(self, execute: Callable[[], T]) -> None:
+        try:
+            self._future.set_result(execute())
+        except BaseException as error:  # whoever asks for the result gets it
+            self._future.set_exception(error)
+        finally:
+            self._is_over.set()
+
+    def _stop_at_exit(self) -> None:
+        """Stop the run once the main thread has ended, unless another one waits: the interpreter waits for its end."""
+        while threading.main_thread().is_alive() or self._waiting:
+            if self._is_over.wait(EXIT_LOOK):
+                return
+        self.stop()

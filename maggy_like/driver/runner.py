@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from maggy_like.api.sequences import listed
-from maggy_like.api.settings import Settings
-from maggy_like.display import Display
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver.gang_size import gang_size, least_workers, size_hints
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.monitor import Callback, run_search
+from maggy_like.driver.monitor import run_search
 from maggy_like.driver.proposer.base import DirectProposer
 from maggy_like.driver.proposer.process import ProcessProposer
 from maggy_like.driver.recovery import open_journal
-from maggy_like.driver.run_handle import Experiment
+from maggy_like.driver.run_spec import Outcome, RunSpec
+from maggy_like.driver.settings import Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
@@ -35,42 +31,9 @@ from maggy_like.storage.folders import is_in_memory, parent_of
 from maggy_like.storage.journal import Journal, RunStatus
 from maggy_like.storage.scratch import OutputFolder
 from maggy_like.train_function.caller_logging import read_logging
-from maggy_like.train_function.names import name_of
 from optimizers.core.study import Study
 
 _log = logging.getLogger(__name__)
-
-DriverSide = Literal["client", "cluster"]
-"""Where the driver of a run is."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to run, where, and who watches.
-
-    Attributes:
-        settings: The search and the training, checked.
-        engine: Provides the workers.
-        payload: The training function, pickled.
-        preload: Modules that workers import once.
-        display: Shows the run.
-        callbacks: Get each recorded event.
-        sources: Text of the files and notebook cells that the function's code is from.
-        handle: By which other threads stop the run.
-        keep: Takes what the function returned, where it is no training (see :attr:`WorkerTask.returns_anything`).
-        driver: Where the driver runs: in this process, the ``client``, or in a task of the ``cluster``.
-    """
-
-    settings: Settings
-    engine: Engine
-    payload: bytes
-    preload: tuple[str, ...]
-    display: Display
-    callbacks: Sequence[Callback] = ()
-    handle: Experiment | None = None
-    keep: Callable[[Any], None] | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
-    driver: DriverSide = "client"
 
 
 @dataclass(frozen=True)
@@ -92,49 +55,8 @@ class Site:
     begun: Callable[[Driver], None]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a job.
-
-    Attributes:
-        machine: With the study.
-        ending: How it ended (see :attr:`maggy_like.Result.ending`).
-        seconds: Wall time.
-        error: What ended it early, to be raised by the caller once it has the result so far.
-    """
-
-    machine: StateMachine
-    ending: str
-    seconds: float
-    error: Exception | None = None
-
-
-def check_watchers(callbacks: Sequence[Callback], handle: Experiment | None) -> None:
-    """Check by what a caller wants to watch and stop a run.
-
-    Raises:
-        ConfigError: Something is no callback, or no new handle.
-    """
-    for callback in listed("callbacks", callbacks, "functions of one event"):
-        if not callable(callback):
-            raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
-        try:
-            inspect.signature(callback).bind(None)
-        except TypeError:
-            takes = inspect.signature(callback)
-            raise ConfigError(
-                f"a callback takes one event, and {name_of(callback)}{takes} takes others; use def f(event): ..."
-            ) from None
-        except ValueError:  # a built-in function that says nothing of its arguments
-            continue
-    if handle is not None and not isinstance(handle, Experiment):
-        raise ConfigError(f"experiment must be an Experiment, got {handle!r}; pass experiment=Experiment()")
-    if handle is not None and handle.is_taken:
-        raise ConfigError("experiment is the handle of another search already; make a new Experiment() for each")
-
-
-def carry_out(job: Job, site: Site | None = None) -> Outcome:
-    """Run a job; Ctrl-C ends it with what there is, and so does an error once it has begun (:attr:`Outcome.error`).
+def execute(spec: RunSpec, site: Site | None = None) -> Outcome:
+    """Execute a run; Ctrl-C ends it with what there is, and so does an error once it has begun (:attr:`Outcome.error`).
 
     Args:
         site: How its driver and its workers meet, if not as the engine does it by itself.
@@ -146,70 +68,69 @@ def carry_out(job: Job, site: Site | None = None) -> Outcome:
         UserError: The optimizer or the configuration cannot be used.
     """
     with contextlib.ExitStack() as interrupts:
-        size = gang_size(job.settings, job.engine)
+        size = gang_size(spec.settings, spec.engine)
         if site is not None:
-            return _carry_out(job, size, site, interrupts)
-        endpoint = job.engine.endpoint()
+            return _execute(spec, size, site, interrupts)
+        endpoint = spec.engine.endpoint()
         server = Server(endpoint.host, bind=endpoint.bind, ports=endpoint.ports)  # a wrong address leaves no files
         try:
-            return _carry_out(job, size, _own_site(job, server), interrupts)
+            return _execute(spec, size, _own_site(spec, server), interrupts)
         finally:
             server.close()
 
 
-def _own_site(job: Job, server: Server) -> Site:
+def _own_site(spec: RunSpec, server: Server) -> Site:
     """The driver is in this process, and the engine launches the workers."""
     run_id = secrets.token_hex(8)
 
     def begun(driver: Driver) -> None:
-        if job.handle is not None:
-            job.handle.attach(lambda: driver.post(StopRequested("stopped")))
+        spec.stop.attach(lambda: driver.post(StopRequested("stopped")))
 
     return Site(
         run_id,
         server=lambda: server,
-        task=lambda server: worker_task(job, run_id, server.address, server.public_key, ipv6=server.is_ipv6),
+        task=lambda server: worker_task(spec, run_id, server.address, server.public_key, ipv6=server.is_ipv6),
         admit=lambda server, worker: server.admit(worker),
         begun=begun,
     )
 
 
-def worker_task(job: Job, run_id: str, address: str, server_key: bytes, *, ipv6: bool = False) -> WorkerTask:
-    """What the workers of a job are told."""
-    settings, isolation = job.settings, job.engine.isolation or job.settings.isolation
+def worker_task(spec: RunSpec, run_id: str, address: str, server_key: bytes, *, ipv6: bool = False) -> WorkerTask:
+    """What the workers of a run are told."""
+    settings = spec.settings
     return WorkerTask(
         address=address,
         server_key=server_key,
         run_id=run_id,
-        train_fn=job.payload,
-        preload=job.preload,
+        train_fn=spec.payload,
+        preload=spec.preload,
         sys_path=tuple(sys.path),
         argv=tuple(sys.argv),
-        store=settings.store,
+        store=settings.paths.store,
         logs=str(settings.paths.logs),
         log_copies=settings.paths.log_copies,
-        isolation=isolation,
-        report_timeout=settings.report_timeout,
-        returns_anything=job.keep is not None,
+        isolation=spec.engine.isolation,
+        report_timeout=settings.failures.report_timeout,
+        returns_anything=spec.save_returned is not None,
         logging=read_logging(),
-        sources=dict(job.sources),
+        sources=dict(spec.sources),
         ipv6=ipv6,
-        rank_ports=job.engine.rank_ports,
-        name=settings.name,
-        about=_about(settings),
+        rank_ports=spec.engine.rank_ports,
+        name=settings.files.name,
+        about=settings.about,
     )
 
 
-def _carry_out(job: Job, size: int, site: Site, interrupts: contextlib.ExitStack) -> Outcome:
-    settings, engine = job.settings, job.engine
+def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitStack) -> Outcome:
+    settings, engine = spec.settings, spec.engine
     started = time.monotonic()
     machine = new_machine(settings, size, grows=engine.is_elastic)
     study = machine.study
     in_process = study.optimizer.adaptive and engine.isolation != "none"
     proposer = ProcessProposer(study) if in_process else DirectProposer(study)
     check_reach(settings, engine)
-    journal, told = open_journal(settings, machine, site.run_id)
-    output = OutputFolder(settings.directory)
+    journal, journal_hints = open_journal(settings, machine, site.run_id)
+    output = OutputFolder(settings.paths.directory)
     failure: Exception | None = None
     try:
         server = site.server()
@@ -221,8 +142,8 @@ def _carry_out(job: Job, size: int, site: Site, interrupts: contextlib.ExitStack
                 journal,
                 first_snapshot(settings),
                 0 if engine.is_elastic else size,
-                keep=job.keep,
-                timeout=settings.timeout,
+                keep=spec.save_returned,
+                timeout=settings.limits.timeout,
             )
             driver.lines.extend(
                 LogLine(None, hint)
@@ -230,7 +151,7 @@ def _carry_out(job: Job, size: int, site: Site, interrupts: contextlib.ExitStack
                     *settings.hints,
                     *engine.path_hints(settings.paths),
                     *size_hints(settings, engine, size),
-                    *told,
+                    *journal_hints,
                 )
             )
             site.begun(driver)
@@ -242,15 +163,15 @@ def _carry_out(job: Job, size: int, site: Site, interrupts: contextlib.ExitStack
                 size,
                 least=least_workers(settings, engine, size),
                 logs=str(output.path),
-                display=job.display,
-                callbacks=job.callbacks,
+                display=spec.display,
+                callbacks=spec.callbacks,
                 interrupts=interrupts,
             )
             if (error := machine.error or driver.error) is not None:
                 raise error
         except Exception as error:
             if not isinstance(error, JournalLostError):
-                error.add_note(f"the run's files are in {settings.directory}; resume=True goes on with it")
+                error.add_note(f"the run's files are in {settings.paths.directory}; resume=True goes on with it")
             if note := output.move():
                 error.add_note(note)
             failure = error
@@ -264,13 +185,6 @@ def _carry_out(job: Job, size: int, site: Site, interrupts: contextlib.ExitStack
         journal.close()
         output.move()
     return Outcome(machine, ending, seconds, failure)
-
-
-def _about(settings: Settings) -> str:
-    if settings.train_config is not None:
-        return "training"
-    kind = "ablation" if settings.is_ablation else "search"
-    return kind if settings.n_trials is None else f"{kind} of {settings.n_trials} trial{'s' * (settings.n_trials != 1)}"
 
 
 def _ending(machine: StateMachine, failure: Exception | None) -> str:
@@ -289,34 +203,35 @@ def _end(journal: Journal, status: RunStatus) -> JournalLostError | None:
 
 
 def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
-    """The state machine of a search that has not begun."""
+    """The state machine of a run that has not begun."""
+    search, failures, width = settings.search, settings.failures, settings.gang.workers_per_trial
     study = Study(
-        settings.space,
-        settings.optimizer,
-        direction=settings.directions,
-        objectives=settings.metrics,
-        value=settings.value,
-        seed=settings.seed,
-        max_budget=settings.max_budget,
-        n_trials=settings.n_trials,
-        points=settings.points,
-        earlier=settings.earlier,
+        search.space,
+        search.optimizer,
+        direction=search.directions,
+        objectives=search.metrics,
+        value=search.value,
+        seed=search.seed,
+        max_budget=search.max_budget,
+        n_trials=search.n_trials,
+        points=search.points,
+        earlier=search.earlier,
     )
     plan = None
-    if settings.train_steps:
-        plan = TrainingPlan(settings.train_steps, size, settings.min_workers or size, settings.train_config)
+    if (training := settings.training) is not None:
+        plan = TrainingPlan(training.steps, size, failures.min_workers or size, training.config)
     return StateMachine(
         study,
-        objective=settings.metrics[0] if settings.metrics else None,
+        objective=search.objective,
         workers=size,
-        width=settings.workers_per_trial,
+        width=width,
         training=plan,
-        keep=settings.keep_checkpoints,
-        max_attempts=settings.max_attempts,
-        alike=settings.failures.enough if grows else settings.failures.enough(size // settings.workers_per_trial),
-        expected=settings.failures.names,
-        trial_timeout=settings.trial_timeout,
-        target=settings.target,
+        keep=settings.files.keep_checkpoints,
+        max_attempts=failures.max_attempts,
+        alike=failures.enough if grows else failures.enough(size // width),
+        expected=failures.names,
+        trial_timeout=failures.trial_timeout,
+        target=settings.limits.target,
     )
 
 
@@ -326,25 +241,27 @@ def check_reach(settings: Settings, engine: Engine) -> None:
     Raises:
         ConfigError: They cannot.
     """
-    if engine.isolation != "none" and is_in_memory(settings.directory):
+    directory = settings.paths.directory
+    if engine.isolation != "none" and is_in_memory(directory):
         raise ConfigError(
-            f"directory={parent_of(settings.directory)!r} is in this process's memory, which no worker sees; pass a "
+            f"directory={parent_of(directory)!r} is in this process's memory, which no worker sees; pass a "
             "URL that they share, or engine='inline'"
         )
 
 
 def first_snapshot(settings: Settings) -> Snapshot:
     """What is shown before anything has happened."""
+    search = settings.search
     return Snapshot(
-        name=settings.name,
-        directory=str(settings.directory),
-        optimizer=settings.optimizer_name,
-        direction=settings.directions[0],
+        name=settings.files.name,
+        directory=str(settings.paths.directory),
+        optimizer=search.optimizer_name,
+        direction=search.directions[0],
         phase="starting",
         elapsed=0.0,
-        objective=settings.metrics[0] if settings.metrics else None,
-        others=settings.others,
-        n_trials=settings.n_trials,
-        timeout=settings.timeout,
-        is_ablation=settings.is_ablation,
+        objective=search.objective,
+        others=search.others,
+        n_trials=search.n_trials,
+        timeout=settings.limits.timeout,
+        is_ablation=search.is_ablation,
     )

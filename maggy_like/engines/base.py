@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import cast
 
+from maggy_like.argument_checks import one_of
 from maggy_like.errors import EngineError
 from maggy_like.protocol.task import Isolation, KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
@@ -55,6 +57,15 @@ class EngineRun(ABC):
     @abstractmethod
     def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for the workers to end; whether they have."""
+
+
+def read_isolation(isolation: str) -> Isolation:
+    """The isolation that an engine of processes was given.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    return cast(Isolation, one_of("isolation", isolation, ("process", "worker")))
 
 
 class Capacity(ABC):
@@ -140,8 +151,9 @@ class Launcher(Capacity):
 class Engine(Launcher):
     """Runs the workers of a search: provides their slots, launches them, and knows how they reach the driver."""
 
-    isolation: Isolation | None = None
-    """The isolation that this engine forces, if any."""
+    isolation: Isolation = "process"
+    """``process`` gives each trial a fresh process, so that a crash costs that trial alone and memory never leaks on;
+    ``worker`` keeps one process per worker, for trials of milliseconds; ``none`` runs trials in this process."""
     rank_ports: PortRange | None = None
     """Where rank 0 of workers that train together may listen; any free port if None."""
 

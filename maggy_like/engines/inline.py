@@ -57,7 +57,7 @@ class InlineEngine(Engine):
     """
 
     name = "inline"
-    isolation: Isolation | None = "none"
+    isolation: Isolation = "none"
 
     def slots(self) -> int | None:
         return 1

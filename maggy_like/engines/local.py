@@ -10,9 +10,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Literal, cast
 
-from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.engines.cores import usable_cores
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
@@ -66,9 +66,11 @@ class LocalEngine(Engine):
         gpus: Their addresses; those that ``CUDA_VISIBLE_DEVICES`` or ``nvidia-smi`` names if not given.
         gpu_fraction: How much of a GPU a worker needs: with a quarter, four share each unless ``workers`` says
             otherwise. Nothing holds a trial to its share of the memory.
+        isolation: ``"process"`` gives each trial a fresh process (a crash costs that trial alone, memory never leaks
+            on); ``"worker"`` keeps one process per worker, for trials of milliseconds.
 
     Raises:
-        ConfigError: The fraction is not between 0 and 1.
+        ConfigError: The fraction is not between 0 and 1, or the isolation is unknown.
 
     Example:
         >>> lagom(train_fn, space, engine=LocalEngine(gpu_fraction=0.25))
@@ -76,9 +78,16 @@ class LocalEngine(Engine):
 
     name = "local"
 
-    def __init__(self, gpus: Sequence[str] | None = None, *, gpu_fraction: float = 1.0) -> None:
+    def __init__(
+        self,
+        gpus: Sequence[str] | None = None,
+        *,
+        gpu_fraction: float = 1.0,
+        isolation: Literal["process", "worker"] = "process",
+    ) -> None:
         if isinstance(gpu_fraction, bool) or not isinstance(gpu_fraction, int | float) or not 0 < gpu_fraction <= 1:
             raise ConfigError(f"gpu_fraction must be above 0 and at most 1, got {gpu_fraction!r}; 0.25: 4 share one")
+        self.isolation = read_isolation(isolation)
         self._gpu_fraction = gpu_fraction
         self._gpus = tuple(gpus) if gpus is not None else find_gpus()
 

@@ -14,7 +14,6 @@ from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
-    from maggy_like.ablation.outcome import Ablation
     from maggy_like.results.training import Training
 
 
@@ -32,10 +31,8 @@ class ResultData:
     space: SearchSpace
     others: tuple[tuple[str, str], ...] = ()
     pareto: list[Trial] = field(default_factory=list)
-    journal: str = ""
     store: str = ""
     training: Training | None = None
-    ablation: Ablation | None = None
     _worth: Worth = "best"
 
     @property

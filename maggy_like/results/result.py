@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas
     from optuna.storages import BaseStorage
 
+    from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.monitor import Callback
 
 
@@ -57,16 +58,14 @@ class Result(ResultData):
             (from outside: somebody cancelled its Spark jobs, or stopped the Spark session); ``error`` in an error's
             result; of :func:`~maggy_like.load_run` also ``running`` and ``killed``.
         seconds: Wall time.
-        directory: Where the run's logs are, and unless others were named its journal and checkpoints: a path, or a URL
-            where one was given.
+        directory: The run's folder, with its journal, its logs and, unless a store was named, its saved states: a path,
+            or a URL where one was given.
         space: The search space.
         others: The other objectives where there are several: direction and name of each.
         pareto: Of several objectives, the trials that no other dominates: none is better in one objective and
             not worse in any. Their ``values`` are in the order of the objectives.
-        journal: The folder of the run's journal, a path or a URL.
         store: URL of the folder that holds the saved states; trials know them by their names in it.
         training: What came of ``train_best``, if that was asked for.
-        ablation: The answer of an ablation study, if this was one.
 
     Example:
         >>> result = lagom(train_fn, space)
@@ -139,7 +138,7 @@ class Result(ResultData):
         *,
         workers: int | None = None,
         budget: int | None = None,
-        min_workers: int | None = None,
+        failures: FailurePolicy | None = None,
         name: str | None = None,
         resume: bool = False,
         progress: bool | str = True,
@@ -151,7 +150,7 @@ class Result(ResultData):
         Args:
             workers: Size of the gang; by default that of the search.
             budget: Steps to train for; by default the search's ``max_budget``.
-            min_workers: How many workers will do, where lost ones do not come back within 30 s.
+            failures: What becomes of attempts that fail; by default as in the search, with all workers.
             name: The run's name; by default made from that of the search.
             resume: Go on with the training called ``name`` (``training.name``), with the same arguments.
             progress: Show a live display.
@@ -171,7 +170,7 @@ class Result(ResultData):
                 "this result was read from a file, so its function is not known; use "
                 "maggy_like.run(train_fn, result.best_config, workers=N)"
             )
-        return self._actions.train(self.best_config, workers, budget, min_workers, name, resume, progress)
+        return self._actions.train(self.best_config, workers, budget, failures, name, resume, progress)
 
     def watch(self, *, progress: bool | str = True, callbacks: Sequence[Callback] = ()) -> Result:
         """Show a run that goes on elsewhere until it ends; Ctrl-C ends the watching alone.
@@ -200,7 +199,7 @@ class Result(ResultData):
         Example:
             >>> load_run("s3://bucket/runs/first").stop()
         """
-        self._followed("stop").stop(self.journal)
+        self._followed("stop").stop(str(self.directory))
 
     def _followed(self, method: str) -> RunActions:
         if self._actions is None:
@@ -221,7 +220,7 @@ class Result(ResultData):
         """
         known = [*self.trials, *([self.training.trial] if self.training is not None else [])]
         attempts = max((it.attempt for it in known if it.id == trial), default=1)
-        return read_log(RunPaths(self.directory, self.journal, self.store), trial, rank, attempts)
+        return read_log(RunPaths(self.directory, self.store), trial, rank, attempts)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row a trial: number, state, value, steps, attempts, seconds, failure, parent, parameters, and attributes.
@@ -304,8 +303,6 @@ class Result(ResultData):
 
     def _repr_html_(self) -> str:
         """The summary and the five best trials, or the Pareto set, for notebooks."""
-        if self.ablation is not None:
-            return self.ablation._repr_html_()
         import html
 
         table = self.to_pandas()

@@ -143,7 +143,6 @@ def make_result(
         space=study.problem.space,
         others=others,
         pareto=study.pareto,
-        journal=places.journal,
         store=places.store,
         training=training_of(machine, places, name) if trainings else None,
         _worth=study.worth,
@@ -169,14 +168,14 @@ def _status(contents: Contents, otherwise: str) -> RunStatus:
     begun = contents.begun or RunStatus(RUNNING, contents.header.created)
     if contents.ended is not None:
         ended = contents.ended
-        return RunStatus(ended.status, ended.time, ended.seconds, begun.store, begun.directory)
+        return RunStatus(ended.status, ended.time, ended.seconds, begun.store)
     times = [time.time()] if otherwise == RUNNING else [getattr(event, "time", 0.0) for event in contents.events]
-    return RunStatus(otherwise, 0.0, max(0.0, max(times, default=0.0) - begun.time), begun.store, begun.directory)
+    return RunStatus(otherwise, 0.0, max(0.0, max(times, default=0.0) - begun.time), begun.store)
 
 
 def _places(where: str, status: RunStatus) -> RunPaths:
     folder: Folder = where.rstrip("/") if "://" in where else Path(open_url(where)[1])
-    return RunPaths.recorded(str(folder), folder, status.store, status.directory)
+    return RunPaths.recorded(folder, status.store)
 
 
 def _no_run(where: str) -> str:

@@ -14,9 +14,7 @@ def summary(result: ResultData) -> str:
     counted = ", ".join(f"{count} {state.value}" for state, count in result.counts.items())
     trials = f"{len(result.trials)} trials" + (f" ({counted})" if counted else "")
     lines = [f"{words(result.ending)} after {duration(result.seconds)}: {trials}"]
-    if result.ablation is not None:
-        lines.append(repr(result.ablation))
-    elif result.others:
+    if result.others:
         lines += pareto_lines(result)
     elif result.best_trial is not None:
         trial = result.best_trial

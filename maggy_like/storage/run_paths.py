@@ -1,4 +1,4 @@
-"""Where a run is kept: its name, and the places of its journal and its checkpoints, which go by that name."""
+"""Where a run is kept: its name, its folder, and that of its checkpoints, which go by that name."""
 
 from __future__ import annotations
 
@@ -33,31 +33,28 @@ class RunPaths:
     """Where a run's files are.
 
     Attributes:
-        directory: The folder of its logs: a path, or a URL where one was given.
-        journal: The folder of its journal, a path or a URL.
+        directory: The folder of its journal and its logs: a path, or a URL where one was given.
         store: The URL of the folder that holds its saved states.
     """
 
     directory: Folder
-    journal: str
     store: str
 
     @classmethod
-    def recorded(cls, journal: str, folder: Folder, store: str, directory: str) -> RunPaths:
-        """The places as :attr:`record` has them, for a run whose journal is in ``folder`` now."""
-        away: Folder = directory if "://" in directory else Path(directory)
-        where = folder if directory == "." else away
-        if "://" not in store:
-            store = url_of(where if store in ("", ".") else within(where, store))
-        return cls(where, journal, store)
+    def recorded(cls, folder: Folder, store: str) -> RunPaths:
+        """The paths of a run whose folder is ``folder`` now, and whose journal says ``store``."""
+        return cls(folder, store if "://" in store else url_of(within(folder, store) if store else folder))
 
     @property
-    def record(self) -> tuple[str, str]:
-        """The store and the directory, for the journal: relative where they move with the run's folder."""
-        directory = "." if self.journal == str(self.directory) else str(self.directory)
+    def recorded_store(self) -> str:
+        """The store, for the journal: relative where it moves with the run's folder."""
         root = url_of(self.directory)
-        inside = directory == "." and f"{self.store}/".startswith(f"{root}/")
-        return self.store[len(root) :].strip("/") if inside else self.store, directory
+        return self.store[len(root) :].strip("/") if f"{self.store}/".startswith(f"{root}/") else self.store
+
+    @property
+    def journal(self) -> str:
+        """The folder of its journal, as text."""
+        return str(self.directory)
 
     @property
     def logs(self) -> Folder:
@@ -71,13 +68,12 @@ class RunPaths:
 
     @property
     def _has_own_store(self) -> bool:
-        return self.store == check_store(None, self.directory)
+        return self.store == store_url(None, self.directory)
 
     def of_sibling(self, name: str) -> RunPaths:
-        """The places of another run that lies beside this one."""
+        """The paths of another run that lies beside this one."""
         directory = beside(self.directory, name)
-        store = check_store(None, directory) if self._has_own_store else str(beside(self.store, name))
-        return RunPaths(directory, str(beside(self.journal, name)), store)
+        return RunPaths(directory, store_url(None, directory) if self._has_own_store else str(beside(self.store, name)))
 
 
 def check_name(name: str) -> str:
@@ -98,15 +94,16 @@ def default_name(train_fn: Callable[..., Any]) -> str:
     return f"{function}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
 
 
-def check_journal(journal: str | PathLike[str] | None, folder: Folder, name: str) -> str:
-    """Where a run's journal goes: into its own folder, or into one of the same name elsewhere."""
-    return str(folder) if journal is None else f"{check_folder('journal', journal)}/{name}"
+def store_url(store: str | PathLike[str] | None, folder: Folder, name: str = "") -> str:
+    """The URL of a run's checkpoints: in its own folder, or in one of the same name elsewhere.
 
-
-def check_store(store: str | PathLike[str] | None, folder: Folder, name: str = "") -> str:
-    """The URL of a run's checkpoints: in its own folder, or in one of the same name elsewhere."""
+    Args:
+        store: The folder of all runs' checkpoints, checked; None for the run's own.
+        folder: The run's own.
+        name: The run's name.
+    """
     if store is None:
         return url_of(within(folder, "checkpoints"))
-    where = f"{check_folder('store', store)}/{name}"
+    where = f"{store}/{name}"
     path = local_path(where)
     return where if path is None else local_url(path)  # workers have present folders of their own

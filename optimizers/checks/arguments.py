@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from optimizers.checks.near_names import did_you_mean
@@ -12,7 +12,7 @@ from optimizers.checks.near_names import did_you_mean
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_ELSEWHERE = {
+_PEERS_WORDS = {
     "train_fn": "objective objective_fn objective_function trainable fn func function target_fn train_function",
     "searchspace": "search_space space param_space params param_distributions hyperparameters domain domains config",
     "optimizer": "algo algorithm search_alg sampler scheduler pruner tuner strategy suggest",
@@ -46,22 +46,36 @@ _ELSEWHERE = {
 """Our arguments, and what Optuna, Ray, Hyperopt, scikit-optimize, Horovod and the first Maggy call the same."""
 
 
-def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
+def explains_arguments(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a public function name what was meant where it is called with an argument that it lacks.
 
     Its signature stays as it is, for readers, ``help()`` and type checkers.
 
+    Args:
+        elsewhere: Arguments that are given in another place, and what to write there; ``{}`` stands for their value.
+
     Raises:
-        TypeError: An argument is unknown, missing or given twice; the message has the mend.
+        TypeError: An argument is unknown, missing or given twice; the message has the remedy.
+
+    Example:
+        >>> @explains_arguments({"eta": "optimizer=ASHA(eta={})"})
+        ... def search(optimizer="asha"): ...
+        >>> search(eta=4)
+        Traceback (most recent call last):
+        TypeError: search() has no argument 'eta', got eta=4; use optimizer=ASHA(eta=4)
     """
-    signature = inspect.signature(function)
 
-    @functools.wraps(function)
-    def explained(*args: P.args, **kwargs: P.kwargs) -> R:
-        _check(function.__name__, signature, args, kwargs)
-        return function(*args, **kwargs)
+    def explain(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
 
-    return explained
+        @functools.wraps(function)
+        def explained(*args: P.args, **kwargs: P.kwargs) -> R:
+            _check(function.__name__, signature, args, kwargs, elsewhere)
+            return function(*args, **kwargs)
+
+        return explained
+
+    return explain
 
 
 def explains_init(cls: type[R]) -> type[R]:
@@ -71,27 +85,39 @@ def explains_init(cls: type[R]) -> type[R]:
 
     @functools.wraps(init)
     def explained(self: R, *args: Any, **kwargs: Any) -> None:
-        _check(cls.__name__, signature, args, kwargs)
+        _check(cls.__name__, signature, args, kwargs, {})
         init(self, *args, **kwargs)
 
     cls.__init__ = explained  # type: ignore[assignment]  # of the same signature
     return cls
 
 
-def _check(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def _check(
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    elsewhere: Mapping[str, str],
+) -> None:
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(_explanation(name, signature, args, kwargs, str(error))) from None
+        raise TypeError(_explanation(name, signature, args, kwargs, elsewhere, str(error))) from None
 
 
 def _explanation(
-    name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: str
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    elsewhere: Mapping[str, str],
+    error: str,
 ) -> str:
     known = signature.parameters
     for given, value in kwargs.items():
         if given not in known:
-            return f"{name}() has no argument {given!r}, got {given}={_short(value)}{_meant(given, known)}"
+            meant = _meant(given, value, known, elsewhere)
+            return f"{name}() has no argument {given!r}, got {given}={_short(value)}{meant}"
     by_place = [p.name for p in known.values() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     others = [p.name for p in known.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
     if len(args) > len(by_place):
@@ -103,11 +129,19 @@ def _explanation(
     return f"{name}(): {error}; it takes {', '.join(by_place)}"
 
 
-def _meant(given: str, known: Iterable[str]) -> str:
-    same = [ours for ours, theirs in _ELSEWHERE.items() if ours in known and given.lower() in theirs.split()]
-    if same:
-        return f" (did you mean {same[0]!r}?)"
-    return did_you_mean(given, known) or f"; it takes {', '.join(known)}"
+def _meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
+    """A clause that says what to write instead."""
+    if given in elsewhere:
+        return f"; use {elsewhere[given].replace('{}', _short(value))}"
+    same = [ours for ours, theirs in _PEERS_WORDS.items() if given.lower() in theirs.split()]
+    for ours in same:
+        if ours in known:
+            return f" (did you mean {ours!r}?)"
+    for ours in same:
+        if ours in elsewhere:
+            return f"; use {elsewhere[ours].replace('{}', _short(value))}"
+    near = did_you_mean(given, [*known, *elsewhere])
+    return near or f"; it takes {', '.join(known)}"
 
 
 def _short(value: object) -> str:

@@ -79,9 +79,9 @@ def train(lr):
     return lr
 """,
     """
-from maggy_like import Float, lagom
+from maggy_like import FailurePolicy, Float, lagom
 result = lagom(train, {"lr": Float(0, 2)}, optimizer="random", points_to_evaluate=[{"lr": 0.5}, {"lr": 1.5}],
-               n_trials=2, workers=1, engine="local", max_attempts=1, progress=False)
+               n_trials=2, workers=1, engine="local", failures=FailurePolicy(1), progress=False)
 print(result.log(1), result.trials[0].failure.traceback)
 """,
 )

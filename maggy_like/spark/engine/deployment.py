@@ -60,11 +60,8 @@ def _driver_in_cluster(session: SparkSession, environment: Mapping[str, str]) ->
 
 def _local_folders(places: RunPaths) -> Iterator[tuple[str, Path]]:
     """The folders on which something of the run depends that were given as paths: as arguments, and where they are."""
-    has_journal = places.journal == str(places.directory)
-    if isinstance(places.directory, Path) and (has_journal or not places.log_copies):
+    if isinstance(places.directory, Path):
         yield f"directory={str(places.directory.parent)!r}", places.directory
-    if not has_journal and "://" not in places.journal:
-        yield f"journal={str(Path(places.journal).parent)!r}", Path(places.journal).absolute()
 
 
 def _stays(folder: Path) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from maggy_like.cluster_driver.keys import Keys
 from maggy_like.cluster_driver.slots import DriverHost
-from maggy_like.engines.base import Engine, EngineRun
+from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint, read_host, read_ports, read_reachable
@@ -80,6 +80,8 @@ class SparkEngine(Engine, DriverHost):
         rank_ports: The ports, one or a range, at which rank 0 of workers that train together opens torch's store. Those
             of gloo and NCCL are the operating system's choice alone (``net.ipv4.ip_local_port_range``).
         reserve: How many slots of the session the search leaves to other jobs.
+        isolation: ``"process"`` gives each trial a fresh process (a crash costs that trial alone, memory never leaks
+            on); ``"worker"`` keeps one process per worker, for trials of milliseconds.
 
     With ``driver="cluster"`` the driver listens at its executor's address: ``port`` holds there too; ``host`` and
     ``bind``, which are addresses of this machine, are refused.
@@ -104,11 +106,13 @@ class SparkEngine(Engine, DriverHost):
         port: Ports | None = None,
         rank_ports: Ports | None = None,
         reserve: int = 0,
+        isolation: Literal["process", "worker"] = "process",
     ) -> None:
         if barrier != "auto" and not isinstance(barrier, bool):
             raise ConfigError(f"barrier must be 'auto', True or False, got {barrier!r}")
         if isinstance(reserve, bool) or not isinstance(reserve, int) or reserve < 0:
             raise ConfigError(f"reserve must be a number of slots, 0 or more, got {reserve!r}")
+        self.isolation = read_isolation(isolation)
         self._reserve = reserve
         self._host = "" if host is None else read_reachable("host", host)
         self._bind = "" if bind is None else read_host("bind", bind)

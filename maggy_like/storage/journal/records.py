@@ -64,15 +64,13 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
         status: ``running``, or the run's ending (see :attr:`maggy_like.Result.ending`).
         time: Unix time.
         seconds: How long the driver had it, at the end.
-        store: Where the saved states are: a URL, or relative to ``directory``.
-        directory: The folder of the run's logs; relative to that of the journal.
+        store: Where the saved states are: a URL, or relative to the run's folder.
     """
 
     status: str
     time: float
     seconds: float = 0.0
     store: str = "checkpoints"
-    directory: str = "."
 
 
 Record = RunHeader | RunStatus | Event

@@ -24,8 +24,8 @@ _OWN_THREADS = 2
 """The main thread, and the one that listens to the agent."""
 
 POOL_HINT = (
-    "joblib started processes in this trial and will start them anew in each, which takes seconds; isolation='worker' "
-    "keeps them from trial to trial, and n_jobs=1 with more workers needs none"
+    "joblib started processes in this trial and will start them anew in each, which takes seconds; "
+    "engine=LocalEngine(isolation='worker') keeps them from trial to trial, and n_jobs=1 with more workers needs none"
 )
 
 

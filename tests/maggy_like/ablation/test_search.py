@@ -41,9 +41,6 @@ def plan(study: AblationStudy | None = None, **options: Any) -> AblationSearch:
         "design": "leave_one_out",
         "repeats": 2,
         "first_seed": 0,
-        "searched": None,
-        "tune": False,
-        "tuner": None,
     }
     return plan_ablation(train, study or AblationStudy().config(dropout=0.0), **{**defaults, **options})
 
@@ -51,12 +48,12 @@ def plan(study: AblationStudy | None = None, **options: Any) -> AblationSearch:
 def test_numbers_may_be_numpy_s() -> None:
     assert plan(repeats=np.int64(3)).n_trials == 2 * 3
     searched = SearchSpace({"lr": Float(0, 1)})
-    assert plan(repeats=np.int32(3), searched=searched, tune=np.int64(4)).n_trials == 2 * (4 + 3)
+    assert plan(repeats=np.int32(3), searched=searched, n_configs=4).n_trials == 2 * (4 + 3)
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("repeats", np.float64(3)), ("repeats", True), ("repeats", None), ("tune", np.int64(-1)), ("tune", "yes")],
+    [("repeats", np.float64(3)), ("repeats", True), ("repeats", None)],
 )
 def test_what_is_no_number_is_told(option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{option} must be .* got"):

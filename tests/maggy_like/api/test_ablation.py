@@ -1,4 +1,4 @@
-"""Ablation studies through ``lagom``: what workers get, what is found, what survives."""
+"""Ablation studies through ``ablate``: what workers get, what is found, what survives."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import ablation_functions as fns
 import psutil
 import pytest
+from background import Background
 
-from maggy_like import AblationStudy, Experiment, Float, Integer, Result, lagom
+import maggy_like
+from maggy_like import AblationStudy, FailurePolicy, Float, Integer, LocalEngine, Tuning
 from maggy_like.ablation import Ablation
 from maggy_like.errors import ConfigError
 from maggy_like.storage.journal.local import LocalBackend
@@ -28,18 +30,17 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "ablation.py"
 
 @pytest.fixture
 def ablate(tmp_path: Path) -> Any:
-    """lagom on two local workers, quietly, in a temporary folder; nothing may be left behind."""
+    """ablate on two local workers, quietly, in a temporary folder; nothing may be left behind."""
 
-    def run(train_fn: Any, study: AblationStudy | None = None, **options: Any) -> Result:
+    def run(train_fn: Any, study: AblationStudy | None = None, **options: Any) -> Ablation:
         defaults = {
-            "engine": "local",
+            "engine": LocalEngine(isolation="worker"),
             "workers": 2,
             "directory": tmp_path,
             "progress": False,
-            "isolation": "worker",
             "repeats": 4,
         }
-        return lagom(train_fn, ablation=study or fns.table_study(), **{**defaults, **options})
+        return maggy_like.ablate(train_fn, study or fns.table_study(), **{**defaults, **options})
 
     before = set(psutil.Process().children(recursive=True))
     yield run
@@ -47,20 +48,15 @@ def ablate(tmp_path: Path) -> Any:
     assert not psutil.wait_procs(left, 60)[1]  # what was killed may wait for a core to die on
 
 
-def found(result: Result) -> Ablation:
-    assert result.ablation is not None
-    return result.ablation
+def verdicts(answer: Ablation) -> dict[str, str]:
+    return {row.component: row.verdict for row in answer.rows}
 
 
-def verdicts(result: Result) -> dict[str, str]:
-    return {row.component: row.verdict for row in found(result).rows}
-
-
-def answer(result: Result) -> list[tuple[Any, ...]]:
+def lines(answer: Ablation) -> list[tuple[Any, ...]]:
     """All but how long trials took."""
     return [
         (r.component, r.with_it, r.without_it, r.difference, r.low, r.high, r.p, r.verdict, r.repeats, r.dropped)
-        for r in found(result).rows
+        for r in answer.rows
     ]
 
 
@@ -69,8 +65,8 @@ def answer(result: Result) -> list[tuple[Any, ...]]:
 
 @pytest.mark.e2e
 def test_each_worker_gets_its_variant_and_repeats_of_a_seed_are_paired(ablate: Any) -> None:
-    result = ablate(fns.tell, fns.network_study(), repeats=2, isolation="process", max_budget=3)
-    told = {(t.config["variant"], t.config["seed"]): json.loads(result.log(t.id)) for t in result.trials}
+    answer = ablate(fns.tell, fns.network_study(), repeats=2, engine="local", max_budget=3)
+    told = {(t.config["variant"], t.config["seed"]): json.loads(answer.result.log(t.id)) for t in answer.result.trials}
     assert {variant for variant, _ in told} == {
         "base", "without pair", "without norm", "without residual", "without dropout", "without augment",
         "without bias",
@@ -98,7 +94,7 @@ def test_each_worker_gets_its_variant_and_repeats_of_a_seed_are_paired(ablate: A
         assert config == {"seed": seed, "augment": seen["augment"], "dropout": seen["dropout"]}
     assert [len(same) for same in weights.values()] == [1, 1]  # in whichever process
     assert weights[0] != weights[1]
-    assert found(result).rows[0].parameters_saved == 2 * 4 + 2 * 2  # of the entry and of the normalisation
+    assert answer.rows[0].parameters_saved == 2 * 4 + 2 * 2  # of the entry and of the normalisation
 
 
 def test_weights_are_those_of_the_seed(tmp_path: Path) -> None:
@@ -106,16 +102,17 @@ def test_weights_are_those_of_the_seed(tmp_path: Path) -> None:
         return float(fns.weights_are_of_the_seed(model, seed))
 
     study = AblationStudy(model=fns.Network, data=fns.COLUMNS, label="y").modules("norm")
-    result = lagom(train, ablation=study, repeats=2, engine="inline", directory=tmp_path, progress=False)
-    assert [trial.value for trial in result.trials] == [1.0] * 4
+    answer = maggy_like.ablate(train, study, repeats=2, engine="inline", directory=tmp_path, progress=False)
+    assert answer.result is not None
+    assert [trial.value for trial in answer.result.trials] == [1.0] * 4
 
 
 @pytest.mark.e2e
 def test_several_workers_train_a_variant_together(ablate: Any) -> None:
     study = AblationStudy(model=fns.Network, data=fns.COLUMNS, label="y").modules("norm")
-    result = ablate(fns.together, study, repeats=2, workers_per_trial=2, isolation="process")
-    assert sorted(trial.value for trial in result.trials) == [1.0, 1.0, 2.0, 2.0]
-    assert found(result).rows[0].difference == 0.0
+    answer = ablate(fns.together, study, repeats=2, workers_per_trial=2, engine="local")
+    assert sorted(trial.value for trial in answer.result.trials) == [1.0, 1.0, 2.0, 2.0]
+    assert answer.rows[0].difference == 0.0
 
 
 # -- what is found ----------------------------------------------------------------------------------
@@ -124,10 +121,10 @@ def test_several_workers_train_a_variant_together(ablate: Any) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize(("function", "direction"), [(fns.worth, "max"), (fns.cost, "min")])
 def test_a_seed_s_noise_does_not_hide_what_is_found(ablate: Any, function: Any, direction: str) -> None:
-    result = ablate(function, metric="score", direction=direction)
-    assert verdicts(result) == {"A": "worse without it"} | dict.fromkeys("BCD", "no difference seen")
-    assert abs(found(result).rows[0].difference) == pytest.approx(1.0, abs=0.2)
-    assert len(result.trials) == 20
+    answer = ablate(function, metric="score", direction=direction)
+    assert verdicts(answer) == {"A": "worse without it"} | dict.fromkeys("BCD", "no difference seen")
+    assert abs(answer.rows[0].difference) == pytest.approx(1.0, abs=0.2)
+    assert len(answer.result.trials) == 20
 
 
 @pytest.mark.e2e
@@ -144,47 +141,50 @@ def test_pairs_find_what_either_of_two_will_do(ablate: Any) -> None:
 @pytest.mark.parametrize("seed", [0, 100])
 def test_adaptive_repeats_end_once_all_is_decided(ablate: Any, seed: int) -> None:
     study = AblationStudy(data=fns.COLUMNS, label="y").features("A", "B")
-    result = ablate(fns.worth, study, repeats="auto", seed=seed)
-    assert min(run.seed for run in found(result).runs) == seed
-    assert verdicts(result) == {"A": "worse without it", "B": "no difference seen"}
-    assert len(result.trials) < 40  # of 60 at most
-    assert result.ending == "completed"
-    assert "at most 20 seeds" in found(result).method
+    answer = ablate(fns.worth, study, repeats="auto", seed=seed)
+    assert min(run.seed for run in answer.runs) == seed
+    assert verdicts(answer) == {"A": "worse without it", "B": "no difference seen"}
+    assert len(answer.result.trials) < 40  # of 60 at most
+    assert answer.result.ending == "completed"
+    assert "at most 20 seeds" in answer.method
 
 
 @pytest.mark.e2e
 def test_each_variant_is_tuned_before_its_best_is_compared(ablate: Any) -> None:
     study = AblationStudy(data=fns.COLUMNS, label="y").features("A")
-    result = ablate(fns.tuned, study, searchspace={"x": Float(0, 1)}, tune=6, repeats=5, seed=50)
-    assert result.counts == {TrialState.COMPLETED: 2 * (6 + 5)}
+    answer = ablate(fns.tuned, study, tune=Tuning({"x": Float(0, 1)}, n_trials=6), repeats=5, seed=50)
+    assert answer.result.counts == {TrialState.COMPLETED: 2 * (6 + 5)}
     for variant in ("base", "without A"):
-        mine = [trial for trial in result.trials if trial.config["variant"] == variant]
+        mine = [trial for trial in answer.result.trials if trial.config["variant"] == variant]
         searched = [trial for trial in mine if trial.config["seed"] == 55]
         best = max(searched, key=lambda trial: trial.value or 0.0)
         assert len({trial.config["x"] for trial in searched}) == 6
         assert {trial.config["x"] for trial in mine if trial.config["seed"] < 55} == {best.config["x"]}
-    assert {run.seed for run in found(result).runs} == set(range(50, 55))
-    assert abs(found(result).rows[0].difference) < 0.2  # not the 0.36 of the other variant's best
+    assert {run.seed for run in answer.runs} == set(range(50, 55))
+    assert abs(answer.rows[0].difference) < 0.2  # not the 0.36 of the other variant's best
 
 
-@pytest.mark.parametrize("tune", [2, True])
-def test_what_is_tuned_reaches_the_factory(tmp_path: Path, tune: Any) -> None:
+@pytest.mark.parametrize("n_trials", [2, None])
+def test_what_is_tuned_reaches_the_factory(tmp_path: Path, n_trials: int | None) -> None:
     study = AblationStudy(model=fns.Network, data=fns.COLUMNS, label="y").modules("norm")
-    result = lagom(
-        fns.tuned_model, {"units": Integer(1, 9)}, ablation=study, tune=tune, repeats=1, engine="inline",
-        directory=tmp_path, progress=False,
-    )  # fmt: skip
-    assert len(result.trials) == 2 * ((8 if tune is True else tune) + 1)
-    assert {trial.value for trial in result.trials} == {1.0}
+    space = {"units": Integer(1, 9)}
+    tune = Tuning(space) if n_trials is None else Tuning(space, n_trials)
+    answer = maggy_like.ablate(
+        fns.tuned_model, study, tune=tune, repeats=1, engine="inline", directory=tmp_path, progress=False
+    )
+    assert answer.result is not None
+    assert len(answer.result.trials) == 2 * ((n_trials or 8) + 1)
+    assert {trial.value for trial in answer.result.trials} == {1.0}
 
 
 def test_other_optimizers_tune_too(tmp_path: Path) -> None:
     study = AblationStudy(data=fns.COLUMNS, label="y").features("A")
-    result = lagom(
-        fns.tuned, {"x": Float(0, 1)}, ablation=study, tune=10, repeats=3, optimizer="bayesian", engine="inline",
+    answer = maggy_like.ablate(
+        fns.tuned, study, tune=Tuning({"x": Float(0, 1)}, 10, "bayesian"), repeats=3, engine="inline",
         directory=tmp_path, progress=False,
     )  # fmt: skip
-    best = {trial.config["variant"]: trial.config["x"] for trial in result.trials if trial.config["seed"] == 0}
+    assert answer.result is not None
+    best = {trial.config["variant"]: trial.config["x"] for trial in answer.result.trials if trial.config["seed"] == 0}
     assert best == pytest.approx({"base": 0.2, "without A": 0.8}, abs=0.05)
 
 
@@ -198,11 +198,11 @@ def test_other_optimizers_tune_too(tmp_path: Path) -> None:
 )
 def test_a_variant_that_fails_is_told_of(ablate: Any, every_seed: bool, note: str) -> None:
     study = AblationStudy(data=fns.COLUMNS, label="y", config={"every_seed": every_seed}).features("A", "B")
-    result = ablate(fns.fail_without_b, study, max_attempts=1)
-    assert note in repr(found(result))
-    assert found(result).rows[0].verdict == "worse without it"
-    assert found(result).rows[1].dropped == (4 if every_seed else 1)
-    assert "B is missed" in repr(result)
+    answer = ablate(fns.fail_without_b, study, failures=FailurePolicy(1))
+    assert note in repr(answer)
+    assert answer.rows[0].verdict == "worse without it"
+    assert answer.rows[1].dropped == (4 if every_seed else 1)
+    assert "B is missed" in repr(answer.result)
 
 
 # -- what survives ----------------------------------------------------------------------------------
@@ -211,14 +211,14 @@ def test_a_variant_that_fails_is_told_of(ablate: Any, every_seed: bool, note: st
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     "options",
-    [{"repeats": 40}, {"repeats": "auto"}, {"searchspace": {"x": Float(0, 1)}, "tune": 3}],
+    [{"repeats": 40}, {"repeats": "auto"}, {"tune": Tuning({"x": Float(0, 1)}, 3)}],
     ids=["fixed", "auto", "tuned"],
 )
 def test_a_study_that_was_stopped_goes_on_and_answers_the_same(
-    ablate: Any, options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ablate: Any, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     function = fns.tuned if "tune" in options else fns.worth
-    experiment, stopped, ended = Experiment(), threading.Event(), list[int]()
+    background, stopped, ended = Background(), threading.Event(), list[int]()
     append = LocalBackend.append
 
     def append_five_ends(place: LocalBackend, data: bytes) -> None:
@@ -230,24 +230,23 @@ def test_a_study_that_was_stopped_goes_on_and_answers_the_same(
 
     def stop_at_the_fifth(event: Event) -> None:
         if sum(ended) >= 5 and not stopped.is_set():
-            experiment.stop()
+            background.stop()
             stopped.set()
 
-    cut = {"name": "cut", "journal": str(tmp_path / "journals"), **options}
+    cut = {"name": "cut", **options}
     with monkeypatch.context() as patch:
         patch.setattr(LocalBackend, "append", append_five_ends)
-        part = ablate(function, experiment=experiment, callbacks=[stop_at_the_fifth], **cut)
-    assert part.ending == "stopped"
-    assert list((tmp_path / "journals").rglob("journal*"))
+        part = background.run(ablate, function, callbacks=[stop_at_the_fifth], **cut)
+    assert part.result.ending == "stopped"
     resumed = ablate(function, resume=True, **cut)
-    assert resumed.ending == "completed"
-    over = {trial.id: trial.value for trial in part.trials if trial.is_over}
-    assert 5 <= len(over) < len(resumed.trials)
-    assert over.items() <= {trial.id: trial.value for trial in resumed.trials}.items()
+    assert resumed.result.ending == "completed"
+    over = {trial.id: trial.value for trial in part.result.trials if trial.is_over}
+    assert 5 <= len(over) < len(resumed.result.trials)
+    assert over.items() <= {trial.id: trial.value for trial in resumed.result.trials}.items()
     if "tune" in options:  # what is tried depends on what has ended by then
-        assert len(resumed.trials) == 5 * (3 + 4)
+        assert len(resumed.result.trials) == 5 * (3 + 4)
     else:
-        assert answer(resumed) == answer(ablate(function, **options))
+        assert lines(resumed) == lines(ablate(function, **options))
 
 
 @pytest.mark.e2e
@@ -269,18 +268,19 @@ def test_another_study_does_not_go_on_with_a_run(ablate: Any) -> None:
 
 
 @pytest.mark.e2e
-def test_a_result_travels_and_shows_itself(ablate: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_travels_and_shows_itself(ablate: Any, capsys: pytest.CaptureFixture[str]) -> None:
     study = fns.network_study()  # with a lambda, which pickle does not take
-    result = ablate(fns.tell, study, repeats=2, progress="plain", metric="score")
+    answer = ablate(fns.tell, study, repeats=2, progress="plain", metric="score")
     assert re.search(r"completed after .*14 trials \(14 completed\)", capsys.readouterr().out)
-    arrived = pickle.loads(pickle.dumps(result))
-    assert answer(arrived) == answer(result)
-    assert repr(arrived) == repr(result)
-    assert found(arrived).design.variant("without pair").features == ["A", "B"]
-    page = result._repr_html_()
+    arrived = pickle.loads(pickle.dumps(answer))
+    assert lines(arrived) == lines(answer)
+    assert repr(arrived) == repr(answer)
+    assert repr(arrived.result) == repr(answer.result)
+    assert arrived.design.variant("without pair").features == ["A", "B"]
+    page = answer._repr_html_()
     assert page.count("<tr>") == 7
     assert "Holm" in page
-    assert "component" in repr(result)
+    assert "component" in repr(answer)
 
 
 # -- Spark and the example --------------------------------------------------------------------------
@@ -292,11 +292,11 @@ def test_a_study_over_a_spark_dataframe(spark_local: SparkSession, tmp_path: Pat
     source = str(tmp_path / "table.parquet")
     frame.write.parquet(source)
     study = AblationStudy(data=frame, label="y", config={"source": source}).features("A", "B")
-    result = lagom(
-        fns.from_parquet, ablation=study, repeats=3, engine="spark", workers=2, directory=tmp_path / "runs",
+    answer = maggy_like.ablate(
+        fns.from_parquet, study, repeats=3, engine="spark", workers=2, directory=tmp_path / "runs",
         progress=False,
     )  # fmt: skip
-    rows = found(result).rows
+    rows = answer.rows
     assert [round(row.difference) for row in rows] == [-1, -2]
     assert {row.verdict for row in rows} == {"worse without it"}
     assert study.without("A").apply(frame).columns == ["B", "y"]

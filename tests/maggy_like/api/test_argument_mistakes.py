@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from optuna.samplers import TPESampler
 
-from maggy_like import Choice, Constant, Float, Integer, Ordinal, SearchSpace, lagom, run
+from maggy_like import Choice, Constant, FailurePolicy, Float, Integer, Ordinal, SearchSpace, lagom, run
 from maggy_like.errors import UserError
 from optimizers.space.domains import Domain
 
@@ -37,6 +37,23 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "a space": (lambda: lagom(train, search_space={}), r"\(did you mean 'searchspace'"),  # type: ignore[call-arg]
     "Ray's space": (lambda: lagom(train, param_space={}), r"\(did you mean 'searchspace'"),  # type: ignore[call-arg]
     "Horovod's": (lambda: run(train, num_proc=2), r"run\(\) has no argument 'num_proc'.*'workers'"),  # type: ignore[call-arg]
+    "an option of ASHA": (given(eta=4), r"no argument 'eta', got eta=4; use optimizer=ASHA\(eta=4\)"),
+    "Ray's eta": (given(reduction_factor=4), r"got reduction_factor=4; use optimizer=ASHA\(eta=4\)"),
+    "Ray's lowest rung": (given(grace_period=2), r"use optimizer=ASHA\(min_budget=2\)"),
+    "a mode": (given(mode="stopping"), r"use optimizer=ASHA\(mode='stopping'\) for how"),
+    "a direction as mode": (given(mode="min"), r"or direction='min' for what is best"),
+    "attempts": (given(max_attempts=1), r"use failures=FailurePolicy\(max_attempts=1\)"),
+    "Ray's attempts": (given(max_failures=1), r"use failures=FailurePolicy\(max_attempts=1\)"),
+    "a trial's time": (given(trial_timeout=9), r"use failures=FailurePolicy\(trial_timeout=9\)"),
+    "fewer workers": (given(min_workers=9), r"use failures=FailurePolicy\(min_workers=9\)"),
+    "a journal": (given(journal="s3://b"), r"use directory='s3://b', where the journal lies with the rest"),
+    "checkpoints": (given(keep_checkpoints=1), r"use store=Store\(keep_checkpoints=1\)"),
+    "an isolation": (given(isolation="worker"), r"use engine=LocalEngine\(isolation='worker'\) or SparkEngine\("),
+    "a handle": (given(experiment=None), r"use block=False, which returns a handle with stop\(\)"),
+    "a study": (given(ablation=3), r"use maggy_like.ablate\(train_fn, study\)"),
+    "repeats": (given(repeats=3), r"use maggy_like.ablate\(train_fn, study, repeats=3\)"),
+    "of run": (lambda: run(train, max_attempts=1), r"use failures=FailurePolicy\(max_attempts=1\)"),  # type: ignore[call-overload]
+    "of a policy": (lambda: FailurePolicy(max_attempt=1), r"FailurePolicy\(\) has no argument .*'max_attempts'"),  # type: ignore[call-arg]
     "nothing known": (lambda: run(train, xyz=2), "'xyz', got xyz=2; it takes train_fn, config, workers"),  # type: ignore[call-arg]
     "too many by place": (lambda: lagom(train, SPACE, 50), "by place alone, and got 50 .* optimizer="),  # type: ignore[misc]
     "nothing at all": (lambda: lagom(), "missing a required argument: 'train_fn'"),  # type: ignore[call-arg]
@@ -67,7 +84,6 @@ def test_signatures_are_those_of_the_functions() -> None:
 VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "swapped": ({"train_fn": SPACE, "space": train}, r"got the search space \{'lr': \[1, 2\]\}; call lagom\(train, sp"),
     "a space alone": ({"train_fn": SearchSpace(SPACE)}, r"call lagom\(train_fn, space\)"),
-    "a direction as mode": ({"mode": "min"}, "mode='min' is a direction; use direction='min'"),
     "a list as text": (
         {"space": {"lr": "0.1,0.2"}},
         r"'lr': the text '0.1,0.2' would be one .*\[0.1, 0.2\] or Float\(0.1, 0.2\), or use Constant\('0.1,0.2'\)"),

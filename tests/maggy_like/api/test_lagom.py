@@ -12,7 +12,7 @@ import pytest
 import train_functions as fns
 from gate import Gate
 
-from maggy_like import Choice, Float, LocalEngine, Result, lagom
+from maggy_like import Choice, FailurePolicy, Float, LocalEngine, Result, Store, lagom
 from maggy_like.driver import monitor as watch
 from maggy_like.driver.loop import Driver
 from maggy_like.errors import ConfigError, OptimizerError
@@ -20,6 +20,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.checkpoints import load_state
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event
 from optimizers.core.trial import TrialState
+from optimizers.schedulers.model_asha import ModelASHA
 
 pytestmark = pytest.mark.e2e
 
@@ -69,7 +70,7 @@ def test_direction_min_turns_the_search(search: Any) -> None:
 
 
 def test_asha_promotes_from_checkpoints_in_fresh_processes(search: Any) -> None:
-    result = search(fns.climb_on, optimizer="asha", min_budget=1, n_trials=9)
+    result = search(fns.climb_on, optimizer=ModelASHA(min_budget=1, mode="promotion"), n_trials=9)
     assert result.counts == {TrialState.PAUSED: 7, TrialState.COMPLETED: 2}
     top = next(trial for trial in result.trials if trial.state is TrialState.COMPLETED)
     assert top.attempt == 3
@@ -79,7 +80,7 @@ def test_asha_promotes_from_checkpoints_in_fresh_processes(search: Any) -> None:
 
 
 def test_asha_stops_where_nothing_is_saved(search: Any) -> None:
-    result = search(fns.climb, optimizer="asha", min_budget=1, n_trials=12, workers=1)
+    result = search(fns.climb, optimizer=ModelASHA(min_budget=1, mode="stopping"), n_trials=12, workers=1)
     assert result.counts[TrialState.STOPPED] >= 4
     assert result.counts[TrialState.COMPLETED] >= 1
     assert all(len(trial.curve) in (1, 3, 9) for trial in result.trials)
@@ -94,7 +95,7 @@ def test_the_same_seed_tries_the_same(search: Any) -> None:
 
 
 def test_one_process_per_worker_can_be_reused(search: Any) -> None:
-    result = search(fns.climb_on, optimizer="random", n_trials=8, isolation="worker")
+    result = search(fns.climb_on, optimizer="random", n_trials=8, engine=LocalEngine(isolation="worker"))
     assert len({trial.metrics["pid"] for trial in result.trials}) <= 2
 
 
@@ -136,7 +137,7 @@ def test_a_trial_that_swallows_exceptions_is_stopped_all_the_same(search: Any) -
 
 @pytest.mark.usefixtures("short_grace")
 def test_a_hanging_trial_is_killed_at_its_time_limit(search: Any) -> None:
-    result = search(fns.hang, optimizer="random", n_trials=1, workers=1, trial_timeout=0.2, max_attempts=1)
+    result = search(fns.hang, optimizer="random", n_trials=1, workers=1, failures=FailurePolicy(1, trial_timeout=0.2))
     (trial,) = result.trials
     assert trial.failure is not None
     assert trial.failure.kind == "timeout"
@@ -347,7 +348,7 @@ def test_the_last_states_and_the_best_are_kept_and_no_other(
             reporter.report(score=-abs(step - 3), step=step)
 
     search(train, engine="inline", workers=1, n_trials=2, optimizer="random", max_budget=6, name="run",
-           keep_checkpoints=keep)  # fmt: skip
+           store=Store(keep_checkpoints=keep))  # fmt: skip
     for trial in (0, 1):
         states = (tmp_path / "run" / "checkpoints" / f"{trial:05d}").iterdir()
         assert {load_state(state.as_uri()) for state in states} == left

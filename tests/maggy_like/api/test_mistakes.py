@@ -1,15 +1,16 @@
-"""Wrong use is told before anything starts, naming the value and the mend."""
+"""Wrong use of ``lagom`` is an error before anything starts, which names the value and the remedy."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from maggy_like import Experiment, Float, Integer, Searchspace, lagom
-from maggy_like.api.settings import reach_hint
+from maggy_like import FailurePolicy, Float, Integer, LocalEngine, Searchspace, Store, lagom
+from maggy_like.api.optimizer_choice import reach_hint
 from maggy_like.errors import EngineError, JournalError, MaggyError, UserError
 from optimizers.core.base import Optimizer, Problem
 from optimizers.samplers.sobol import Sobol
@@ -42,12 +43,6 @@ def uses_a_lock(lr: float) -> float:
 
 
 def positional(lr: float, /) -> None: ...
-
-
-def taken() -> Experiment:
-    experiment = Experiment()
-    experiment.attach(lambda: None)
-    return experiment
 
 
 def closure() -> Any:
@@ -83,8 +78,6 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "workers=0": ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
     "max_budget=1.5": ({"max_budget": 1.5}, "max_budget must be a whole number of at least 1, got 1.5"),
     "timeout=-1": ({"timeout": -1}, "timeout must be a positive number of seconds, got -1"),
-    "report_timeout=0.5": (
-        {"report_timeout": 0.5}, "report_timeout must be a number of seconds of at least 1, got 0.5; leave it out"),
     "an unknown direction": ({"direction": "maximise"}, r"'minimize', got 'maximise' \(did you"),
     "as many directions as objectives": (
         {"metric": ["loss", "seconds"], "direction": ["min"]}, r"has 2 names and .*\['min'\] has 1; give a direction"),
@@ -101,11 +94,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"metric": ["loss", "cost"], "direction": ["min", "min"]},
         "ASHA serves one objective, and there are 2; use optimizer='bayesian'"),
     "an unknown optimizer": ({"optimizer": "ahsa"}, "ahsa.*asha"),
-    "an option of another optimizer": ({"optimizer": "random", "eta": 3}, "eta"),
-    "an option that makes no sense": ({"optimizer": "asha", "eta": 1}, "eta must be an integer of at least 2, got 1"),
-    "min_budget above max_budget": ({"min_budget": 30, "max_budget": 27}, "min_budget=30 lies above max_budget=27"),
+    "min_budget above max_budget": (
+        {"optimizer": ASHA(min_budget=30), "max_budget": 27}, "min_budget=30 lies above max_budget=27"),
     "an unknown engine": ({"engine": "sprak"}, r"got 'sprak' \(did you mean 'spark'\?\)"),
-    "an unknown isolation": ({"isolation": "proces"}, r"got 'proces' \(did you mean 'process'\?\)"),
     "more inline workers than one": ({"engine": "inline", "workers": 2}, "workers=2 but engine='inline' has 1 slot;"),
     "a name that is no folder": ({"name": "../up"}, r"name='../up' cannot name a folder"),
     "resume without a name": ({"resume": True}, "needs the name of the run"),
@@ -118,26 +109,25 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"workers": 2, "workers_per_trial": 3}, "workers_per_trial=3 is more than workers=2; pass workers=3 or more"),
     "trials wider than the engine": (
         {"engine": "inline", "workers_per_trial": 2}, "workers_per_trial=2, but engine='inline' has 1 worker"),
-    "min_workers=0": ({"min_workers": 0}, "min_workers must be a whole number of at least 1, got 0"),
     "min_workers above workers": (
-        {"workers": 2, "min_workers": 3}, "min_workers=3 is more than workers=2; pass 2 or fewer"),
+        {"workers": 2, "failures": FailurePolicy(min_workers=3)},
+        "min_workers=3 is more than workers=2; pass 2 or fewer"),
     "min_workers below workers_per_trial": (
-        {"workers": 4, "workers_per_trial": 3, "min_workers": 2},
+        {"workers": 4, "workers_per_trial": 3, "failures": FailurePolicy(min_workers=2)},
         "min_workers=2 is less than workers_per_trial=3, so no trial could run; pass 3 or more"),
     "a training of the best of two objectives": (
         {"metric": ["loss", "cost"], "direction": ["min", "min"], "optimizer": "random", "train_best": True},
         "train_best=True needs a best configuration, and a search of 2 objectives has a Pareto set"),
     "train_best=0": ({"train_best": 0}, "train_best must be a whole number of at least 1, got 0"),
     "train_best='yes'": ({"train_best": "yes"}, "train_best must be a whole number of at least 1, got 'yes'"),
-    "keep_checkpoints=0": ({"keep_checkpoints": 0}, "keep_checkpoints must be a whole number of at least 1, got 0"),
-    "no handle": ({"experiment": "x"}, r"experiment must be an Experiment, got 'x'; pass experiment=Experiment\(\)"),
-    "a handle used twice": ({"experiment": taken()}, "handle of another search already; make a new"),
+    "no policy": ({"failures": 3}, r"failures must be a FailurePolicy, got 3; use FailurePolicy\(alike=5\)"),
+    "no store": ({"store": 3}, "store must be the path or URL of a folder, or a Store, got 3"),
     "a callback that is none": ({"callbacks": [3]}, "callbacks must be functions of one event, got 3"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_mistake_is_told_and_nothing_starts(case: str, tmp_path: Path) -> None:
+def test_a_mistake_is_an_error_and_nothing_starts(case: str, tmp_path: Path) -> None:
     arguments, message = CASES[case]
     options = {"engine": "local", "directory": tmp_path, "progress": False, **arguments}
     options.pop("by_value", None)
@@ -157,6 +147,30 @@ def by_value(function: Any) -> Any:
     copy = types.FunctionType(function.__code__, function.__globals__, function.__name__)
     copy.__module__ = "__main__"
     return copy
+
+
+OBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "max_attempts=0": (lambda: FailurePolicy(0), "max_attempts must be a whole number of at least 1, got 0"),
+    "trial_timeout=-1": (
+        lambda: FailurePolicy(trial_timeout=-1), "trial_timeout must be a positive number of seconds, got -1"),
+    "report_timeout=0.5": (
+        lambda: FailurePolicy(report_timeout=0.5),
+        "report_timeout must be a number of seconds of at least 1, got 0.5; leave it out"),
+    "min_workers=0": (
+        lambda: FailurePolicy(min_workers=0), "min_workers must be a whole number of at least 1, got 0"),
+    "keep_checkpoints=0": (
+        lambda: Store(keep_checkpoints=0), "keep_checkpoints must be a whole number of at least 1, got 0"),
+    "a store that is nowhere": (lambda: Store("nowhere://x"), "store='nowhere://x' cannot be opened"),
+    "an unknown isolation": (
+        lambda: LocalEngine(isolation="proces"), r"got 'proces' \(did you mean 'process'\?\)"),  # type: ignore[arg-type]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OBJECTS)
+def test_an_object_of_a_concern_checks_itself(case: str) -> None:
+    make, message = OBJECTS[case]
+    with pytest.raises(UserError, match=message):
+        make()
 
 
 def test_a_run_is_not_overwritten_and_not_resumed_as_another(tmp_path: Path) -> None:
@@ -191,9 +205,9 @@ def test_the_first_maggy_s_spelling_is_read(tmp_path: Path) -> None:
 
 
 def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lagom(train, SPACE, n_trials=3, optimizer="asha", min_budget=1, engine="local", workers=1, directory=tmp_path)
+    lagom(train, SPACE, n_trials=3, optimizer=ASHA(min_budget=1), engine="local", workers=1, directory=tmp_path)
     shown = capsys.readouterr().out
-    assert "n_trials=3 is few for ModelASHA(eta=3, min_budget=1, " in shown
+    assert "n_trials=3 is few for ASHA(eta=3, min_budget=1, " in shown
     assert "hardly any trial but the best so far will be trained for all" in shown
 
 

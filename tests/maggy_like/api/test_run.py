@@ -20,7 +20,7 @@ import pytest
 import wide_functions as fns
 
 import maggy_like
-from maggy_like import Reporter
+from maggy_like import FailurePolicy, Reporter
 from maggy_like.errors import ConfigError, EngineError, TrainingError, UserError
 from maggy_like.storage.checkpoints import load_state, returned_url
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event
@@ -216,16 +216,13 @@ def test_other_objects_go_in_by_partial(go: Any) -> None:
         ({"config": {"x": 1, "y": 1}}, r"no parameter 'y', which config sets"),
         ({"config": {}}, r"nothing fills the parameter 'x'.*add it to config \(which has nothing\)"),
         (
-            {"engine": "inline", "workers": None, "min_workers": 2},
+            {"engine": "inline", "workers": None, "failures": FailurePolicy(min_workers=2)},
             "engine='inline' has 1 worker by default; use engine=",
         ),
         ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
-        ({"min_workers": 3}, "min_workers=3 is more than workers=2; pass 2 or fewer"),
-        ({"min_workers": 0}, "min_workers must be a whole number of at least 1, got 0"),
+        ({"failures": FailurePolicy(min_workers=3)}, "min_workers=3 is more than workers=2; pass 2 or fewer"),
         ({"budget": 0}, "budget must be a whole number of at least 1, got 0"),
-        ({"keep_checkpoints": 0}, "keep_checkpoints must be a whole number of at least 1, got 0"),
         ({"callbacks": [3]}, "callbacks must be functions of one event, got 3"),
-        ({"experiment": "x"}, "experiment must be an Experiment, got 'x'"),
         ({"engine": "inline"}, "workers=2 but engine='inline' has 1 slot;"),
     ],
 )
@@ -323,7 +320,7 @@ def test_a_rank_that_returns_before_the_others_is_named(go: Any) -> None:
             reporter.average(x=1.0)
 
     with pytest.raises(TrainingError, match=r"rank 0: rank 1 had returned before .* average\(\)"):
-        go(leave_early, max_attempts=1)
+        go(leave_early, failures=FailurePolicy(1))
 
 
 # -- Ctrl-C ----------------------------------------------------------------------------------------------

@@ -14,11 +14,12 @@ import psutil
 import pytest
 import wide_functions as fns
 
-from maggy_like import Float, Result, lagom
+from maggy_like import FailurePolicy, Float, Result, lagom
 from maggy_like.driver.loop import Driver
-from maggy_like.errors import ConfigError, JournalError, UserError
+from maggy_like.errors import ConfigError, UserError
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.trial import TrialState
+from optimizers.schedulers.model_asha import ModelASHA
 
 pytestmark = pytest.mark.e2e
 
@@ -97,7 +98,7 @@ def test_a_result_can_be_trained_later(search: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is a run named 'search' in"):
         result.train(name="search", progress=False)
     with pytest.raises(UserError, match="min_workers=3 is more than workers=2"):
-        result.train(min_workers=3, progress=False)
+        result.train(failures=FailurePolicy(min_workers=3), progress=False)
 
 
 def test_runs_that_share_a_store_do_not_meet_in_it(
@@ -113,19 +114,7 @@ def test_runs_that_share_a_store_do_not_meet_in_it(
     assert sorted(folder.name for folder in (tmp_path / "states").iterdir()) == ["first", "later", "second"]
 
 
-def test_the_journal_of_a_training_goes_beside_that_of_its_search(search: Any, tmp_path: Path) -> None:
-    result = search(train_best=False, name="search", journal=tmp_path / "journals")
-    training = result.train(workers=2, budget=2, name="later", progress=False)
-    assert sorted(place.parent.name for place in (tmp_path / "journals").glob("*/journal.jsonl")) == ["later", "search"]
-    assert not (training.directory / "journal.jsonl").exists()
-    again = result.train(workers=2, budget=2, name="later", resume=True, progress=False)
-    assert again.trial == training.trial
-
-
 def test_runs_of_one_name_do_not_meet_in_a_store_they_share(search: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(JournalError, match="file/below/same cannot be written"):  # it never began: the name stays free
-        search(store=tmp_path / "states", name="same", journal=tmp_path / "file" / "below")
     first = search(store=tmp_path / "states", n_trials=1, name="same")
     with pytest.raises(ConfigError, match=r"checkpoints of a run named 'same' in .*states/same already"):
         search(store=tmp_path / "states", n_trials=1, name="same", directory=tmp_path / "elsewhere")
@@ -232,7 +221,7 @@ def test_a_driver_killed_during_the_training_takes_its_workers_along_and_resume_
 
 def test_no_event_is_doubled_by_the_hand_off(search: Any) -> None:
     events: list[Event] = []
-    search(callbacks=[events.append], optimizer="asha", min_budget=1, n_trials=4)
+    search(callbacks=[events.append], optimizer=ModelASHA(min_budget=1), n_trials=4)
     started = [(event.trial, event.attempt) for event in events if isinstance(event, AttemptStarted)]
     ended = [(event.trial, event.attempt) for event in events if isinstance(event, AttemptEnded)]
     assert len(started) == len(set(started))

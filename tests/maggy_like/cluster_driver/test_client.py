@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from background import Background
 from thread_host import ThreadHost, ThreadRun
 
-from maggy_like import Experiment, Float, lagom, load_run
+from maggy_like import Float, lagom, load_run
 from maggy_like.cluster_driver.client import _Client
 from maggy_like.cluster_driver.control_files import ControlFiles, StopRequestRecord
 from maggy_like.errors import ConfigError, EngineError, TrialsFailedError, UserError
@@ -64,13 +65,13 @@ def test_what_ends_it_is_raised_here(tmp_path: Path) -> None:
 
 
 def test_a_handle_stops_it(tmp_path: Path) -> None:
-    handle, seen = Experiment(), threading.Event()
+    background, seen = Background(), threading.Event()
 
     def stop(event: Event) -> None:
         seen.set()
-        handle.stop()
+        background.stop()
 
-    result = search(last, tmp_path, callbacks=[stop], experiment=handle, max_budget=10**9, optimizer="random")
+    result = background.run(search, last, tmp_path, callbacks=[stop], max_budget=10**9, optimizer="random")
     assert seen.is_set()
     assert result.ending == "stopped"
     assert load_run(tmp_path / "run").ending == "stopped"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.driver.gang_size import MOST_UNASKED, gang_size, least_workers, size_hints
+from maggy_like.driver.settings import FileSettings, GangSettings, SearchSettings, Settings, TrainingSettings
 from maggy_like.engines.base import Capacity
 from maggy_like.errors import EngineError
+from maggy_like.storage.run_paths import RunPaths
+from optimizers.samplers.grid import Grid
+from optimizers.space.search_space import SearchSpace
 
 
 class Slots(Capacity):
@@ -33,9 +37,14 @@ class Slots(Capacity):
         return self._slots
 
 
-def settings(**given: Any) -> Any:
-    defaults = {"workers": None, "n_trials": 50, "workers_per_trial": 1, "train_steps": 0}
-    return SimpleNamespace(**{**defaults, "max_workers": None, "min_workers": None, **given})
+def settings(n_trials: int | None = 50, train_steps: int = 0, min_workers: int | None = None, **gang: Any) -> Settings:
+    return Settings(
+        search=SearchSettings(SearchSpace(x=[1, 2]), Grid(), "grid", n_trials=n_trials),
+        files=FileSettings("run", RunPaths("s3://runs/run", "s3://runs/run/checkpoints")),
+        gang=GangSettings(**gang),
+        failures=FailurePolicy(min_workers=min_workers),
+        training=TrainingSettings(train_steps) if train_steps else None,
+    )
 
 
 @pytest.mark.parametrize(

@@ -158,17 +158,17 @@ def test_ctrl_c_on_spark_cancels_the_job_and_leaves_no_trial(tmp_path: Path) -> 
 
 
 COUNTED = """
-import os, psutil, tempfile, threading
-from maggy_like import Experiment, Float, lagom
+import functools, os, psutil, tempfile, threading
+from maggy_like import Float, lagom
 from maggy_like.driver import monitor as watch
 
-interrupted = watch.Watch.interrupted
+interrupted = watch.Monitor.interrupted
 
 def tell(self, count):
     interrupted(self, count)
     os.write(1, f"pressed {count}\\n".encode())
 
-watch.Watch.interrupted = tell
+watch.Monitor.interrupted = tell
 
 def train(x, reporter):
     reporter.report(score=x)
@@ -191,9 +191,9 @@ def left():
     jobs = active_jobs(spark) if spark else 0
     return processes, ports, sorted(os.listdir(tempfile.gettempdir())), threading.active_count(), jobs
 
-def search(**options):
+def search(call=lagom, **options):
     before = left()
-    result = lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=3, workers=2, directory="runs",
+    result = call(train, {"x": Float(0, 1)}, optimizer="random", n_trials=3, workers=2, directory="runs",
                    max_budget=5, progress="plain", **options)
     after = left()
     print("ending", result.ending, "trials", len(result.trials), "left", "nothing" if after == before else after,
@@ -203,14 +203,15 @@ def search(**options):
 LOCAL = "spark = None\n"
 PRESS = "search()\n"
 STOP = """
-experiment, started = Experiment(), []
+from background import Background
+background, started = Background(), []
 
 def on_event(event):
     started.append(event)
     if len(started) == 4:  # two trials created, two started
-        threading.Thread(target=experiment.stop).start()
+        threading.Thread(target=background.stop).start()
 
-search(experiment=experiment, callbacks=[on_event])
+search(functools.partial(background.run, lagom), callbacks=[on_event])
 """
 NOTHING_LEFT = r"ending {} trials 2 left nothing"
 

@@ -18,7 +18,7 @@ import train_functions as fns
 from gate import Gate
 from odd_optimizers import Climber, Sealed, Told
 
-from maggy_like import Float, lagom
+from maggy_like import Float, LocalEngine, lagom
 from maggy_like.driver.proposer.base import DirectProposer, Proposer
 from maggy_like.driver.proposer.process import ProcessProposer
 from maggy_like.errors import OptimizerError
@@ -202,7 +202,7 @@ def test_a_search_survives_its_optimizer_s_death(tmp_path: Path) -> None:
 
     result = lagom(
         fns.wait_at_gate, {"gate": gate.path, "x": Float(0, 1)}, optimizer=Climber(), n_trials=8, workers=2,
-        engine="local", isolation="worker", callbacks=[kill_once], directory=tmp_path, progress=False,
+        engine=LocalEngine(isolation="worker"), callbacks=[kill_once], directory=tmp_path, progress=False,
     )  # fmt: skip
     assert killed
     assert result.counts == {TrialState.COMPLETED: 8}
@@ -211,7 +211,7 @@ def test_a_search_survives_its_optimizer_s_death(tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys, threading
-from maggy_like import Float, lagom
+from maggy_like import Float, LocalEngine, lagom
 from optimizers import Optimizer
 
 class Slow(Optimizer):
@@ -221,8 +221,8 @@ class Slow(Optimizer):
             threading.Event().wait()
         return {"x": 0.5}
 
-result = lagom(lambda x: x, {"x": Float(0, 1)}, optimizer=Slow(), n_trials=3, workers=2, engine="local",
-               isolation="worker", directory=sys.argv[1], progress="plain")
+result = lagom(lambda x: x, {"x": Float(0, 1)}, optimizer=Slow(), n_trials=3, workers=2,
+               engine=LocalEngine(isolation="worker"), directory=sys.argv[1], progress="plain")
 print("ending", result.ending)
 """
 

@@ -14,7 +14,7 @@ import wide_functions as fns
 from gate import Gate
 
 import maggy_like
-from maggy_like import LocalEngine
+from maggy_like import FailurePolicy, LocalEngine
 from maggy_like.driver import supervisor as gang
 from maggy_like.driver.state_machine import training_phase
 from maggy_like.driver.supervisor import Supervisor
@@ -115,8 +115,8 @@ def test_a_training_goes_on_with_fewer_workers(
     options = {"budget": BUDGET, "workers": 2, "directory": tmp_path / "runs", "progress": "plain"}
     undisturbed = maggy_like.run(fns.train_together, {**config, "fault": ""}, engine="local", **options)
     weights = maggy_like.run(
-        fns.train_together, {**config, "fault": "kill the agent"}, min_workers=1, name="hit", engine=engine(tmp_path),
-        callbacks=[impatient, open_when_saved, events.append], **options,
+        fns.train_together, {**config, "fault": "kill the agent"}, failures=FailurePolicy(min_workers=1), name="hit",
+        engine=engine(tmp_path), callbacks=[impatient, open_when_saved, events.append], **options,
     )  # fmt: skip
     assert weights == pytest.approx(undisturbed, abs=1e-6)
     assert [event.world_size for event in events if isinstance(event, AttemptStarted)] == [2, 1]
@@ -142,7 +142,7 @@ def test_code_for_torchrun_goes_on_alone(tmp_path: Path, impatient: Any) -> None
     answer = maggy_like.run(
         meet_again,
         workers=2,
-        min_workers=1,
+        failures=FailurePolicy(min_workers=1),
         engine=Shrinking(tmp_path),
         directory=tmp_path / "runs",
         callbacks=[impatient],

@@ -11,12 +11,13 @@ import pandas
 import pytest
 
 import maggy_like.api.lagom
-from maggy_like import Float, Reporter, Result, lagom
+from maggy_like import FailurePolicy, Float, Reporter, Result, Store, lagom
 from maggy_like.display import LogLine, Snapshot
 from maggy_like.errors import ConfigError, UserError
 from maggy_like.protocol.report_error import ReportError
 from optimizers.core.events import AttemptStarted
 from optimizers.core.trial import Checkpoint, Trial, TrialState
+from optimizers.schedulers.model_asha import ModelASHA
 from optimizers.space.search_space import SearchSpace
 
 pytestmark = pytest.mark.e2e
@@ -66,8 +67,8 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_trial_that_is_promoted_and_overfits_loses_nothing(tmp_path: Path, shown: Recorder, keep: int) -> None:
-    options = {"optimizer": "asha", "mode": "promotion", "n_trials": 9, "max_budget": 27, "min_budget": 3}
-    result = search(overfits, tmp_path, keep_checkpoints=keep, **options)
+    options = {"optimizer": ModelASHA(min_budget=3, mode="promotion"), "n_trials": 9, "max_budget": 27}
+    result = search(overfits, tmp_path, store=Store(keep_checkpoints=keep), **options)
     nearest = min(result.trials, key=lambda trial: abs(trial.config["lr"] - 0.3))
     assert nearest.attempt > 1  # so it was promoted, and ended far from its best
     assert nearest.last_value is not None
@@ -98,7 +99,7 @@ def noisy(lr: float, reporter: Any) -> float:
 
 
 def test_the_headline_never_falls(tmp_path: Path, shown: Recorder) -> None:
-    result = search(noisy, tmp_path, optimizer="asha", n_trials=27, max_budget=27, max_attempts=1)
+    result = search(noisy, tmp_path, optimizer="asha", n_trials=27, max_budget=27, failures=FailurePolicy(1))
     assert result.failures
     headlines = [snapshot.best_value for snapshot in shown.snapshots if snapshot.best_value is not None]
     assert headlines == sorted(headlines)
@@ -114,7 +115,7 @@ def test_what_is_exported_as_the_best_is_the_best_though_it_has_failed(tmp_path:
             raise ValueError("after a good report")
 
     points = [{"lr": 0.2}, {"lr": 0.8}]
-    result = search(train, tmp_path, n_trials=2, points_to_evaluate=points, max_attempts=1)
+    result = search(train, tmp_path, n_trials=2, points_to_evaluate=points, failures=FailurePolicy(1))
     assert result.best_trial is result.trials[1]
     assert result.best_trial.state is TrialState.FAILED
     assert "at step 1 (trial 1, which failed later)" in repr(result)

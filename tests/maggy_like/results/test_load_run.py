@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import train_functions as fns
+from background import Background
 
-from maggy_like import Experiment, Float, Reporter, Result, lagom, load_run
+from maggy_like import Float, Reporter, Result, lagom, load_run
 from maggy_like.errors import ConfigError, JournalError, OptimizerError, UserError
 from maggy_like.storage.folders import local_url
 from maggy_like.storage.run_paths import RunPaths
@@ -22,6 +23,7 @@ from optimizers.core.base import History
 from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.trial import TrialState
 from optimizers.samplers.random_search import RandomSearch
+from optimizers.schedulers.model_asha import ModelASHA
 from optimizers.schedulers.population import PBT
 from optimizers.space.config import Config
 
@@ -41,7 +43,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"value": "last", "direction": "min"}, {"metric": "score"}, {"optimizer": "asha", "mode": "promotion"},
+    {}, {"value": "last", "direction": "min"}, {"metric": "score"}, {"optimizer": ModelASHA(mode="promotion")},
     {"metric": ["score", "start"], "direction": ["max", "min"]}, {"train_best": True},
     {"optimizer": PBT(population=4, interval=1), "n_trials": 6},
 ])  # fmt: skip
@@ -71,10 +73,10 @@ def test_all_that_a_result_offers(search: Any, tmp_path: Path) -> None:
     assert again.log(1) == result.log(1)
 
 
-def test_a_run_whose_places_are_apart(search: Any, tmp_path: Path) -> None:
-    journals = f"memory://{uuid.uuid4().hex}"
-    result = search(journal=journals, store=tmp_path / "states", train_best=True)
-    again = load_run(f"{journals}/first")
+def test_a_run_whose_states_are_elsewhere(search: Any, tmp_path: Path) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    result = search(directory=url, store=tmp_path / "states", train_best=True)
+    again = load_run(f"{url}/first")
     assert again == result
     assert again.training is not None
     assert again.training.load() == 3
@@ -100,32 +102,29 @@ def test_a_folder_whose_name_has_a_space_holds_the_run_s_states(search: Any, tmp
 
 
 @pytest.mark.parametrize("store", ["checkpoints", ".", "a/b c", "s3://bucket/first"])
-@pytest.mark.parametrize("apart", [False, True])
-def test_places_are_read_back(tmp_path: Path, store: str, apart: bool) -> None:
+def test_paths_are_read_back(tmp_path: Path, store: str) -> None:
     url = store if "://" in store else local_url(tmp_path / store)
-    places = RunPaths(tmp_path, "s3://journals/first" if apart else str(tmp_path), url)
-    folder = Path() if apart else tmp_path
-    assert RunPaths.recorded(places.journal, folder, *places.record) == places
-    moved = RunPaths.recorded("elsewhere", Path("/elsewhere"), *places.record)
-    is_inside = "://" not in store and not apart
-    assert moved.store == (local_url(Path("/elsewhere", store)) if is_inside else url)
+    paths = RunPaths(tmp_path, url)
+    assert RunPaths.recorded(tmp_path, paths.recorded_store) == paths
+    moved = RunPaths.recorded(Path("/elsewhere"), paths.recorded_store)
+    assert moved.store == (url if "://" in store else local_url(Path("/elsewhere", store)))
 
 
 def test_a_run_that_goes_on_and_how_it_ended(search: Any, tmp_path: Path) -> None:
-    experiment, seen, run = Experiment(), [], tmp_path / "runs" / "first"
+    background, seen, run = Background(), [], tmp_path / "runs" / "first"
 
     def on_event(event: Event) -> None:
         if isinstance(event, AttemptStarted):
             seen.append(load_run(run))
             if event.trial == 2:
-                experiment.stop()
+                background.stop()
 
     def train(x: float, reporter: Reporter) -> float:
         if reporter.trial == 2:
             fns.swallow_everything(x, reporter)
         return x
 
-    result = search(train, engine="local", workers=1, max_budget=10**9, experiment=experiment, callbacks=[on_event])
+    result = background.run(search, train, engine="local", workers=1, max_budget=10**9, callbacks=[on_event])
     assert [it.ending for it in seen] == ["running"] * 3
     assert seen[2].counts == {TrialState.COMPLETED: 2, TrialState.RUNNING: 1}
     assert result.ending == load_run(run).ending == "stopped"
@@ -205,7 +204,7 @@ def test_what_is_no_run(search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_runs_of_an_object_store_are_named(search: Any) -> None:
-    journals = f"memory://{uuid.uuid4().hex}"
-    search(journal=journals, name="august")
-    with pytest.raises(ConfigError, match=rf"is a folder of runs, .*: '{journals}/august'"):
-        load_run(journals)
+    runs = f"memory://{uuid.uuid4().hex}"
+    search(directory=runs, name="august")
+    with pytest.raises(ConfigError, match=rf"is a folder of runs, .*: '{runs}/august'"):
+        load_run(runs)

@@ -11,7 +11,7 @@ import pytest
 from gate import Gate
 from wire import Proxy
 
-from maggy_like import Float, Reporter, lagom
+from maggy_like import FailurePolicy, Float, Reporter, lagom
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.server import Server
 from optimizers.core.events import AttemptEnded, Event, Measured
@@ -86,7 +86,7 @@ def report_too_much(config: dict[str, Any], reporter: Reporter) -> float:
 def test_a_report_past_the_limit_costs_its_trial_alone(tmp_path: Path) -> None:
     result = lagom(
         report_too_much, {"x": Float(0, 1)}, optimizer="random", metric="loss", direction="min", n_trials=3,
-        points_to_evaluate=[{"x": 0.9}, {"x": 0.1}, {"x": 0.2}], max_attempts=1, workers=1, engine="local",
+        points_to_evaluate=[{"x": 0.9}, {"x": 0.1}, {"x": 0.2}], failures=FailurePolicy(1), workers=1, engine="local",
         directory=tmp_path, progress=False,
     )  # fmt: skip
     assert [trial.failure is not None for trial in result.trials] == [True, False, False]

@@ -17,7 +17,7 @@ import pytest
 import trial_faults
 from trial_faults import SLEEP
 
-from maggy_like import Result, lagom
+from maggy_like import FailurePolicy, LocalEngine, Result, lagom
 from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup
@@ -94,7 +94,7 @@ def test_each_fault_costs_its_attempt_alone_and_says_what_it_was(
 ) -> None:
     faults = list(FAULTS) if isolation == "process" else ONE_PROCESS_A_WORKER
     harmless = HARMLESS if isolation == "process" else []
-    check_all(search, events, [*faults, *harmless], tmp_path / "meeting", isolation=isolation)
+    check_all(search, events, [*faults, *harmless], tmp_path / "meeting", engine=LocalEngine(isolation=isolation))
 
 
 @pytest.mark.parametrize("isolation", ["process", "worker"])
@@ -102,7 +102,14 @@ def test_a_trial_that_falls_silent_costs_its_attempt_alone(
     search: Any, events: list[Event], tmp_path: Path, isolation: str
 ) -> None:
     hows = list(SILENT) if isolation == "process" else ["hang"]
-    check_all(search, events, hows, tmp_path / "meeting", isolation=isolation, report_timeout=3.0)
+    check_all(
+        search,
+        events,
+        hows,
+        tmp_path / "meeting",
+        engine=LocalEngine(isolation=isolation),
+        failures=FailurePolicy(report_timeout=3.0),
+    )
 
 
 def check_all(search: Any, events: list[Event], odd: list[str], meeting: Path, **options: Any) -> None:
@@ -175,19 +182,24 @@ def test_a_trial_that_takes_too_long_is_run_again_and_keeps_its_last_lines(
 ) -> None:
     monkeypatch.setattr(job, "StateMachine", Patient)
     result = search(
-        trial_faults.behave, {"how": ["compute for ever"]}, [{"how": "compute for ever"}], trial_timeout=0.5
+        trial_faults.behave,
+        {"how": ["compute for ever"]},
+        [{"how": "compute for ever"}],
+        failures=FailurePolicy(trial_timeout=0.5),
     )
     check_fault(result, result.trials[0], "timeout", "took longer than trial_timeout=0.5 s", 2)
 
 
 def test_a_checkpoint_is_a_sign_of_life(search: Any) -> None:
-    result = search(trial_faults.save_and_be_slow, {"x": [0.0]}, [{"x": 0.0}], report_timeout=1.0)
+    result = search(
+        trial_faults.save_and_be_slow, {"x": [0.0]}, [{"x": 0.0}], failures=FailurePolicy(report_timeout=1.0)
+    )
     assert result.counts == {TrialState.COMPLETED: 1}
 
 
 def test_a_flood_of_output_fills_no_disk_and_its_trial_can_be_stopped(search: Any) -> None:
     points = [{"x": 1.0}, {"x": 0.0}, {"x": 0.0}]
-    result = search(trial_faults.flood, {"x": [0.0, 1.0]}, points, report_timeout=1.0, max_attempts=2)
+    result = search(trial_faults.flood, {"x": [0.0, 1.0]}, points, failures=FailurePolicy(2, report_timeout=1.0))
     flooded, *others = result.trials
     assert flooded.failure is not None
     assert "reported nothing for report_timeout=1 s (attempt 2 of 2)" in flooded.failure.message

@@ -10,9 +10,10 @@ import psutil
 import pytest
 import wide_functions as fns
 
-from maggy_like import Float, Result, lagom
+from maggy_like import FailurePolicy, Float, Result, lagom
 from optimizers.core.events import AttemptEnded, Event
 from optimizers.core.trial import TrialState
+from optimizers.schedulers.model_asha import ModelASHA
 from optimizers.schedulers.stopping import MedianRule, Threshold
 
 pytestmark = pytest.mark.e2e
@@ -81,7 +82,7 @@ def test_the_median_of_earlier_trials_stops_all_ranks_in_one_step(search: Any, t
 def test_a_trial_out_of_time_is_stopped_on_all_ranks_in_one_step(
     search: Any, events: list[Event], tmp_path: Path
 ) -> None:
-    result = search(fns.climb_for_ever, optimizer="random", n_trials=1, trial_timeout=1.0, max_attempts=1)
+    result = search(fns.climb_for_ever, optimizer="random", n_trials=1, failures=FailurePolicy(1, trial_timeout=1.0))
     (trial,) = result.trials
     assert trial.failure is not None
     assert (trial.state, trial.failure.kind) == (TrialState.FAILED, "timeout")
@@ -91,7 +92,7 @@ def test_a_trial_out_of_time_is_stopped_on_all_ranks_in_one_step(
 
 @pytest.mark.parametrize("mode", ["stopping", "promotion"])
 def test_milestones_hold_for_all_ranks(search: Any, tmp_path: Path, mode: str) -> None:
-    result = search(fns.climb_together, optimizer="asha", mode=mode, min_budget=1, eta=2, n_trials=4, max_budget=4)
+    result = search(fns.climb_together, optimizer=ModelASHA(2, 1, mode), n_trials=4, max_budget=4)
     assert not result.failures
     assert len(result.trials) == 4
     for trial in result.trials:

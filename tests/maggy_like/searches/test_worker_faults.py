@@ -13,7 +13,7 @@ import train_functions as fns
 from faults import ROLES, Host, Search, freeze, kill, survivors, words
 from gate import Gate
 
-from maggy_like import Float, LocalEngine, lagom
+from maggy_like import FailurePolicy, Float, LocalEngine, lagom
 from maggy_like.driver import supervisor as gang
 from maggy_like.errors import EngineError
 from optimizers.core.events import AttemptStarted, Event
@@ -261,7 +261,7 @@ def test_however_often_a_worker_is_killed_the_search_goes_on(tmp_path: Path) -> 
                 agents()[0].kill()
 
     result = lagom(fns.wait_at_gate, {"gate": gate.path, "x": Float(0, 1)}, optimizer="random", n_trials=1, workers=1,
-                   engine="local", directory=tmp_path, progress=False, max_attempts=kills + 1,
+                   engine="local", directory=tmp_path, progress=False, failures=FailurePolicy(kills + 1),
                    callbacks=[on_event])  # fmt: skip
     assert result.counts == {TrialState.COMPLETED: 1}
     assert result.trials[0].losses == kills

@@ -10,17 +10,19 @@ from typing import Any
 import fsspec
 import pytest
 import train_functions as fns
+from background import Background
 
-from maggy_like import Experiment, Float, Reporter, Result, lagom
+from maggy_like import Float, Reporter, Result, lagom
 from maggy_like.errors import JournalLostError
 from optimizers.core.events import AttemptEnded, Event
 from optimizers.core.trial import TrialState
+from optimizers.schedulers.model_asha import ModelASHA
 
 pytestmark = pytest.mark.e2e
 
 
 def search(directory: Path, train_fn: Any = fns.climb_on, **options: Any) -> Result:
-    defaults: dict[str, Any] = {"engine": "inline", "optimizer": "asha", "mode": "promotion", "n_trials": 9}
+    defaults: dict[str, Any] = {"engine": "inline", "optimizer": ModelASHA(mode="promotion"), "n_trials": 9}
     common: dict[str, Any] = {"directory": directory, "name": "run", "progress": False, "max_budget": 9}
     return lagom(train_fn, {"x": Float(0, 1)}, **{**defaults, **common, **options})
 
@@ -31,14 +33,14 @@ def states_of(run: Path) -> dict[str, bytes]:
 
 
 def test_both_copies_of_a_run_go_on_and_touch_nothing_of_each_other(tmp_path: Path) -> None:
-    experiment, rested = Experiment(), []
+    background, rested = Background(), []
 
     def on_event(event: Event) -> None:
         rested.extend([event] if isinstance(event, AttemptEnded) and event.state is TrialState.PAUSED else [])
         if len(rested) == 5:
-            experiment.stop()
+            background.stop()
 
-    first = search(tmp_path / "here", experiment=experiment, callbacks=[on_event])
+    first = background.run(search, tmp_path / "here", callbacks=[on_event])
     assert first.counts[TrialState.PAUSED] >= 3
     shutil.copytree(tmp_path / "here", tmp_path / "copy")
     shutil.move(tmp_path / "here", tmp_path / "there")
@@ -68,7 +70,7 @@ def test_a_search_whose_folder_is_gone_says_so_and_has_its_result(tmp_path: Path
         return x
 
     with pytest.raises(JournalLostError, match=f"run was {how} while the run went on.*so the search was ended") as lost:
-        search(tmp_path, train, optimizer="random", mode=None, max_budget=10**9)
+        search(tmp_path, train, optimizer="random", max_budget=10**9)
     result = lost.value.result
     assert isinstance(result, Result)
     assert [trial.state for trial in result.trials[:2]] == [TrialState.COMPLETED] * 2
@@ -88,5 +90,5 @@ def test_an_object_store_s_run_that_is_deleted_is_missed_with_the_next_renewal(
         return x
 
     with pytest.raises(JournalLostError, match=r"the lease of the run in memory://.*/run was deleted") as lost:
-        search(tmp_path, train, optimizer="random", mode=None, max_budget=10**9, journal=f"memory://{tmp_path.name}")
+        search(f"memory://{tmp_path.name}", train, optimizer="random", max_budget=10**9)
     assert isinstance(lost.value.result, Result)

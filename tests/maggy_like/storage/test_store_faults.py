@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import train_functions as fns
+from background import Background
 
-from maggy_like import Experiment, Float, Result, lagom, run
+from maggy_like import Float, Result, lagom, run
 from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.store_outage import StoreOutage
@@ -104,9 +105,9 @@ def test_a_store_that_stays_away_ends_the_run_and_resume_loses_nothing(
 
 
 def test_a_stop_ends_the_wait(store: Store) -> None:
-    handle = Experiment()
+    handle = Background()
     store.then = handle.stop
-    result = store.search(experiment=handle)
+    result = handle.run(store.search)
     assert result.ending == "stopped"
     assert [trial.state for trial in result.trials].count(TrialState.FAILED) == 0
     store.serve()

@@ -89,19 +89,18 @@ def test_a_folder_and_its_url_are_the_same_run(search: Any, tmp_path: Path) -> N
     assert load_run(f"file://{tmp_path}/there/run").load_best() == 3
 
 
-@pytest.mark.parametrize("apart", ["", "journal", "store"])
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("directory", ["s3://bucket/runs/first", "file:///my runs/first"])
-def test_places_at_a_url_are_read_back(directory: str, apart: str) -> None:
-    journal = "gs://other/first" if apart == "journal" else directory
-    store = "gs://states/first" if apart == "store" else f"{directory}/checkpoints"
-    places = RunPaths(directory, journal, store)
-    assert RunPaths.recorded(journal, journal, *places.record) == places
-    assert places.of_sibling("second") == RunPaths(
-        directory.replace("first", "second"), journal.replace("first", "second"), store.replace("first", "second")
+def test_paths_at_a_url_are_read_back(directory: str, apart: bool) -> None:
+    store = "gs://states/first" if apart else f"{directory}/checkpoints"
+    paths = RunPaths(directory, store)
+    assert RunPaths.recorded(directory, paths.recorded_store) == paths
+    assert paths.of_sibling("second") == RunPaths(
+        directory.replace("first", "second"), store.replace("first", "second")
     )
     if not apart:
-        moved = RunPaths.recorded("az://new/x", "az://new/x", *places.record)
-        assert moved == RunPaths("az://new/x", "az://new/x", "az://new/x/checkpoints")
+        moved = RunPaths.recorded("az://new/x", paths.recorded_store)
+        assert moved == RunPaths("az://new/x", "az://new/x/checkpoints")
 
 
 @pytest.mark.parametrize(("given", "told"), [

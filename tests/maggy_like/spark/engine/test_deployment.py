@@ -51,7 +51,7 @@ def hints(directory: str, conf: dict[str, str] = CLUSTER, **options: Any) -> lis
     folder = directory if "://" in directory else Path(directory)
     session: Any = Session(conf, is_classic=options.pop("is_classic", True))
     store = f"{directory}/checkpoints" if "://" in directory else f"file://{directory}/checkpoints"
-    return path_hints(session, RunPaths(folder, options.get("journal", directory), options.get("store", store)))
+    return path_hints(session, RunPaths(folder, options.get("store", store)))
 
 
 def test_a_disk_of_the_driver_s_own_is_told_of() -> None:
@@ -62,8 +62,6 @@ def test_a_disk_of_the_driver_s_own_is_told_of() -> None:
     )
     for lost in ("/local/runs/first", "/odd/first", "/shared/hidden/first", "/sharedness/first"):
         assert hints(lost)
-    assert "journal='/app/journals' is on" in hints("s3://b/first", journal="/app/journals/first")[0]
-    assert hints("/app/first", journal="s3://b/first")
     assert hints("/app/first", store="s3://b/first")
 
 
@@ -73,7 +71,6 @@ def test_what_stays_is_not_told_of() -> None:
         "/dbfs/first", "/Volumes/main/first", "/Workspace/Users/me/first",
     ):  # fmt: skip
         assert not hints(stays), stays
-    assert not hints("/app/first", journal="s3://b/first", store="s3://c/first")
 
 
 @pytest.mark.parametrize(("conf", "environment", "where"), [
@@ -104,6 +101,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from maggy_like import Float, lagom, load_run
 from maggy_like.spark.engine.engine import SparkEngine
+from optimizers.schedulers.model_asha import ModelASHA
 
 def train(x, reporter):
     print("at", x)
@@ -116,7 +114,7 @@ conf = {"spark.submit.deployMode": "cluster", "spark.ui.enabled": "false", "spar
 spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=conf).getOrCreate()
 
 def search(directory, **options):
-    return lagom(train, {"x": Float(0, 1)}, optimizer="asha", mode="promotion", n_trials=4, max_budget=3, workers=2,
+    return lagom(train, {"x": Float(0, 1)}, optimizer=ModelASHA(mode="promotion"), n_trials=4, max_budget=3, workers=2,
                  engine=SparkEngine(spark), name="run", directory=directory, progress="plain", **options)
 
 result = search(sys.argv[1])

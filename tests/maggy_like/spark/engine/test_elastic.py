@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(590)]
 SCRIPT = """
 import os, time
 from concurrent.futures import ThreadPoolExecutor
-from maggy_like import Float, SparkEngine, StandaloneCluster, lagom, run, spark_session
+from maggy_like import FailurePolicy, Float, SparkEngine, StandaloneCluster, lagom, run, spark_session
 from maggy_like.errors import EngineError
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved
 from optimizers.core.trial import TrialState
@@ -72,7 +72,7 @@ if __name__ == "__main__":
         refused(lambda: run(train, {"gate": gate, "x": 1.0}, workers=2, budget=1, directory="runs"))
         print("nothing started:", not os.path.exists("runs"))
         story = Story(cluster, gate)
-        result = lagom(train, space, n_trials=5, max_attempts=1, callbacks=[story], **options)
+        result = lagom(train, space, n_trials=5, failures=FailurePolicy(1), callbacks=[story], **options)
         print("jobs left:", len(spark.sparkContext.statusTracker().getActiveJobsIds()))
         spark.stop()
     print("counts", sorted((state.value, count) for state, count in result.counts.items()))

@@ -86,7 +86,7 @@ SHRINKING = """
 import sys
 import maggy_like
 import wide_functions as fns
-from maggy_like import StandaloneCluster, spark_session
+from maggy_like import FailurePolicy, StandaloneCluster, spark_session
 from maggy_like.driver import supervisor as gang
 from maggy_like.driver.state_machine import training_phase as finale
 from optimizers.core.events import AttemptStarted, Measured
@@ -107,7 +107,8 @@ if __name__ == "__main__":
         config = {"folder": sys.argv[1], "fault": "wait", "rank": 1}
         options = {"workers": 2, "budget": 10, "directory": sys.argv[1], "progress": "plain"}
         try:
-            disturbed = maggy_like.run(fns.train_together, config, min_workers=1, callbacks=[watch], **options)
+            disturbed = maggy_like.run(fns.train_together, config, failures=FailurePolicy(min_workers=1),
+                                       callbacks=[watch], **options)
         finally:
             spark.stop()
     undisturbed = maggy_like.run(fns.train_together, config, engine="local", **options)

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(params=["local", "memory"])
 def options(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    journal = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else None
+    directory = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else tmp_path
     return {
-        "optimizer": "random", "n_trials": 3, "max_budget": 3, "engine": "inline", "directory": tmp_path, "name": "run",
-        "progress": False, "journal": journal,
+        "optimizer": "random", "n_trials": 3, "max_budget": 3, "engine": "inline", "directory": directory,
+        "store": tmp_path / "states", "name": "run", "progress": False,
     }  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def check_whole(rivals: Rivals, result: Result) -> None:
     assert result.counts == {TrialState.COMPLETED: 3}
     again = rivals.run(resume=True, n_trials=4)
     assert again.counts == {TrialState.COMPLETED: 4}
-    states = {path.parent.name for path in (rivals.options["directory"] / "run" / "checkpoints").rglob("*.pkl")}
+    states = {path.parent.name for path in (rivals.options["store"] / "run").rglob("*.pkl")}
     assert len(states) == 4
 
 

@@ -15,7 +15,7 @@ import pytest
 import train_functions as fns
 from gate import Gate
 
-from maggy_like import Float, Reporter, Result, lagom
+from maggy_like import Float, LocalEngine, Reporter, Result, lagom
 from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.write_ahead import WriteAhead
@@ -43,18 +43,17 @@ def search(tmp_path: Path) -> Any:
 @pytest.fixture(params=["path", "file", "memory"])
 def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "memory":
-        return f"memory://{uuid.uuid4().hex}/journals"
-    folder = tmp_path / "journals"
+        return f"memory://{uuid.uuid4().hex}/elsewhere"
+    folder = tmp_path / "elsewhere"
     return folder.as_uri() if request.param == "file" else str(folder)
 
 
-def test_a_journal_elsewhere_serves_resume_and_warm_start(search: Any, elsewhere: str, tmp_path: Path) -> None:
-    first = search(journal=elsewhere)
-    assert first.journal == f"{elsewhere}/run"
-    assert not (tmp_path / "run" / "journal.jsonl").exists()
-    with pytest.raises(ConfigError, match=r"there is a run named 'run' in .*journals already; pass resume=True"):
-        search(journal=elsewhere)
-    again = search(journal=elsewhere, directory=tmp_path / "fresh", n_trials=6, resume=True)
+def test_a_run_at_any_path_or_url_serves_resume_and_warm_start(search: Any, elsewhere: str) -> None:
+    first = search(directory=elsewhere)
+    assert str(first.directory) in (f"{elsewhere}/run", elsewhere.removeprefix("file://") + "/run")
+    with pytest.raises(ConfigError, match=r"there is a run named 'run' in .*elsewhere already; pass resume=True"):
+        search(directory=elsewhere)
+    again = search(directory=elsewhere, n_trials=6, resume=True)
     assert [trial.config for trial in again.trials[:4]] == [trial.config for trial in first.trials]
     assert again.counts == {TrialState.COMPLETED: 6}
     for earlier in (again, f"{elsewhere}/run"):
@@ -63,31 +62,28 @@ def test_a_journal_elsewhere_serves_resume_and_warm_start(search: Any, elsewhere
 
 
 def test_what_is_no_place_for_a_run(search: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"journal='nowhere://x' cannot be opened: .*use a URL that fsspec knows"):
-        search(journal="nowhere://x")
-    with pytest.raises(ConfigError, match="journal must be the path or URL of a folder, got 3"):
-        search(journal=3)
+    with pytest.raises(ConfigError, match=r"directory='nowhere://x' cannot be opened: .*use a URL that fsspec knows"):
+        search(directory="nowhere://x")
     with pytest.raises(ConfigError, match=r"store='nowhere://x' cannot be opened: .*use a URL that fsspec knows"):
         search(store="nowhere://x")
+    with pytest.raises(ConfigError, match="store must be the path or URL of a folder, or a Store, got 3"):
+        search(store=3)
     with pytest.raises(ConfigError, match=r"warm_start: 'nowhere://x' cannot be opened"):
         search(warm_start=["nowhere://x"])
     with pytest.raises(JournalError, match=r"there is no run named 'run' in .* to resume"):
         search(resume=True)
-    (tmp_path / "file").touch()
-    with pytest.raises(JournalError, match=r"the journal in .*/file/run cannot be .*: .*Not a directory"):
-        search(journal=str(tmp_path / "file"))
 
 
 def test_a_damaged_run_goes_on_and_tells_where_and_what(
     search: Any, elsewhere: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = search(journal=elsewhere)
+    first = search(directory=elsewhere)
     lost = {line: flip(f"{elsewhere}/run", line) for line in range(2, 40) if says(f"{elsewhere}/run", line, "created")}
     assert len(lost) == 4
     seen: list[Event] = []
     with caplog.at_level(logging.WARNING, logger="maggy_like"):
         options: dict[str, Any] = {"engine": "local", "workers": 1, "progress": "plain", "callbacks": [seen.append]}
-        again = search(journal=elsewhere, resume=True, n_trials=5, **options)
+        again = search(directory=elsewhere, resume=True, n_trials=5, **options)
     assert [repr(trial) for trial in again.trials[:4]] == [repr(trial) for trial in first.trials]
     assert [event.trial for event in seen if isinstance(event, AttemptStarted)] == [4]
     name = "journal-000001.jsonl" if elsewhere.startswith("memory") else "journal.jsonl"
@@ -99,7 +95,7 @@ def test_a_damaged_run_goes_on_and_tells_where_and_what(
     assert "... and 5 more" in out
 
     caplog.clear()
-    third = search(journal=elsewhere, resume=True, n_trials=6)
+    third = search(directory=elsewhere, resume=True, n_trials=6)
     assert [repr(trial) for trial in third.trials[:5]] == [repr(trial) for trial in again.trials]
     assert not caplog.messages
 
@@ -135,12 +131,12 @@ def test_a_second_driver_on_a_run_is_refused(search: Any, elsewhere: str) -> Non
     def attempt(event: Event) -> None:
         if isinstance(event, TrialCreated):
             with pytest.raises(JournalError, match=r"is in use by .*wait until it ends, or end it") as caught:
-                search(journal=elsewhere, resume=True)
+                search(directory=elsewhere, resume=True)
             refused.append(caught.value)
 
-    assert search(journal=elsewhere, n_trials=1, callbacks=[attempt]).counts == {TrialState.COMPLETED: 1}
+    assert search(directory=elsewhere, n_trials=1, callbacks=[attempt]).counts == {TrialState.COMPLETED: 1}
     assert len(refused) == 1
-    assert search(journal=elsewhere, n_trials=2, resume=True).counts == {TrialState.COMPLETED: 2}
+    assert search(directory=elsewhere, n_trials=2, resume=True).counts == {TrialState.COMPLETED: 2}
 
 
 def test_a_round_of_the_driver_costs_one_append(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +150,11 @@ def test_a_round_of_the_driver_costs_one_append(search: Any, monkeypatch: pytest
         append(backend, data)
 
     monkeypatch.setattr(LocalBackend, "append", slow_append)
-    result = search(fns.climb, engine="local", workers=4, n_trials=40, max_budget=9, isolation="worker")
+    result = search(fns.climb, workers=4, n_trials=40, max_budget=9, engine=LocalEngine(isolation="worker"))
     assert result.counts == {TrialState.COMPLETED: 40}
-    assert sum(sizes) == len(read_journal(backend_of(result.journal)).events) + 3  # the header, its begin and its end
+    assert (
+        sum(sizes) == len(read_journal(backend_of(str(result.directory))).events) + 3
+    )  # the header, its begin and its end
     assert max(sizes) > 4  # more than one message brings about
 
 
@@ -191,17 +189,17 @@ def test_a_store_that_is_gone_ends_the_search(search: Any, monkeypatch: pytest.M
     def refuse(*args: Any, **options: Any) -> None:
         raise PermissionError("the key was withdrawn")
 
-    journal = f"memory://{uuid.uuid4().hex}"
+    url = f"memory://{uuid.uuid4().hex}"
     monkeypatch.setattr("maggy_like.driver.loop.WriteAhead", partial(WriteAhead, patience=0.5))
     told = r"in memory://.*/run cannot be written: the key was withdrawn, for \d+ s now; make room"
     with pytest.raises(StoreError, match=told):
-        search(fns.climb, engine="local", workers=2, journal=journal, n_trials=500, callbacks=[leave])
+        search(fns.climb, engine="local", workers=2, directory=url, n_trials=500, callbacks=[leave])
     monkeypatch.undo()
-    before = read_journal(backend_of(f"{journal}/run"))
+    before = read_journal(backend_of(f"{url}/run"))
     done = {event.trial for event in before.events if isinstance(event, AttemptEnded)}
     assert done
     seen: list[Event] = []
-    again = search(fns.climb, journal=journal, resume=True, n_trials=len(done) + 5, callbacks=[seen.append])
+    again = search(fns.climb, directory=url, resume=True, n_trials=len(done) + 5, callbacks=[seen.append])
     assert again.counts[TrialState.COMPLETED] >= len(done)
     assert not done & {event.trial for event in seen if isinstance(event, AttemptStarted)}
 

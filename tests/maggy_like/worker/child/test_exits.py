@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from joblib import Parallel, delayed
 
-from maggy_like import Float, lagom
+from maggy_like import FailurePolicy, Float, lagom
 
 def wait_for(file, text):
     while not file.exists():
@@ -35,7 +35,7 @@ def train(x):
 
 if __name__ == "__main__":
     result = lagom(train, {"x": Float(0, 1)}, optimizer="random", points_to_evaluate=[{"x": 0.1}, {"x": 0.9}],
-                   n_trials=2, workers=1, engine="local", max_attempts=1, progress=False)
+                   n_trials=2, workers=1, engine="local", failures=FailurePolicy(1), progress=False)
     print(result.log(0) + result.log(1))
 """
 

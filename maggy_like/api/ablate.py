@@ -1,0 +1,238 @@
+"""``ablate``: study what each part of a training is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast, overload
+
+from maggy_like.ablation.design import DesignName
+from maggy_like.ablation.outcome import Ablation
+from maggy_like.ablation.search import AblatedFunction, AblationSearch, plan_ablation
+from maggy_like.ablation.study import AblationStudy
+from maggy_like.api.engine_choice import choose_engine, read_driver
+from maggy_like.api.execution import search, start
+from maggy_like.api.file_settings import check_files
+from maggy_like.api.gang_settings import check_gang
+from maggy_like.api.other_spellings import OTHER_SPELLINGS_OF_ABLATE
+from maggy_like.api.search_settings import check_search
+from maggy_like.argument_checks import seconds, whole
+from maggy_like.display import make_display
+from maggy_like.driver.failure_policy import FailurePolicy, read_policy
+from maggy_like.driver.monitor import Callback
+from maggy_like.driver.run_handle import RunHandle
+from maggy_like.driver.run_spec import DriverSide, RunSpec, check_callbacks
+from maggy_like.driver.settings import LimitSettings, Settings
+from maggy_like.engines.base import Engine
+from maggy_like.errors import ConfigError
+from maggy_like.storage.store import Store
+from maggy_like.train_function.modules import modules_of
+from maggy_like.train_function.pickling import pickle_train_fn
+from maggy_like.train_function.sources import sources_of
+from optimizers.checks.arguments import explains_arguments, explains_init
+from optimizers.core.base import Optimizer
+from optimizers.registry import make_optimizer
+from optimizers.space.search_space import SearchSpace
+
+
+@explains_init
+@dataclass(frozen=True)
+class Tuning:
+    """How each variant of an ablation is tuned before it is compared: the best of some configurations stands for it.
+
+    Args:
+        searchspace: Domains by name, as for :func:`maggy_like.lagom`.
+        n_trials: How many configurations each variant tries first.
+        optimizer: Proposes them: a name or an :class:`~maggy_like.Optimizer`.
+
+    Raises:
+        UserError: An argument is not valid.
+
+    Example:
+        >>> ablate(train_fn, study, tune=Tuning({"lr": Float(1e-4, 1e-1, log=True)}))
+    """
+
+    searchspace: SearchSpace | Mapping[str, Any]
+    n_trials: int = 8
+    optimizer: str | Optimizer | type[Optimizer] = "random"
+
+    def __post_init__(self) -> None:
+        space = self.searchspace if isinstance(self.searchspace, SearchSpace) else SearchSpace(self.searchspace)
+        if not space.names:
+            raise ConfigError("the search space of a Tuning is empty; give at least one parameter, or leave tune out")
+        object.__setattr__(self, "searchspace", space)
+        object.__setattr__(self, "n_trials", whole("n_trials", self.n_trials, least=1))
+        object.__setattr__(self, "optimizer", make_optimizer(self.optimizer))
+
+    @property
+    def space(self) -> SearchSpace:
+        """The search space, read."""
+        return cast(SearchSpace, self.searchspace)
+
+    @property
+    def proposer(self) -> Optimizer:
+        """The optimizer, made."""
+        return cast(Optimizer, self.optimizer)
+
+
+@overload
+def ablate(
+    train_fn: Callable[..., Any], study: AblationStudy, *, block: Literal[False], **options: Any
+) -> RunHandle[Ablation]: ...
+@overload
+def ablate(
+    train_fn: Callable[..., Any],
+    study: AblationStudy,
+    *,
+    design: DesignName = ...,
+    repeats: int | Literal["auto"] = ...,
+    tune: Tuning | None = ...,
+    metric: str | None = ...,
+    direction: str | None = ...,
+    timeout: float | None = ...,
+    max_budget: int = ...,
+    workers: int | None = ...,
+    max_workers: int | None = ...,
+    workers_per_trial: int = ...,
+    engine: str | Engine = ...,
+    driver: DriverSide = ...,
+    failures: FailurePolicy | None = ...,
+    seed: int = ...,
+    name: str | None = ...,
+    directory: str | Path = ...,
+    store: str | Path | Store | None = ...,
+    resume: bool = ...,
+    callbacks: Sequence[Callback] = ...,
+    progress: bool | str = ...,
+    block: Literal[True] = True,
+) -> Ablation: ...
+@explains_arguments(OTHER_SPELLINGS_OF_ABLATE)  # type: ignore[misc]  # the options of the first are those of the second
+def ablate(
+    train_fn: Callable[..., Any],
+    study: AblationStudy,
+    *,
+    design: DesignName = "leave_one_out",
+    repeats: int | Literal["auto"] = 5,
+    tune: Tuning | None = None,
+    metric: str | None = None,
+    direction: str | None = None,
+    timeout: float | None = None,
+    max_budget: int = 27,
+    workers: int | None = None,
+    max_workers: int | None = None,
+    workers_per_trial: int = 1,
+    engine: str | Engine = "auto",
+    driver: DriverSide = "client",
+    failures: FailurePolicy | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    directory: str | Path = "maggy_runs",
+    store: str | Path | Store | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | str = True,
+    block: bool = True,
+) -> Ablation | RunHandle[Ablation]:
+    """Study what each part of a training is worth: every variant of the study runs with several seeds.
+
+    Args:
+        train_fn: Trains one variant. Besides what :func:`maggy_like.lagom` fills, it may take ``variant``, ``model``,
+            ``features``, ``n_features`` and ``seed``. What it ends with counts, not the best of its reports.
+        study: Declares the parts: features, modules, configuration, anything else.
+        design: Which variants are tried: ``"leave_one_out"``, ``"leave_one_group_out"``, ``"add_one_in"``, ``"pairs"``
+            (for interactions) or ``"factorial"``.
+        repeats: Seeds of each variant; ``"auto"`` gives more to comparisons that are not decided.
+        tune: Tune each variant first, and compare the best of each: a :class:`~maggy_like.Tuning`.
+        metric: Name of the objective, if more than one metric is reported.
+        direction: ``"max"`` or ``"min"``; by default the metric's name says it.
+        timeout: Seconds after which the study ends with what it has.
+        max_budget: Steps of a training: ``reporter.budget``.
+        workers: As for :func:`maggy_like.lagom`, and so are the others.
+        max_workers: How many workers there may be where ``workers`` is not given.
+        workers_per_trial: How many workers run one trial together.
+        engine: Provides the workers.
+        driver: Where the driver runs.
+        failures: Attempts, time limits, and when failures end the study.
+        seed: The first of the seeds with which each variant runs.
+        name: The run's name.
+        directory: Path or URL of the folder of all runs.
+        store: Where the saved states go, if they are to lie elsewhere.
+        resume: Go on with the run called ``name``.
+        callbacks: Functions that take each event.
+        progress: Show a live display.
+        block: Whether to wait for the end. With False the study goes on in the background.
+
+    Returns:
+        The answer, a line for each comparison; ``answer.result`` has the trials. After Ctrl-C or a timeout it is that
+        of the trials so far. With ``block=False`` a :class:`~maggy_like.RunHandle`.
+
+    Raises:
+        UserError: An argument, the study or the function is wrong; this is found before anything starts.
+        MaggyError: As for :func:`maggy_like.lagom`.
+
+    Example:
+        >>> study = AblationStudy().config(dropout=0.0, augment=False)
+        >>> answer = ablate(train_fn, study, repeats=10)
+        >>> print(answer)
+    """
+    if metric is not None and not isinstance(metric, str):
+        raise ConfigError(f"metric={metric!r}: an ablation compares one metric; pass its name")
+    if tune is not None and not isinstance(tune, Tuning):
+        raise ConfigError(f"tune must be a Tuning, got {tune!r}; use tune=Tuning(searchspace, n_trials=8)")
+    timeout = seconds("timeout", timeout)
+    policy = read_policy(failures)
+    planned = plan_ablation(
+        train_fn,
+        study,
+        design=design,
+        repeats=repeats,
+        first_seed=whole("seed", seed, least=0),
+        searched=None if tune is None else tune.space,
+        n_configs=0 if tune is None else tune.n_trials,
+        tuner=None if tune is None else tune.proposer,
+    )
+    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume)
+    searched, hints = check_search(
+        train_fn,
+        planned.space,
+        files,
+        optimizer=planned.optimizer,
+        metric=metric,
+        direction=direction,
+        value="last",
+        n_trials=planned.n_trials,
+        max_budget=max_budget,
+        seed=seed,
+    )
+    settings = Settings(
+        search=replace(searched, optimizer_name=planned.name, variants=planned.design.described),
+        files=files,
+        limits=LimitSettings(timeout),
+        gang=check_gang(
+            workers, max_workers=max_workers, workers_per_trial=workers_per_trial, min_workers=policy.min_workers
+        ),
+        failures=policy,
+        hints=hints,
+    )
+    check_callbacks(callbacks)
+    provider = choose_engine(engine)
+    spec = RunSpec(
+        settings=settings,
+        engine=provider,
+        payload=pickle_train_fn(AblatedFunction(train_fn, planned.design)),
+        preload=(*modules_of(train_fn, wide=workers_per_trial > 1), *planned.preload),
+        display=make_display(False if provider.name == "inline" else progress),
+        callbacks=callbacks,
+        sources=sources_of(train_fn),
+        driver=read_driver(driver),
+    )
+    return start(spec, lambda spec: _answer(planned, spec), block=block)
+
+
+def _answer(planned: AblationSearch, spec: RunSpec) -> Ablation:
+    """Execute the study, and make its answer of the trials."""
+    result = search(spec)
+    answer = planned.outcome(result.trials, result.objective, result.direction)
+    answer.result = result
+    return answer

@@ -1,0 +1,68 @@
+"""From what is to be run to its result: here or in the background, with the driver here or in the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from maggy_like.api.train_again import TrainAgain
+from maggy_like.cluster_driver.client import execute_in_cluster
+from maggy_like.cluster_driver.remote_run import FOLLOW
+from maggy_like.driver.run_handle import RunHandle
+from maggy_like.driver.run_spec import Outcome, RunSpec
+from maggy_like.driver.runner import execute
+from maggy_like.errors import MaggyError
+from maggy_like.results.result import Result
+from maggy_like.results.runs import make_result
+
+T = TypeVar("T")
+
+
+def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | RunHandle[T]:
+    """Execute a run: here, or with ``block=False`` in a thread, and give its handle.
+
+    Args:
+        finish: Executes it, and makes of it what the caller gets.
+    """
+    if block:
+        return finish(spec)
+    handle: RunHandle[T] = RunHandle(spec.settings.files.name, spec.settings.paths.directory, spec.stop, spec.display)
+    recorded = replace(spec, display=handle.recorder)
+    handle.begin(lambda: finish(recorded), outlives=spec.driver == "cluster")
+    return handle
+
+
+def search(spec: RunSpec) -> Result:
+    """Execute a search, and the training that follows it.
+
+    Raises:
+        MaggyError: Something ended it early; the error has the result so far.
+    """
+    outcome = execute_anywhere(spec)
+    result = _result_of(spec, outcome)
+    if outcome.error is None:
+        return result
+    if isinstance(outcome.error, MaggyError):
+        outcome.error.result = result
+    raise outcome.error
+
+
+def execute_anywhere(spec: RunSpec) -> Outcome:
+    """Execute a run whose driver is in this process, or in a task of the cluster."""
+    return execute_in_cluster(spec) if spec.driver == "cluster" else execute(spec)
+
+
+def _result_of(spec: RunSpec, outcome: Outcome) -> Result:
+    """What came of a search, and of the training that followed it."""
+    machine, settings = outcome.machine, spec.settings
+    return make_result(
+        machine,
+        settings.paths,
+        objective=machine.objective,
+        others=settings.search.others,
+        ending=outcome.ending,
+        seconds=outcome.seconds,
+        is_ablation=settings.search.is_ablation,
+        actions=replace(FOLLOW, train=TrainAgain(spec, execute_anywhere, machine.objective, machine.study.direction)),
+    )

@@ -1,0 +1,34 @@
+"""Where a run is to be kept, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from maggy_like.driver.settings import FileSettings
+from maggy_like.errors import ConfigError
+from maggy_like.storage.folders import within
+from maggy_like.storage.run_paths import RunPaths, check_directory, check_name, default_name, store_url
+from maggy_like.storage.store import Store, read_store
+
+
+def check_files(
+    train_fn: Callable[..., Any],
+    *,
+    name: str | None,
+    directory: str | Path,
+    store: str | Path | Store | None,
+    resume: bool,
+) -> FileSettings:
+    """Check where a run is to be kept, and give it a name if it has none.
+
+    Raises:
+        ConfigError: An argument is wrong.
+    """
+    if resume and name is None:
+        raise ConfigError("resume=True needs the name of the run; pass name='...'")
+    name = check_name(name) if name is not None else default_name(train_fn)
+    folder = within(check_directory(directory), name)
+    kept = read_store(store)
+    return FileSettings(name, RunPaths(folder, store_url(kept.url, folder, name)), resume, kept.keep_checkpoints)

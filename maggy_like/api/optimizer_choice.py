@@ -1,0 +1,62 @@
+"""Which optimizer a search gets, and whether it fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from maggy_like.errors import ConfigError, OptimizerError
+from maggy_like.train_function.names import name_of
+from maggy_like.train_function.reporter_use import uses_checkpoints
+from optimizers.core.base import Optimizer, Problem
+from optimizers.registry import make_optimizer
+from optimizers.space.search_space import SearchSpace
+
+
+def build_optimizer(optimizer: Any, train_fn: Callable[..., Any]) -> Optimizer:
+    """The optimizer that was asked for, in the form that suits ``train_fn``.
+
+    Raises:
+        OptimizerError: There is none of that name, or ``train_fn`` lacks the checkpoints that it needs.
+    """
+    saves = uses_checkpoints(train_fn)
+    try:
+        if optimizer in ("asha", "mobster", "hyperband", "bohb"):
+            made = make_optimizer(optimizer, mode="promotion" if saves else "stopping")
+        else:
+            made = make_optimizer(optimizer)
+    except TypeError as error:
+        raise OptimizerError(f"optimizer={optimizer!r} cannot be made: {error}") from error
+    if made.needs_checkpoints and not saves:
+        raise OptimizerError(
+            f"optimizer={optimizer!r} runs trials on from saved states, and {name_of(train_fn)} saves or restores "
+            "none; call reporter.restore() and reporter.checkpoint(state) in it, or use optimizer='asha'"
+        )
+    return made
+
+
+def check_constraints(space: SearchSpace) -> None:
+    """See to it that the space can be sent to the optimizer's process, constraints and all."""
+    try:
+        cloudpickle.dumps(space)
+    except Exception as error:
+        raise ConfigError(
+            f"a constraint of the search space cannot be sent to the optimizer's process ({error}); "
+            "let it use the configuration and plain values alone"
+        ) from error
+
+
+def reach_hint(optimizer: Optimizer, problem: Problem) -> str:
+    """A warning where the schedule grants ``max_budget`` to less than one of so few trials."""
+    meant = optimizer.full_trainings(problem)
+    if problem.n_trials is None or meant >= 1.0:
+        return ""
+    needed = math.ceil(problem.n_trials / meant - 1e-9)  # not one more for a rounding error
+    return (
+        f"n_trials={problem.n_trials} is few for {optimizer.describe()} and max_budget={problem.max_budget}: hardly "
+        f"any trial but the best so far will be trained for all {problem.max_budget} steps; give n_trials={needed} or "
+        "more, or a larger min_budget"
+    )

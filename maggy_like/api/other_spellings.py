@@ -1,0 +1,43 @@
+"""Arguments that people give to the functions of this package, and that are spelled in another place here."""
+
+from __future__ import annotations
+
+_OF_FAILURES = {
+    name: f"failures=FailurePolicy({name}={{}})"
+    for name in ("max_attempts", "trial_timeout", "report_timeout", "min_workers", "alike", "expected")
+}
+_OF_ASHA = {name: f"optimizer=ASHA({name}={{}})" for name in ("eta", "min_budget", "brackets", "sampler")}
+
+_EVERYWHERE = {
+    **_OF_FAILURES,
+    "journal": "directory={}, where the journal lies with the rest of the run",
+    "keep_checkpoints": "store=Store(keep_checkpoints={})",
+    "isolation": "engine=LocalEngine(isolation={}) or SparkEngine(isolation={})",
+    "experiment": "block=False, which returns a handle with stop()",
+}
+
+OTHER_SPELLINGS = {
+    **_EVERYWHERE,
+    **_OF_ASHA,
+    "mode": "optimizer=ASHA(mode={}) for how it decides, or direction={} for what is best",
+    "ablation": "maggy_like.ablate(train_fn, study)",
+    "design": "maggy_like.ablate(train_fn, study, design={})",
+    "repeats": "maggy_like.ablate(train_fn, study, repeats={})",
+    "tune": "maggy_like.ablate(train_fn, study, tune=Tuning(searchspace))",
+}
+"""For ``lagom``: what to write instead of an argument; ``{}`` stands for its value."""
+
+OTHER_SPELLINGS_OF_ABLATE = {
+    **_EVERYWHERE,
+    "searchspace": "tune=Tuning(searchspace)",
+    "optimizer": "tune=Tuning(searchspace, optimizer={})",
+    "n_trials": "tune=Tuning(searchspace, n_trials={})",
+}
+"""For ``ablate``."""
+
+OTHER_SPELLINGS_OF_RUN = {
+    **_EVERYWHERE,
+    "timeout": "failures=FailurePolicy(trial_timeout={})",
+    "searchspace": "maggy_like.lagom(train_fn, searchspace)",
+}
+"""For ``run``."""

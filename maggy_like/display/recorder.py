@@ -1,0 +1,65 @@
+"""A display that remembers what it shows."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from maggy_like.display import SilentDisplay
+from maggy_like.display.base import Display, LogLine, Snapshot
+
+MAX_LINES = 10_000
+"""Log lines that are remembered; the trials' log files have all."""
+
+
+class Recorder:
+    """Remembers what it shows, for whoever asks from another thread.
+
+    Args:
+        display: Shows it; one that fails is left out from then on.
+
+    Attributes:
+        snapshot: The newest; None before the first.
+    """
+
+    def __init__(self, display: Display) -> None:
+        self.snapshot: Snapshot | None = None
+        self._display = display
+        self._lines: deque[LogLine] = deque(maxlen=MAX_LINES)
+        self._live: dict[tuple[int | None, int | None], LogLine] = {}
+        self._lock = threading.Lock()
+
+    def start(self, snapshot: Snapshot) -> None:
+        self._record(snapshot, ())
+        self._show(lambda: self._display.start(snapshot))
+
+    def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self._record(snapshot, lines)
+        self._show(lambda: self._display.update(snapshot, lines))
+
+    def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self._record(snapshot, lines)
+        self._show(lambda: self._display.finish(snapshot, lines))
+
+    def tail(self, trial: int | None, lines: int) -> list[str]:
+        """The text of the newest lines, of all or of one trial; lines that may yet change come last."""
+        with self._lock:
+            known = [*self._lines, *self._live.values()]
+        return [line.text for line in known if trial is None or line.trial == trial][-lines:]
+
+    def _record(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self.snapshot = snapshot
+        with self._lock:
+            for line in lines:
+                self._live.pop((line.trial, line.rank), None)
+                if not line.live:
+                    self._lines.append(line)
+                elif line.text:
+                    self._live[line.trial, line.rank] = line
+
+    def _show(self, draw: Callable[[], None]) -> None:
+        try:
+            draw()
+        except Exception:  # a closed stdout, say: what it would have shown is still recorded
+            self._display = SilentDisplay()

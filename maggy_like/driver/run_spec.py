@@ -1,0 +1,88 @@
+"""What the runner is given, and what it gives back."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from maggy_like.argument_checks import listed
+from maggy_like.display import Display
+from maggy_like.driver.monitor import Callback
+from maggy_like.driver.run_handle import StopSwitch
+from maggy_like.driver.settings import Settings
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.engines.base import Engine
+from maggy_like.errors import ConfigError
+from maggy_like.train_function.names import name_of
+
+DriverSide = Literal["client", "cluster"]
+"""Where the driver of a run is."""
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What to run, where, and who watches.
+
+    Attributes:
+        settings: The search and the training, checked.
+        engine: Provides the workers.
+        payload: The training function, pickled.
+        preload: Modules that workers import once.
+        display: Shows the run.
+        callbacks: Get each recorded event.
+        stop: By which other threads stop the run.
+        save_returned: Writes what the function returned, where it is no training (see
+            :attr:`WorkerTask.returns_anything`).
+        sources: Text of the files and notebook cells that the function's code is from.
+        driver: Where the driver runs: in this process, the ``client``, or in a task of the ``cluster``.
+    """
+
+    settings: Settings
+    engine: Engine
+    payload: bytes
+    preload: tuple[str, ...]
+    display: Display
+    callbacks: Sequence[Callback] = ()
+    stop: StopSwitch = field(default_factory=StopSwitch)
+    save_returned: Callable[[Any], None] | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    driver: DriverSide = "client"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        machine: With the study.
+        ending: How it ended (see :attr:`maggy_like.Result.ending`).
+        seconds: Wall time.
+        error: What ended it early, to be raised by the caller once it has the result so far.
+    """
+
+    machine: StateMachine
+    ending: str
+    seconds: float
+    error: Exception | None = None
+
+
+def check_callbacks(callbacks: Sequence[Callback]) -> None:
+    """Check that each of the callbacks takes one event.
+
+    Raises:
+        ConfigError: One does not.
+    """
+    for callback in listed("callbacks", callbacks, "functions of one event"):
+        if not callable(callback):
+            raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
+        try:
+            inspect.signature(callback).bind(None)
+        except TypeError:
+            takes = inspect.signature(callback)
+            raise ConfigError(
+                f"a callback takes one event, and {name_of(callback)}{takes} takes others; use def f(event): ..."
+            ) from None
+        except ValueError:  # a built-in function that says nothing of its arguments
+            continue
