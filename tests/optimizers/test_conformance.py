@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis_profiles import IS_THOROUGH
 
 from optimizers.core.base import Grant, History, Optimizer, Problem, Scheduler
 from optimizers.registry import make_optimizer, names
@@ -44,9 +45,15 @@ class Evolution(Optimizer):
                 return child
 
 
+# While one works, those whose models take seconds are tried in one space, that with conditions; in CI in all.
+SLOW = ("asha", "bayesian", "bohb", "mobster", "skopt", "tpe")
+ONE_SPACE = {"conditional": SPACES["conditional"]}
+
+
 @pytest.mark.parametrize("name", names())
 def test_registered_optimizers_keep_the_contract(name: str) -> None:
-    check_optimizer(lambda: make_optimizer(name, **OPTIONS.get(name, {})))
+    spaces = ONE_SPACE if name in SLOW and not IS_THOROUGH else SPACES
+    check_optimizer(lambda: make_optimizer(name, **OPTIONS.get(name, {})), spaces=spaces)
 
 
 @pytest.mark.parametrize(

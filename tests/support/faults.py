@@ -92,7 +92,7 @@ class Host:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:
-            self.process.wait(60)
+            self.process.wait(300)
         finally:
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -151,7 +151,7 @@ class Search:
         for gate in ("gate", "again"):
             os.mkfifo(folder / gate)
 
-    def until(self, reached: Callable[[], bool], patience: float = 100.0) -> None:
+    def until(self, reached: Callable[[], bool], patience: float = 300.0) -> None:
         """Read on until something is so."""
         deadline = time.monotonic() + patience
         while not reached():
@@ -261,7 +261,7 @@ def words(process: psutil.Process) -> list[str]:
         return []
 
 
-def survivors(processes: Iterable[psutil.Process], patience: float = 60.0) -> list[list[str]]:
+def survivors(processes: Iterable[psutil.Process], patience: float = 300.0) -> list[list[str]]:
     """The command lines of those that still run after a while (the dead may not be waited for yet)."""
     deadline = time.monotonic() + patience
     left = list(processes)

@@ -111,7 +111,7 @@ class Peer:
     def decided(self) -> list[int]:
         return [answer.attempt for answer in self.answers if isinstance(answer, Decided)]
 
-    def rounds(self, count: int, seconds: float = 30.0) -> float:
+    def rounds(self, count: int, seconds: float = 300.0) -> float:
         """Report and wait for the answer ``count`` times; the seconds that it took."""
         start = time.monotonic()
         for _ in range(count):
@@ -119,7 +119,7 @@ class Peer:
             self.wait(lambda: len(self.decided) == self.reports, seconds)
         return time.monotonic() - start
 
-    def wait(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    def wait(self, condition: Callable[[], bool], seconds: float = 300.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "waited in vain"
@@ -139,7 +139,7 @@ def peer(echo: EchoServer, index: int = 0, *, address: str | None = None, incarn
         made.close()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     """Wait until something is so that another thread brings about; fails after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -44,7 +44,7 @@ def search(tmp_path: Path) -> Any:
     yield run
     for thread in threading.enumerate():
         if thread not in threads:
-            thread.join(60)  # that of the optimizer is not waited for for long
+            thread.join(300)  # that of the optimizer is not waited for for long
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
     assert not left
     assert threading.active_count() <= len(threads)

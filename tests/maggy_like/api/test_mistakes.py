@@ -204,6 +204,7 @@ def test_the_first_maggy_s_spelling_is_read(tmp_path: Path) -> None:
     assert 0.1 <= result.best_config["lr"] <= 0.2
 
 
+@pytest.mark.e2e
 def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lagom(train, SPACE, n_trials=3, optimizer=ASHA(min_budget=1), engine="local", workers=1, directory=tmp_path)
     shown = capsys.readouterr().out

@@ -32,7 +32,7 @@ def by_name(layers: Any) -> float:
     return float(sum(layers))
 
 
-@pytest.mark.parametrize("engine", ["inline", "local"])
+@pytest.mark.parametrize("engine", ["inline", pytest.param("local", marks=pytest.mark.e2e)])
 def test_a_search_gives_the_function_what_was_given(engine: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"engine": engine, "directory": tmp_path, "progress": False, "name": "run"}
     first = lagom(by_config, SPACE, optimizer="random", n_trials=6, workers=1, direction="max", **options)

@@ -352,7 +352,7 @@ def test_ctrl_c_is_raised_once_all_workers_have_left(tmp_path: Path) -> None:
         waiting += " waits" in line
     family = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert out.endswith("interrupted\n")
     assert process.returncode == 0
-    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert not psutil.wait_procs(family, timeout=300)[1]

@@ -202,15 +202,15 @@ def test_ctrl_c_during_the_training_gives_the_result_so_far_and_leaves_nothing(t
     out, _ = process.communicate(timeout=100)
     assert "ending interrupted trials 3 training pending 3 0" in out
     assert "Traceback" not in out
-    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert not psutil.wait_procs(family, timeout=300)[1]
 
 
 def test_a_driver_killed_during_the_training_takes_its_workers_along_and_resume_goes_on(tmp_path: Path) -> None:
     process = half_done(tmp_path)
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    process.communicate(timeout=60)
-    assert not psutil.wait_procs(family, timeout=60)[1]
+    process.communicate(timeout=300)
+    assert not psutil.wait_procs(family, timeout=300)[1]
     (tmp_path / "again.py").write_text(SCRIPT.format(hang=False))
     again = subprocess.run([sys.executable, str(tmp_path / "again.py"), str(tmp_path), "resume"],
                            capture_output=True, text=True, timeout=60, check=True)  # fmt: skip

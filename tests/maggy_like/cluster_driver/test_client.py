@@ -43,6 +43,7 @@ def search(function: Any, directory: Path, **options: Any) -> Any:
     return lagom(function, SPACE, driver="cluster", directory=directory, **given)
 
 
+@pytest.mark.e2e
 def test_a_search_from_its_first_event_to_its_result(tmp_path: Path) -> None:
     events: list[Event] = []
     result = search(train, tmp_path, callbacks=[events.append])
@@ -57,6 +58,7 @@ def test_a_search_from_its_first_event_to_its_result(tmp_path: Path) -> None:
     assert record.is_over
 
 
+@pytest.mark.e2e
 def test_what_ends_it_is_raised_here(tmp_path: Path) -> None:
     with pytest.raises(TrialsFailedError, match=r"no such file: data\.csv") as caught:
         search(fail, tmp_path)
@@ -64,6 +66,7 @@ def test_what_ends_it_is_raised_here(tmp_path: Path) -> None:
     assert caught.value.result.ending == "error"
 
 
+@pytest.mark.e2e
 def test_a_handle_stops_it(tmp_path: Path) -> None:
     background, seen = Background(), threading.Event()
 
@@ -91,6 +94,7 @@ def test_an_engine_without_slots_elsewhere_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.e2e
 def test_others_watch_and_stop_it(tmp_path: Path) -> None:
     began, results = threading.Event(), list[Any]()
     options = {"callbacks": [lambda event: began.set()], "max_budget": 10**9, "optimizer": "random"}
@@ -111,6 +115,7 @@ def test_others_watch_and_stop_it(tmp_path: Path) -> None:
     assert watched.watch(progress=False).ending == "stopped"
 
 
+@pytest.mark.e2e
 def test_either_kind_of_driver_goes_on_with_what_the_other_began(tmp_path: Path) -> None:
     options = {"optimizer": "random", "name": "run", "max_budget": 9, "progress": False}
     search(train, tmp_path, n_trials=2, optimizer="random")
@@ -122,6 +127,7 @@ def test_either_kind_of_driver_goes_on_with_what_the_other_began(tmp_path: Path)
     assert [event.trial for event in created if isinstance(event, TrialCreated)] == [3]
 
 
+@pytest.mark.e2e
 def test_a_driver_that_fails_is_started_again(tmp_path: Path) -> None:
     def begin(attempt: int) -> None:
         if not attempt:
@@ -150,6 +156,7 @@ def test_a_store_that_does_not_serve_just_now_is_no_reason_to_cancel_a_driver_th
     assert cancelled
 
 
+@pytest.mark.e2e
 def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maggy_like.cluster_driver.client.CANCEL_PATIENCE", 0.1)
     monkeypatch.setattr(ThreadRun, "cancel", lambda run: None)  # as where the server of a Connect session is gone

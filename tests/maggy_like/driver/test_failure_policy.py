@@ -205,6 +205,7 @@ def mended(lr: float) -> float:
     return lr
 
 
+@pytest.mark.e2e
 def test_a_typo_ends_the_search_with_its_traceback_and_a_mended_function_goes_on(tmp_path: Path) -> None:
     options: dict[str, Any] = {"optimizer": "random", "n_trials": 30, "workers": 2, "engine": "local"}
     options |= {"directory": tmp_path, "progress": False, "name": "run"}

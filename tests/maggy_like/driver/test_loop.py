@@ -30,7 +30,7 @@ from optimizers.core.events import AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.study import Study
 from optimizers.samplers.random_search import RandomSearch
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds that stand for "not for ever"."""
 
 

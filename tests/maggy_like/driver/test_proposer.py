@@ -34,7 +34,7 @@ SPACE = {name: Integer(0, 2**40) for name in ("observed", "pending", "pid", "thr
 CONFIG = dict.fromkeys(SPACE, 0)
 UPDATES = (Pending(0, CONFIG), Pending(1, CONFIG), Observation(0, CONFIG, 1, 0.5))
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 Start = Callable[[Optimizer], ProcessProposer]
 
@@ -119,7 +119,7 @@ def test_a_process_that_is_killed_is_started_again_and_told_all(start: Start) ->
     first = asked(proposer, 0, UPDATES[:1])
     (process,) = proposers()
     process.kill()
-    process.wait(10)
+    process.wait(PATIENCE)
     again = asked(proposer, 1, UPDATES[1:])
     assert again["pid"] != first["pid"]
     assert (again["observed"], again["pending"]) == (1, 0b10)

@@ -85,7 +85,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[Event])
     yield run
     assert not [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
     left = [p for p in psutil.process_iter(["cmdline"]) if SLEEP in (p.info["cmdline"] or ())]
-    assert not psutil.wait_procs(left, timeout=60)[1]  # what was killed takes a moment
+    assert not psutil.wait_procs(left, timeout=300)[1]  # what was killed takes a moment
 
 
 @pytest.mark.parametrize("isolation", ["process", "worker"])
@@ -240,7 +240,7 @@ def memory_group() -> Iterator[Path]:
     finally:
         for pid in (group / "cgroup.procs").read_text().split():
             with contextlib.suppress(psutil.NoSuchProcess):
-                psutil.Process(int(pid)).wait(60)
+                psutil.Process(int(pid)).wait(300)
         group.rmdir()
 
 

@@ -82,7 +82,6 @@ def test_a_frozen_worker_that_wakes_after_it_was_declared_lost_changes_nothing(l
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("barrier", [True, False], ids=["barrier", "no barrier"])
 @pytest.mark.parametrize("fault", ["child", "fork server", "agent", "frozen agent"])
 def test_a_fault_on_a_local_master(local_spark: Host, tmp_path: Path, fault: str, barrier: bool) -> None:
@@ -90,7 +89,6 @@ def test_a_fault_on_a_local_master(local_spark: Host, tmp_path: Path, fault: str
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("barrier", [True, False], ids=["barrier", "no barrier"])
 @pytest.mark.parametrize("fault", ["agent", "executor", "frozen agent"])
 def test_a_fault_on_a_cluster(standalone: Host, tmp_path: Path, fault: str, barrier: bool) -> None:
@@ -107,7 +105,6 @@ def check_losses(search: Search, fault: str, barrier: bool) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 def test_a_barrier_gang_waits_for_a_lost_spark_worker(
     standalone: Host, standalone_cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
@@ -123,7 +120,6 @@ def test_a_barrier_gang_waits_for_a_lost_spark_worker(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 def test_without_a_barrier_the_search_goes_on_when_a_spark_worker_is_gone_for_good(
     standalone: Host, standalone_cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
@@ -141,7 +137,6 @@ def test_without_a_barrier_the_search_goes_on_when_a_spark_worker_is_gone_for_go
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 def test_a_killed_driver_takes_its_executors_along(tmp_path: Path) -> None:
     from maggy_like import StandaloneCluster
 

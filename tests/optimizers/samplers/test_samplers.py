@@ -45,7 +45,7 @@ def bowl(n: int, best: float = 0.8) -> list[tuple[Config, float]]:
 def test_importing_the_package_loads_no_scipy() -> None:
     heavy = "{'optuna', 'scipy', 'skopt', 'sklearn'}"
     code = f"import sys, optimizers; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_random_search_is_addressed_by_seed_and_index() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -408,4 +407,4 @@ class Ranks(RuleBasedStateMachine):
 
 
 Ranks.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
-TestRanks = pytest.mark.timeout(60)(Ranks.TestCase)
+TestRanks = Ranks.TestCase

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from typing import TypeVar
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -182,7 +181,7 @@ class Supervisor(Witness, RuleBasedStateMachine):
 
 
 Supervisor.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40)
-TestGang = pytest.mark.timeout(60)(Supervisor.TestCase)
+TestGang = Supervisor.TestCase
 
 
 # -- what it found ----------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from maggy_like.worker.agent import standby as standby
 from maggy_like.worker.agent.agent import Agent
 from maggy_like.worker.agent.children import Child
 
-PATIENCE = 20.0
+PATIENCE = 300.0
 GRACE = 0.2
 
 Message = TypeVar("Message", bound=ToDriver)

@@ -21,7 +21,7 @@ from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker.agent import children
 from maggy_like.worker.agent.children import Child, ForkServerLauncher
 
-PATIENCE = 20.0
+PATIENCE = 300.0
 
 
 @pytest.fixture

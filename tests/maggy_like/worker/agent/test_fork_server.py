@@ -171,5 +171,5 @@ def check_end(server: Server, cause: Callable[[psutil.Process], None]) -> None:
     """What ends the server ends its children."""
     children = [server.fork(), server.fork()]
     cause(children[0])
-    assert server.process.wait(20) == 0
-    assert not psutil.wait_procs(children, timeout=20)[1]
+    assert server.process.wait(300) == 0
+    assert not psutil.wait_procs(children, timeout=300)[1]

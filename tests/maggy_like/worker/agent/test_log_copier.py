@@ -18,7 +18,7 @@ from maggy_like.worker.agent import log_copier as shipper
 from maggy_like.worker.agent.log_copier import LogShipper
 from maggy_like.worker.agent.log_location import LogPlace
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 @pytest.fixture(autouse=True)

@@ -40,7 +40,7 @@ def test_a_flood_is_capped_in_the_file_counted_to_the_driver_and_takes_no_memory
         taken, more, _ = output.take()
         lines += len(taken)
         dropped += more
-    assert writer.wait(10) == 0
+    assert writer.wait(300) == 0
     output.close()
     assert lines + dropped == size // len(LINE)
     assert psutil.Process().memory_info().rss < memory + (16 << 20)

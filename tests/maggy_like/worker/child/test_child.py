@@ -54,7 +54,7 @@ class Agent:
 
     def leave(self) -> None:
         self._channel.close()
-        self._thread.join(20)
+        self._thread.join(300)
         assert not self._thread.is_alive()
         self._theirs.close()
 
@@ -74,7 +74,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     def start(train_fn: Any, wrap: Callable[[socket.socket], socket.socket] = lambda it: it) -> Agent:
         monkeypatch.setattr(child, "load_train_fn", lambda task: train_fn)
         mine, theirs = Channel.pair()
-        mine._sock.settimeout(20)
+        mine._sock.settimeout(300)
         agents.append(Agent(mine, wrap(theirs)))
         assert agents[-1].hear() == Ready()
         return agents[-1]
@@ -87,7 +87,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 def await_stop(reporter: Reporter) -> None:
     """Wait until the service thread has heard a ``Stop``."""
     assert reporter._sender is not None
-    reporter._sender.verdicts.get(timeout=20)
+    reporter._sender.verdicts.get(timeout=300)
 
 
 def test_reports_of_one_batch_may_hold_more_than_the_first(serve: Serve) -> None:
@@ -132,7 +132,7 @@ def test_the_service_goes_on_where_it_cannot_send_and_the_next_report_raises_why
     for _ in range(2):
         unsent.clear()
         agent.tell(ASSIGN)
-        assert unsent.wait(20)
+        assert unsent.wait(300)
         agent.tell(STOP)  # the thread that was not able to send hears it
         finished = agent.hear()
         assert (finished.outcome, finished.kind, finished.message) == ("raised", "exception", UNSENT)
@@ -238,10 +238,10 @@ def test_states_are_removed_before_exit_hooks_end_the_threads_of_their_store(
     discards = iter([(), ("00000/1-1.pkl",)])
     while (frame := mine.receive()) is not None and not isinstance(message := decode_to_driver(frame), Finished):
         if isinstance(message, Checkpointed):
-            assert message.step == 1 or reported.wait(60)  # the function is through when it is heard
+            assert message.step == 1 or reported.wait(300)  # the function is through when it is heard
             mine.send(encode(Kept(0, 1, next(discards))))
     mine.close()
-    thread.join(60)
+    thread.join(300)
     theirs.close()
     assert left == ["1-2.pkl"]
 

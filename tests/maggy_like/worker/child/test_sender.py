@@ -72,7 +72,7 @@ def test_threads_that_meet_in_each_step_stop_in_the_same_report(ranks: int, when
 
     def train(rank: int) -> None:
         for report in range(1, 100):
-            meeting.wait(20)
+            meeting.wait(300)
             if report == when[rank] + 1:  # this one is halted from without, all others by the thread below
                 held.put((rank, gates[rank].halt()))
             if not gates[rank].passes():
@@ -87,7 +87,7 @@ def test_threads_that_meet_in_each_step_stop_in_the_same_report(ranks: int, when
     for gate in gates:
         gate.stop_at(max(known.values()) + 1)
     for thread in threads:
-        thread.join(20)
+        thread.join(300)
     assert set(stopped) == set(range(ranks))
     assert set(stopped.values()) == {max(known.values()) + 1}
 
@@ -202,7 +202,7 @@ def test_a_trial_that_waits_for_room_hears_of_its_end(monkeypatch: pytest.Monkey
         sender.stopped = True
     else:
         sender.fault = Disconnected()
-    trial.join(60.0)
+    trial.join(300.0)
     assert not trial.is_alive()
 
 

@@ -33,6 +33,7 @@ from optimizers.core.trial import Trial
 from optimizers.core.trial import TrialState as OurState
 from optimizers.errors import OptimizerError
 from optimizers.samplers.adapters import TPE, OptunaSampler
+from optimizers.samplers.adapters import optuna as adapter
 from optimizers.samplers.adapters.optuna_space import distributions, suggest, to_params
 from optimizers.samplers.adapters.optuna_trials import clipped
 from optimizers.samplers.grid import Grid
@@ -272,7 +273,7 @@ def test_fixed_values_stay_where_the_sampler_repeats_itself(base: Callable[[int]
     assert len({(trial.config["units"], trial.config["size"]) for trial in study.trials}) == 6
 
 
-def test_fixed_values_stay_where_the_space_allows_little() -> None:
+def test_fixed_values_stay_where_the_space_allows_little(monkeypatch: pytest.MonkeyPatch) -> None:
     def little(config: Config) -> bool:
         return bool(config["x"] < 0.01)
 
@@ -283,6 +284,7 @@ def test_fixed_values_stay_where_the_space_allows_little() -> None:
     def never(config: Config) -> bool:
         return bool(config["y"] > 0.5)
 
+    monkeypatch.setattr(adapter, "_LAST", 1000)
     with pytest.raises(OptimizerError, match=r"nothing that PartialFixedSampler proposed in .* fix other values"):
         search(optimizer, 1, workers=1, space=PLANE.where(never))
 
