@@ -24,6 +24,7 @@ from maggy_like.driver.runner import execute
 from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, TrainingError
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.fields import UNBOUNDED
 from maggy_like.protocol.texts import shortened
 from maggy_like.storage.store import Store
@@ -168,7 +169,7 @@ def _returned(spec: RunSpec) -> Any:
         error = TrainingError(f"{trial.failure.message}\n{trial.failure.traceback}".rstrip())
         error.add_note(f"logs of all ranks are in {files.paths.logs}")
         raise error
-    if machine.ending == "interrupted":
+    if machine.ending is Ending.INTERRUPTED:
         raise KeyboardInterrupt
     if trial.state is not TrialState.COMPLETED:
         by = f" ({machine.stopped_by})" if machine.stopped_by else ""

@@ -8,7 +8,7 @@ import time
 
 import cloudpickle
 
-from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord, StopReason, StopRequestRecord
+from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.cluster_driver.driver import Plan
 from maggy_like.cluster_driver.error_records import from_record
 from maggy_like.cluster_driver.follow import Follower
@@ -25,6 +25,7 @@ from maggy_like.driver.run_spec import Outcome, RunSpec
 from maggy_like.driver.runner import check_reach, first_snapshot, new_machine, worker_task
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError, JournalError
+from maggy_like.protocol.endings import Ending
 from maggy_like.rpc.security import new_key_pair
 from maggy_like.storage.journal import Journal, RunStatus, backend_of
 
@@ -120,19 +121,19 @@ class _Client:
         self._files = files
         self._follower = follower
         self._started = started
-        self._wanted: StopReason | None = None  # the ending that somebody here wants
+        self._wanted: Ending | None = None  # the ending that somebody here wants
         self._asked = self._hurried = self._gave_up = False
         base = first_snapshot(spec.settings)
         self.watcher = Watcher(follower, base, time.time(), spec.display, spec.callbacks, LogLineReader(files))
 
     def interrupted(self, count: int) -> None:
         """Ctrl-C or SIGTERM: the first stops the search, the second cancels the job."""
-        self._wanted = self._wanted or "interrupted"
+        self._wanted = self._wanted or Ending.INTERRUPTED
         self._hurried |= count > 1
 
     def stopped(self) -> None:
         """Another thread stops the search."""
-        self._wanted = self._wanted or "stopped"
+        self._wanted = self._wanted or Ending.STOPPED
 
     def until_done(self) -> Outcome:
         """Follow the run to its end."""
@@ -208,19 +209,19 @@ class _Client:
         error: Exception | None = from_record(record.error) if record is not None and record.error is not None else None
         if ended is not None:
             return Outcome(machine, ended.status, seconds, error)
-        ending = self._wanted or ("cancelled" if self.run.stopped_by else "error")
-        if ending == "error" and error is None:
+        ending = self._wanted or (Ending.CANCELLED if self.run.stopped_by else Ending.ERROR)
+        if ending is Ending.ERROR and error is None:
             error = EngineError(reason or "the Spark job ended before the search did")
             error.add_note(f"the run's files are in {self._spec.settings.paths.directory}; resume=True goes on with it")
         if not self._hurried:
             self._record(ending, seconds)
         return Outcome(machine, ending, seconds, error)
 
-    def _record(self, ending: str, seconds: float) -> None:
+    def _record(self, ending: Ending, seconds: float) -> None:
         """Say in the journal how the run ended, where its driver could not."""
         place = backend_of(self._spec.settings.paths.journal)
         with contextlib.suppress(JournalError, OSError):  # another driver goes on with it, or its place does not serve
-            if ending == "error" and place.is_held():
+            if ending is Ending.ERROR and place.is_held():
                 return  # it may be this client alone that was cut off
             journal = Journal(place, self._run_id)
             try:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from maggy_like.protocol.endings import Ending
 from maggy_like.storage.file_systems import open_url
 
 T = TypeVar("T")
-
-StopReason = Literal["stopped", "interrupted"]
-"""How a run may end that a client ends."""
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
@@ -53,7 +51,7 @@ class StopRequestRecord(msgspec.Struct, frozen=True):
     """A client's wish that a run ends; ``reason`` is its ending then."""
 
     run: str
-    reason: StopReason
+    reason: Ending
 
 
 class LogLineRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -105,7 +103,7 @@ class ControlFiles:
         """Ask the driver to end the run."""
         self._fs.pipe_file(self._stop, msgspec.json.encode(record))
 
-    def stop_wanted(self, run: str) -> StopReason | None:
+    def stop_wanted(self, run: str) -> Ending | None:
         """The ending that somebody wants for this call of ``lagom``, if anybody does."""
         record = self._read(self._stop, StopRequestRecord)
         return record.reason if record is not None and record.run == run else None

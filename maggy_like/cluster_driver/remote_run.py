@@ -16,6 +16,7 @@ from maggy_like.display.base import Snapshot
 from maggy_like.driver.monitor import Callback
 from maggy_like.driver.run_spec import check_callbacks
 from maggy_like.errors import UserError
+from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.runs import read_run
 from maggy_like.storage.journal import backend_of
@@ -62,7 +63,7 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback]) 
     finally:
         watcher.finish()
     result, record = read_run(str(run.directory), FOLLOW), _driver(files)
-    if result.ending == "error" and record is not None and record.error is not None:
+    if result.ending is Ending.ERROR and record is not None and record.error is not None:
         error = from_record(record.error)
         error.result = result
         raise error
@@ -78,7 +79,7 @@ def stop_run(journal: str) -> None:
     place, files = backend_of(journal), ControlFiles(journal)
     record = files.driver()
     if record is not None and not record.is_over and Follower(place).ended is None:
-        files.ask_to_stop(StopRequestRecord(record.run, "stopped"))
+        files.ask_to_stop(StopRequestRecord(record.run, Ending.STOPPED))
         return
     if place.is_held():
         raise UserError(
@@ -132,7 +133,7 @@ def _base(follower: Follower, run: Result, record: DriverRecord | None) -> Snaps
         directory=str(run.directory),
         optimizer=header.optimizer,
         direction=run.direction,
-        phase="starting",
+        phase=Phase.STARTING,
         elapsed=0.0,
         objective=header.metrics[0] if header.metrics else None,
         others=run.others,

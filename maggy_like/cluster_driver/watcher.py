@@ -13,6 +13,7 @@ from maggy_like.display.drawing import draw
 from maggy_like.driver.monitor import Callback
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
 from maggy_like.errors import JournalError
+from maggy_like.protocol.endings import Phase
 from maggy_like.protocol.fields import UNBOUNDED
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
@@ -105,7 +106,7 @@ class Watcher:
         ended = self._follower.ended
         busy = worker_lines(study, now)
         is_training = bool(study.trials) and bool(study.trials[-1].training)
-        going_on = "training" if is_training else "searching" if study.trials else "starting"
+        going_on = Phase.TRAINING if is_training else Phase.SEARCHING if study.trials else Phase.STARTING
         return draw(
             self._base,
             study,

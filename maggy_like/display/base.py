@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
 from optimizers.space.config import Config
 
@@ -71,7 +72,7 @@ class Snapshot:
         objective: Name of the optimised metric, once known.
         direction: ``max`` or ``min``; None while it is not known.
         others: The other objectives where there are several: direction and name of each.
-        phase: One or two words: ``starting``, ``searching``, ``training``, ``completed``, ...
+        phase: What the run does, or how it ended.
         n_trials: How many configurations are wanted, or None for no bound; 0 where nothing is searched.
         is_ablation: Whether trials are compared in groups, so that none of them is the best.
         counts: Trials by state; states without trials may be missing.
@@ -91,7 +92,7 @@ class Snapshot:
     directory: str
     optimizer: str
     direction: str | None
-    phase: str
+    phase: Phase | Ending
     elapsed: float
     objective: str | None = None
     n_trials: int | None = None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from maggy_like.display.base import Snapshot, TrainingLine, WorkerLine
+from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.fields import UNBOUNDED
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
@@ -15,7 +16,7 @@ def draw(
     base: Snapshot,
     study: Study,
     *,
-    phase: str,
+    phase: Phase | Ending,
     elapsed: float,
     now: float,
     objective: str | None,
@@ -25,7 +26,7 @@ def draw(
 
     Args:
         base: What stays the same.
-        phase: What goes on.
+        phase: What the run does, or how it ended.
         elapsed: Seconds since the call.
         now: Unix time.
         objective: Name of the optimised metric, once known.

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
 from optimizers.space.config import Config
 
@@ -114,13 +115,13 @@ def tried(snapshot: Snapshot) -> int:
 
 def is_over(snapshot: Snapshot) -> bool:
     """Whether nothing more will be tried or trained."""
-    return snapshot.phase not in ("starting", "searching", "training")
+    return snapshot.phase.is_over
 
 
 def way_on(snapshot: Snapshot) -> str:
     """How to resume a run that was cut off; empty for one that goes on, or is complete."""
     done = snapshot.training is not None and snapshot.training.state is TrialState.COMPLETED
-    if snapshot.phase not in ("interrupted", "cancelled", "stopped", "timeout") or done:
+    if done or not (isinstance(snapshot.phase, Ending) and snapshot.phase.is_cut_short):
         return ""
     return f"pass name={clean(snapshot.name)!r}, resume=True to go on with it"
 
@@ -173,9 +174,9 @@ def training(snapshot: Snapshot) -> str:
     return f"{verb} on {line.workers} worker{'s' * (line.workers > 1)}{steps}"
 
 
-def words(phase: str) -> str:
+def words(phase: Phase | Ending) -> str:
     """A phase, or the end of a search, for people."""
-    return clean({"target": "target reached"}.get(phase, phase))
+    return clean("target reached" if phase is Ending.TARGET else phase)
 
 
 def fraction(snapshot: Snapshot) -> str:

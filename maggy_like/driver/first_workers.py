@@ -9,6 +9,7 @@ from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.engines.base import Launcher
 from maggy_like.errors import EngineError
+from maggy_like.protocol.endings import Ending
 
 JOIN_PATIENCE = 10.0
 """Seconds without any worker after which the reader is told what is waited for."""
@@ -54,7 +55,7 @@ class FirstWorkers:
             driver.lines.append(LogLine(None, f"still waiting for {line}"))
         if now > START_PATIENCE and not came:
             self._is_over = True
-            driver.post(StopRequested("error", EngineError(f"waited {START_PATIENCE:g} s for {line}")))
+            driver.post(StopRequested(Ending.ERROR, EngineError(f"waited {START_PATIENCE:g} s for {line}")))
 
     def _waits_for(self, came: int) -> str:
         """What is waited for; empty where a hint has said it, and where nothing keeps the others from coming."""

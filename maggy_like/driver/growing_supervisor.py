@@ -11,6 +11,7 @@ from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.supervisor import MAX_FUTILE_LAUNCHES, Supervisor
 from maggy_like.engines.base import EngineRun
 from maggy_like.errors import EngineError
+from maggy_like.protocol.endings import Ending, Phase
 
 GROWTH_PATIENCE = 600.0
 """Seconds that as many workers as a trial needs are waited for before the search ends."""
@@ -44,7 +45,7 @@ class GrowingSupervisor(Supervisor):
                 f"engine={self._engine.name!r} had {there} of the {needed} that a trial needs for {GROWTH_PATIENCE:g} "
                 f"s, though it was asked for {len(self._futile)}; see what its cluster grants"
             )
-            driver.post(StopRequested("error", EngineError(message)))
+            driver.post(StopRequested(Ending.ERROR, EngineError(message)))
 
     def _unusable(self, run: EngineRun, *, was_ready: bool, driver: Driver) -> str:
         for index in run.indexes:  # what fails at one place alone is launched less and less often
@@ -67,7 +68,7 @@ class GrowingSupervisor(Supervisor):
     def _follow_demand(self, driver: Driver, now: float) -> None:
         """Take places that wait back while workers have nothing to do; launch them again once all have."""
         idle = sum(worker.state == "idle" for worker in driver.snapshot.workers)
-        if idle < self._least or driver.snapshot.phase != "searching":
+        if idle < self._least or driver.snapshot.phase is not Phase.SEARCHING:
             self._busy = now
             for vacancy in self._vacancies:
                 vacancy.due = min(vacancy.due, now + IDLE_PATIENCE)

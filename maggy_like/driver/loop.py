@@ -33,9 +33,9 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerReady,
     WorkerSeen,
 )
-from maggy_like.driver.state_machine.training_phase import ENDS
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import OptimizerError, WorkerError
+from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.fields import UNBOUNDED
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
@@ -215,7 +215,7 @@ class Driver:
                 tick, stalled = now, 0.0
             if self._timeout is not None and self.elapsed() > self._timeout:
                 self._timeout = None  # told once: a training may follow
-                commands += self._handle(StopRequested("timeout"))
+                commands += self._handle(StopRequested(Ending.TIMEOUT))
             self._execute(commands)
             if now - drawn >= SNAPSHOT_INTERVAL:
                 drawn = now
@@ -284,14 +284,14 @@ class Driver:
     def _turn_away(self, worker: WorkerId, why: str) -> Input:
         """A worker has another version: no search can start so; one that has begun goes on with the workers it has."""
         if not self.ready:
-            return StopRequested("error", WorkerError(why))
+            return StopRequested(Ending.ERROR, WorkerError(why))
         self.lines.append(LogLine(None, f"{why}; the search goes on without it"))
         return WorkerSeen(worker)
 
     def _execute(self, commands: list[Command]) -> None:
         """Carry a round's commands out; all events are safe, in one append, before the first message is sent."""
         ending = self._machine.ending
-        is_last = self._released or self._is_stopped or ending not in (None, *ENDS)
+        is_last = self._released or self._is_stopped or (ending is not None and not ending.is_planned)
         ready = self._write_ahead.carry(commands, is_last=is_last)
         if not self._write_ahead.is_stuck:  # else workers fill their windows, and not this process
             self._server.acknowledge()
@@ -330,11 +330,11 @@ class Driver:
                     seconds=now - worker.group.since if worker.group is not None else 0.0,
                 )
             )
-        running = "training" if machine.is_training else "searching"
+        running = Phase.TRAINING if machine.is_training else Phase.SEARCHING
         return draw(
             self._base,
             study,
-            phase=machine.ending or (running if lines else "starting"),
+            phase=machine.ending or (running if lines else Phase.STARTING),
             elapsed=self.elapsed(),
             now=now,
             objective=machine.objective,
@@ -351,7 +351,7 @@ class Driver:
                 self.post(self._ask(ask))
             self._proposer.close()
         except BaseException as error:
-            self.post(StopRequested("error", _as_exception(error)))
+            self.post(StopRequested(Ending.ERROR, _as_exception(error)))
 
     def _ask(self, ask: AskOptimizer) -> SuggestionReady:
         """The optimizer's answer; the history is this thread's alone."""

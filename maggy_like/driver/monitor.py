@@ -16,6 +16,7 @@ from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import Engine
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import LOG_PATIENCE, KeyPair, WorkerTask
 from optimizers.core.events import Event
@@ -93,7 +94,7 @@ class Monitor:
     def interrupted(self, count: int) -> None:
         """Ctrl-C or SIGTERM: the first stops the search, the second does not wait for the workers."""
         if count == 1:
-            self._driver.post(StopRequested("interrupted"))
+            self._driver.post(StopRequested(Ending.INTERRUPTED))
         else:
             self.hurried = True
             self._driver.release()

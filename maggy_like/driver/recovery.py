@@ -11,10 +11,10 @@ from maggy_like.cluster_driver.control_files import ControlFiles
 from maggy_like.driver.settings import FileSettings, SearchSettings, Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
+from maggy_like.protocol.endings import Ending
 from maggy_like.storage.folders import local_path, probe, url_of
 from maggy_like.storage.journal import (
     FORMAT_VERSION,
-    RUNNING,
     Journal,
     JournalBackend,
     Repairer,
@@ -73,7 +73,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             _mark(files, run_id, folder)  # before the header: a run that cannot begin does not take its name
             undo.callback(unmark_store, paths.store)
             journal.begin(header)
-        journal.note(RunStatus(RUNNING, time.time(), store=paths.recorded_store))
+        journal.note(RunStatus(Ending.RUNNING, time.time(), store=paths.recorded_store))
         undo.pop_all()
     return journal, hints
 

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from maggy_like.display import Display
 from maggy_like.display.recorder import Recorder
 from maggy_like.display.text import duration, number, place, tally, words
+from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
 from optimizers.space.config import Config
 
@@ -63,7 +64,7 @@ class Status:
     """
 
     name: str
-    phase: str
+    phase: Phase | Ending
     elapsed: float = 0.0
     counts: Mapping[TrialState, int] = field(default_factory=dict)
     n_trials: int | None = None
@@ -129,9 +130,9 @@ class RunHandle(Generic[T]):
         """How far the run is."""
         seen = self.recorder.snapshot
         if self._future.done() and self._future.exception() is not None:
-            phase = "error"
+            phase: Phase | Ending = Ending.ERROR
         else:
-            phase = seen.phase if seen is not None else "starting"
+            phase = seen.phase if seen is not None else Phase.STARTING
         if seen is None:
             return Status(self.name, phase)
         return Status(

@@ -15,6 +15,7 @@ from maggy_like.driver.settings import Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError
+from maggy_like.protocol.endings import Ending
 from maggy_like.train_function.names import name_of
 
 DriverSide = Literal["client", "cluster"]
@@ -63,7 +64,7 @@ class Outcome:
     """
 
     machine: StateMachine
-    ending: str
+    ending: Ending
     seconds: float
     error: Exception | None = None
 

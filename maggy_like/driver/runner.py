@@ -24,6 +24,7 @@ from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
+from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.server import Server
@@ -84,7 +85,7 @@ def _own_site(spec: RunSpec, server: Server) -> Site:
     run_id = secrets.token_hex(8)
 
     def begun(driver: Driver) -> None:
-        spec.stop.attach(lambda: driver.post(StopRequested("stopped")))
+        spec.stop.attach(lambda: driver.post(StopRequested(Ending.STOPPED)))
 
     return Site(
         run_id,
@@ -187,8 +188,8 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     return Outcome(machine, ending, seconds, failure)
 
 
-def _ending(machine: StateMachine, failure: Exception | None) -> str:
-    return "error" if failure is not None else machine.ending or "stopped"
+def _ending(machine: StateMachine, failure: Exception | None) -> Ending:
+    return Ending.ERROR if failure is not None else machine.ending or Ending.STOPPED
 
 
 def _end(journal: Journal, status: RunStatus) -> JournalLostError | None:
@@ -257,7 +258,7 @@ def first_snapshot(settings: Settings) -> Snapshot:
         directory=str(settings.paths.directory),
         optimizer=search.optimizer_name,
         direction=search.directions[0],
-        phase="starting",
+        phase=Phase.STARTING,
         elapsed=0.0,
         objective=search.objective,
         others=search.others,

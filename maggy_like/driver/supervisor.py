@@ -14,6 +14,7 @@ from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving, WorkerLost
 from maggy_like.engines.base import EngineRun, EngineStopped, Launcher
 from maggy_like.errors import EngineError
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair, WorkerTask
 
@@ -112,7 +113,7 @@ class Supervisor:
     def _was_stopped(self, run: EngineRun, driver: Driver) -> None:
         """Somebody ended a run from outside: that ends the search, and its dead workers are not waited for."""
         self._runs.remove(run)
-        driver.post(StopRequested("cancelled", by=run.stopped_by))  # first: nothing is held against what they ran
+        driver.post(StopRequested(Ending.CANCELLED, by=run.stopped_by))  # first: nothing is held against what they ran
         for index in run.indexes:
             driver.post(WorkerLost(WorkerId(index, run.incarnation), run.stopped_by))
 
@@ -165,7 +166,7 @@ class Supervisor:
         vacancy = Vacancy(run.indexes, run.incarnation + 1, now, now + min(MAX_PAUSE, futile / 2))
         if run.is_hopeless or unusable:
             times = "" if run.is_hopeless else unusable
-            driver.post(StopRequested("error", EngineError(f"{vacancy} failed{times}: {reason}{where}")))
+            driver.post(StopRequested(Ending.ERROR, EngineError(f"{vacancy} failed{times}: {reason}{where}")))
         else:
             if len(workers) > 1:
                 driver.lines.append(LogLine(None, f"{vacancy} fell together, and start again: {reason}{where}"))
@@ -190,10 +191,10 @@ class Supervisor:
                 return
             lack = f"{wanted} slot{'s' * (wanted != 1)} of engine={self._engine.name!r}, which has {max(0, free)} free"
         except EngineStopped as error:
-            driver.post(StopRequested("cancelled", by=str(error)))
+            driver.post(StopRequested(Ending.CANCELLED, by=str(error)))
             return
         except EngineError as error:
-            driver.post(StopRequested("error", EngineError(f"{vacancy} cannot be launched again: {error}")))
+            driver.post(StopRequested(Ending.ERROR, EngineError(f"{vacancy} cannot be launched again: {error}")))
             return
         except Exception as error:  # no memory for a process, say: it may pass
             lack = f"engine={self._engine.name!r}, which fails with {error!r}"
@@ -225,7 +226,7 @@ class Supervisor:
             driver.lines.append(LogLine(None, f"{vacancy}: waiting for {lack}; {meanwhile}"))
         if now - self._manned > SLOT_PATIENCE:
             message = f"{vacancy} cannot be launched again: waited {SLOT_PATIENCE:g} s for {lack}"
-            driver.post(StopRequested("error", EngineError(message)))
+            driver.post(StopRequested(Ending.ERROR, EngineError(message)))
 
     def leave(self, leaving: Collection[WorkerId], timeout: float) -> None:
         """End all workers: by themselves within ``timeout`` seconds, else by force, as those that never came.

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.fields import MAX_NESTED, Count, Host, Line, Name, Number, Port, Step, Text, is_flat
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.protocol.versions import Versions
@@ -27,9 +28,6 @@ MAX_PLACE = 300
 
 Columns = tuple[list[Step], list[float]]
 """Steps and values of one metric."""
-
-DRIVERS_KINDS = ("worker_lost", "gang_lost", "node_lost", "node_left", "driver_lost")
-"""Kinds of failure that only the driver may record."""
 
 OutcomeKind = Literal["returned", "stopped", "raised", "died"]
 
@@ -173,7 +171,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
 
     Attributes:
         outcome: ``returned``, ``stopped`` (as told), ``raised`` or ``died`` (without a word).
-        kind: Of the failure (see :class:`optimizers.core.trial.Failure`).
+        kind: Of the failure, if it raised or died.
         types: Of an exception: the names of its class and of those that it is derived from.
         place: Of an exception: where in the user's code it came from, as ``file:function:line``.
         at: When it failed, in Unix time: which rank was the first.
@@ -188,7 +186,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     outcome: OutcomeKind
     value: float | None = None
     metrics: dict[Name, float] = {}
-    kind: Annotated[str, Meta(max_length=50)] = ""
+    kind: FailureKind | None = None
     message: Text = ""
     traceback: Text = ""
     types: Annotated[list[Annotated[str, Meta(max_length=MAX_PLACE)]], Meta(max_length=MAX_TYPES)] = []
@@ -199,7 +197,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     attributes: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        if self.kind in DRIVERS_KINDS:
+        if self.kind is not None and self.kind.is_drivers:
             raise ValueError(f"the driver alone tells of {self.kind}")
         if not (is_flat(self.returned, MAX_NESTED) and is_flat(self.attributes, MAX_NESTED)):
             raise ValueError(f"nested more than {MAX_NESTED} times, or keys that are no text")

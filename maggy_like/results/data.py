@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from maggy_like.protocol.endings import Ending
 from maggy_like.storage.folders import name_of_folder
 from optimizers.core.ranking import Worth
 from optimizers.core.trial import Trial, TrialState
@@ -25,7 +26,7 @@ class ResultData:
     best_trial: Trial | None
     objective: str
     direction: str
-    ending: str
+    ending: Ending
     seconds: float
     directory: Path | str
     space: SearchSpace

@@ -17,7 +17,6 @@ NEEDED = 20
 """Trials below which shares are mostly chance (tried on functions of known shares)."""
 
 _BEST = 0.25  # of the trials: shares vary less from run to run than with Optuna's tenth
-_BLAMELESS = ("worker_lost", "gang_lost", "driver_lost")  # kinds of failure that say nothing of the configuration
 
 
 def importance(result: ResultData) -> dict[str, float]:
@@ -73,7 +72,7 @@ def _ranked(result: ResultData) -> tuple[list[Trial], list[float]]:
 
 def _counts(trial: Trial) -> bool:
     if trial.state is TrialState.FAILED:
-        return trial.failure is None or trial.failure.kind not in _BLAMELESS
+        return trial.failure is None or trial.failure.kind.is_fault
     return trial.is_over or trial.state is TrialState.PAUSED
 
 

@@ -12,13 +12,13 @@ from typing import cast
 
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.training import Training
 from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.folders import Folder, check_folder
 from maggy_like.storage.journal import (
-    RUNNING,
     Contents,
     JournalBackend,
     Repairer,
@@ -35,9 +35,6 @@ from optimizers.samplers.random_search import RandomSearch
 from optimizers.space.search_space import SearchSpace
 
 _log = logging.getLogger(__name__)
-
-KILLED = "killed"
-"""The ending of a run whose driver died before it recorded one."""
 
 _MOST_LISTED = 200
 """Entries of a folder that are looked at for runs."""
@@ -57,7 +54,7 @@ def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
     machine = replay(contents, RandomSearch())
     if contents.damage and not (is_held and contents.damage[0].endswith("is torn")):  # a line that is being written
         _log.warning("%s: the journal is damaged, and what is whole was read: %s", where, "; ".join(contents.damage))
-    header, status = contents.header, _status(contents, RUNNING if is_held else KILLED)
+    header, status = contents.header, _status(contents, Ending.RUNNING if is_held else Ending.KILLED)
     return make_result(
         machine,
         _places(where, status),
@@ -118,7 +115,7 @@ def make_result(
     *,
     objective: str | None,
     others: tuple[tuple[str, str], ...],
-    ending: str,
+    ending: Ending,
     seconds: float,
     is_ablation: bool = False,
     actions: RunActions | None = None,
@@ -163,13 +160,13 @@ def training_of(machine: StateMachine, places: RunPaths, objective: str) -> Trai
     )
 
 
-def _status(contents: Contents, otherwise: str) -> RunStatus:
+def _status(contents: Contents, otherwise: Ending) -> RunStatus:
     """The status of the run; ``otherwise`` where no driver has recorded its end."""
-    begun = contents.begun or RunStatus(RUNNING, contents.header.created)
+    begun = contents.begun or RunStatus(Ending.RUNNING, contents.header.created)
     if contents.ended is not None:
         ended = contents.ended
         return RunStatus(ended.status, ended.time, ended.seconds, begun.store)
-    times = [time.time()] if otherwise == RUNNING else [getattr(event, "time", 0.0) for event in contents.events]
+    times = [time.time()] if not otherwise.is_over else [getattr(event, "time", 0.0) for event in contents.events]
     return RunStatus(otherwise, 0.0, max(0.0, max(times, default=0.0) - begun.time), begun.store)
 
 

@@ -44,6 +44,7 @@ from optimizers.core.events import (
     Measured,
     TrialCreated,
 )
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.initial_points import initial_points
 from optimizers.core.multi_objective import ParetoFront
 from optimizers.core.objectives import Directions, Objectives
@@ -51,23 +52,6 @@ from optimizers.core.ranking import Ranking, Worth
 from optimizers.core.trial import Checkpoint, Curve, Failure, Trial, TrialState
 from optimizers.errors import OptimizerError, UserError
 from optimizers.space.search_space import SearchSpace
-
-DRIVER_LOST = "driver_lost"
-"""Kind of failure of an attempt that ran when the driver went down; it does not count as a loss."""
-
-GANG_LOST = "gang_lost"
-"""Kind of failure of an attempt whose whole gang fell, whichever worker brought it down; it does not count either."""
-
-NODE_LOST = "node_lost"
-"""Kind of failure of an attempt whose machine the cluster took away, as far as anybody knows; nor does it."""
-
-NODE_LEFT = "node_left"
-"""Kind of failure of an attempt that was ended before its machine was taken away, as was announced; nor does it."""
-
-STORE_REFUSED = "store"
-"""Kind of failure of an attempt whose state could not be saved or restored, since the store refused; nor does it."""
-
-UNCOUNTED = (DRIVER_LOST, GANG_LOST, NODE_LOST, NODE_LEFT, STORE_REFUSED)
 
 
 class Study:
@@ -232,11 +216,11 @@ class Study:
             return [AttemptEnded(trial.id, trial.attempt, TrialState.COMPLETED, now, **rest)]
         if final is None:
             failure = Failure(
-                "no_value", "train_fn returned no number and reported nothing; return a number or report one"
+                FailureKind.NO_VALUE, "train_fn returned no number and reported nothing; return a number or report one"
             )
             return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
         if not trial.training and (missing := self.objectives.missing(trial, metrics)):
-            failure = Failure("no_value", missing)
+            failure = Failure(FailureKind.NO_VALUE, missing)
             return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
         events: list[Event] = []
         if trial.step < trial.budget and (value is not None or not trial.training):
@@ -340,8 +324,8 @@ class Study:
             trial.attributes = event.attributes
         if event.state is TrialState.PENDING:
             kind = event.failure.kind if event.failure is not None else None
-            trial.losses += kind not in UNCOUNTED
-            trial.falls += kind in (GANG_LOST, NODE_LOST)
+            trial.losses += kind is None or kind.counts
+            trial.falls += kind is not None and kind.is_fall
         if event.state is TrialState.PENDING or trial.training:
             return
         match event.state:
@@ -410,7 +394,7 @@ class Study:
 
     def fail(self, trial: Trial, message: str = "failed") -> None:
         """End a running trial without a value."""
-        failure = Failure("exception", message)
+        failure = Failure(FailureKind.EXCEPTION, message)
         self.apply(AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, 0.0, failure=failure))
 
     def _new_trial(self) -> Trial | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.space.config import Config
 
 
@@ -31,30 +32,31 @@ class TrialState(enum.StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
 
+    @property
+    def is_final(self) -> bool:
+        """Whether a trial in this state will never run again by itself (a paused one may)."""
+        return self in (TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED)
+
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why an attempt ended without a usable value.
 
     Attributes:
-        kind: ``exception``, ``exit`` (of the process, or by ``sys.exit``), ``signal``, ``oom`` (out of memory),
-            ``timeout``, ``disconnected`` (the process closed its connection to the agent), ``too_large`` (a
-            message past the limit), ``report`` (no measurement, or what cannot be saved), ``collective`` (an
-            operation of all ranks failed, as when one of them is gone), ``no_value``, ``store`` (it refused), or of the
-            platform: ``worker_lost``, ``gang_lost``, ``node_lost``, ``node_left``, ``driver_lost``.
+        kind: What ended it (see :class:`~optimizers.core.failure_kinds.FailureKind`).
         message: One line for people.
         traceback: The Python traceback, or the last lines of output; may be empty.
         types: Of an exception: the names of its class and of those that it is derived from.
         place: Of an exception: where in the user's code it came from, as ``file:function:line``.
     """
 
-    kind: str
+    kind: FailureKind
     message: str
     traceback: str = ""
     types: tuple[str, ...] = ()
     place: str = ""
 
     @property
-    def cause(self) -> tuple[str, str, str]:
+    def cause(self) -> tuple[FailureKind, str, str]:
         """What failures that are alike have in common: not messages, since those hold addresses, numbers and paths."""
         return self.kind, self.types[0] if self.types else "", self.place
 
@@ -215,4 +217,4 @@ class Trial:
     @property
     def is_over(self) -> bool:
         """Whether the trial will never run again by itself (a paused one may)."""
-        return self.state in (TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED)
+        return self.state.is_final

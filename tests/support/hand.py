@@ -23,6 +23,7 @@ from maggy_like.protocol.messages import (
 )
 from optimizers.core.base import Optimizer
 from optimizers.core.events import Event
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.space.domains import Float
@@ -98,6 +99,8 @@ class Hand:
     def finish(self, worker: WorkerId, value: float | None = None, **fields: Any) -> list[ToWorker]:
         assign = self.assigned(worker)
         fields = {"outcome": "returned", "value": value, **fields}
+        if "kind" in fields:
+            fields["kind"] = FailureKind(fields["kind"])
         return self.tell(TrialFinished(worker, Finished(assign.trial, assign.attempt, **fields)))
 
     def states(self) -> list[str]:

@@ -17,18 +17,12 @@ from maggy_like.protocol.messages import Finished, Reported
 from optimizers.core.base import Decision
 from optimizers.core.direction import direction_hint
 from optimizers.core.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
-from optimizers.core.study import DRIVER_LOST, GANG_LOST, NODE_LEFT, NODE_LOST, STORE_REFUSED, UNCOUNTED, Study
+from optimizers.core.failure_kinds import FailureKind
+from optimizers.core.study import Study
 from optimizers.core.trial import Curve, Failure, Trial, TrialState
-
-NO_FAULT = ("worker_lost", *UNCOUNTED)
-"""Kinds of failure that say nothing of the trial: it may come again for ever and be well."""
 
 MAX_NODES = 20
 """Machines that may be lost under a trial, at least, before it counts as what brings them down."""
-
-FINAL = ("report",)
-"""Kinds of failure that can only come again, and are not paid for twice."""
-
 
 SLOWED = "reports faster than the driver takes it in (metrics: {}), so its report() waits; report fewer, or less often"
 """The message about a trial whose reports wait, shown once a run."""
@@ -146,12 +140,13 @@ class Attempts:
         elif end.outcome == "returned":
             self.conclude(trial, end)
             return end
-        elif is_cut and not group.stopping and (end.outcome != "raised" or end.kind == "collective"):
-            self.lose(trial, Failure(DRIVER_LOST, "the search was stopped"))
+        elif is_cut and not group.stopping and (end.outcome != "raised" or end.kind is FailureKind.COLLECTIVE):
+            self.lose(trial, Failure(FailureKind.DRIVER_LOST, "the search was stopped"))
         elif group.failure is not None:
             self.lose(trial, replace(group.failure, traceback=end.traceback))
         elif end.outcome == "raised" or (end.outcome == "died" and not group.stopping):
-            self.lose(trial, Failure(end.kind, end.message, end.traceback, tuple(end.types), end.place))
+            kind = end.kind or FailureKind.EXCEPTION
+            self.lose(trial, Failure(kind, end.message, end.traceback, tuple(end.types), end.place))
         else:
             self.stop(trial)
         return None
@@ -188,9 +183,9 @@ class Attempts:
         """
         if trial.id in self.stop_requested:
             self.stop(trial)
-        elif failure.kind in FINAL:
+        elif failure.kind.is_final:
             self.fail(trial, failure)
-        elif failure.kind not in UNCOUNTED and trial.losses + 1 >= self._max_attempts:
+        elif failure.kind.counts and trial.losses + 1 >= self._max_attempts:
             nth = f" (attempt {trial.losses + 1} of {self._max_attempts})" if self._max_attempts > 1 else ""
             self.fail(trial, replace(failure, message=failure.message + nth))
         elif (most := self._most_falls(failure)) is not None and trial.falls + 1 >= most:
@@ -206,23 +201,23 @@ class Attempts:
 
     def _most_falls(self, failure: Failure) -> int | None:
         """How many times workers may be lost under a trial in such a way; None for one that says nothing of it."""
-        if failure.kind == NODE_LOST:
-            return max(MAX_NODES, self._max_falls)
-        return self._max_falls if failure.kind == GANG_LOST else None
+        if not failure.kind.is_fall:
+            return None
+        return max(MAX_NODES, self._max_falls) if failure.kind is FailureKind.NODE_LOST else self._max_falls
 
     def _show_loss(self, trial: Trial, failure: Failure) -> None:
-        if failure.kind == NODE_LEFT:
+        if failure.kind is FailureKind.NODE_LEFT:
             kept = trial.checkpoint
             way = "from the start" if kept is None else f"from its checkpoint at step {kept.step}"
             self._out.append(Show(f"attempt {trial.attempt} ended: {failure.message}; it goes on {way}", trial.id))
-        elif failure.kind not in (DRIVER_LOST, STORE_REFUSED):  # else it is told of once for all trials
-            why = "" if failure.kind == GANG_LOST else f": {failure.message}"  # which is told of once, too
+        elif failure.kind not in (FailureKind.DRIVER_LOST, FailureKind.STORE):  # else it is told of once for all trials
+            why = "" if failure.kind is FailureKind.GANG_LOST else f": {failure.message}"  # which is told of once, too
             self._out.append(Show(f"attempt {trial.attempt} lost{why}; it will run again", trial.id))
 
     def _is_repeated(self, trial: Trial, failure: Failure) -> bool:
         """Whether a fault is that of the attempt before, at the same place: the next would have it too."""
         before = trial.failure  # of the attempt before, until this one has ended
-        if before is None or failure.kind in NO_FAULT:
+        if before is None or not failure.kind.is_fault:
             return False
         return before.cause == failure.cause and _reached(trial) == self._began[trial.id]
 

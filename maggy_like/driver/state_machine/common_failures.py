@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from maggy_like.errors import TrialsFailedError
 from optimizers.core.events import AttemptEnded
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure, TrialState
 
 _SUCCEEDED = (TrialState.COMPLETED, TrialState.PAUSED)
@@ -21,17 +22,15 @@ class CommonFailures:
     Args:
         enough: How many end the search; 0 for never.
         expected: Names of exceptions that do not count.
-        no_fault: Kinds of failure that say nothing of the trial.
 
     Attributes:
         enough: How many end the search; it follows a gang that grows.
     """
 
-    def __init__(self, enough: int, expected: Collection[str], no_fault: Collection[str]) -> None:
+    def __init__(self, enough: int, expected: Collection[str]) -> None:
         self.enough = enough
         self._expected = frozenset(expected)
-        self._no_fault = frozenset(no_fault)
-        self._failed: dict[tuple[str, str, str], set[int]] = {}
+        self._failed: dict[tuple[FailureKind, str, str], set[int]] = {}
         self._newest: Failure | None = None
         self._has_success = False
 
@@ -42,7 +41,7 @@ class CommonFailures:
     def take(self, event: AttemptEnded) -> None:
         """Take in a failure of this run."""
         failure = event.failure
-        if failure is None or failure.kind in self._no_fault or self._expected.intersection(failure.types):
+        if failure is None or not failure.kind.is_fault or self._expected.intersection(failure.types):
             return
         self._failed.setdefault(failure.cause, set()).add(event.trial)
         self._newest = failure

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from maggy_like.driver.state_machine.worker_groups import WorkerGroups
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup
-from optimizers.core.study import NODE_LEFT
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure
 
 LEAVE_PATIENCE = 20.0
@@ -45,5 +45,5 @@ class Decommissioning:
     def _end(self, group: WorkerGroup) -> None:
         leaver = next(member for member in group.members if member.leaving)
         self._groups.stop(
-            group, Failure(NODE_LEFT, f"worker {leaver.id.index} on {leaver.host} leaves: {leaver.leaving}")
+            group, Failure(FailureKind.NODE_LEFT, f"worker {leaver.id.index} on {leaver.host} leaves: {leaver.leaving}")
         )

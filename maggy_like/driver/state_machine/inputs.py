@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, Waiting
 from optimizers.core.base import Proposal, Wait
@@ -162,7 +163,7 @@ class StopRequested:
         by: Who stopped it, for the reader, where that was not the caller.
     """
 
-    reason: str
+    reason: Ending
     error: Exception | None = None
     by: str = ""
 

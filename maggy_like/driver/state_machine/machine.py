@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from maggy_like.driver.state_machine.attempts import NO_FAULT, Attempts
+from maggy_like.driver.state_machine.attempts import Attempts
 from maggy_like.driver.state_machine.commands import Command, Keep, Replace, Send, Show
 from maggy_like.driver.state_machine.common_failures import CommonFailures
 from maggy_like.driver.state_machine.decommissioning import Decommissioning
@@ -37,6 +37,7 @@ from maggy_like.driver.state_machine.worker_groups import WorkerGroups
 from maggy_like.driver.state_machine.worker_pool import WorkerPool
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup, WorkerState
 from maggy_like.errors import ConfigError, WorkerError
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Assign,
@@ -51,7 +52,8 @@ from maggy_like.protocol.messages import (
     Waiting,
 )
 from optimizers.core.events import CheckpointSaved, Event
-from optimizers.core.study import DRIVER_LOST, GANG_LOST, NODE_LEFT, NODE_LOST, STORE_REFUSED, Study
+from optimizers.core.failure_kinds import FailureKind
+from optimizers.core.study import Study
 from optimizers.core.trial import Failure, Trial, TrialState
 
 
@@ -101,12 +103,12 @@ class StateMachine:
         self.study = study
         self.objective = objective
         self._pool = WorkerPool()
-        self.ending: str | None = None
+        self.ending: Ending | None = None
         self.error: Exception | None = None
         self.stopped_by = ""
         self.stale = 0
         self._proposals = Proposals(study, workers // width)
-        failures = CommonFailures(alike if isinstance(alike, int) else 0, expected, NO_FAULT)
+        failures = CommonFailures(alike if isinstance(alike, int) else 0, expected)
         self._attempts = Attempts(study, max_attempts, workers, keep, failures)
         self._growth = None if isinstance(alike, int) else Growth(self._proposals, failures, alike, width)
         self._training_phase = TrainingPhase(study, training)
@@ -154,14 +156,14 @@ class StateMachine:
             if trial.objective is not None and self.objective is None:
                 self.objective = trial.objective
             if trial.state is TrialState.RUNNING:
-                self._attempts.lose(trial, Failure(DRIVER_LOST, "the driver ended while the trial ran"))
+                self._attempts.lose(trial, Failure(FailureKind.DRIVER_LOST, "the driver ended while the trial ran"))
             elif trial.state is TrialState.PENDING:
                 self._attempts.retries.append(trial.id)
         self._training_phase.take_up()
         self._attempts.sort_retries(training=self.is_training)
         self._proposals.go_on()
         if self._is_at_target:
-            self._end_search("target", None)
+            self._end_search(Ending.TARGET, None)
         self._ask_ahead()
         self._close_if_done()
         return self._out
@@ -186,7 +188,8 @@ class StateMachine:
                 self._joined(event)
             case WorkerLost(worker=known, reason=reason, with_gang=with_gang, with_node=with_node):
                 if (worker := self._pool.find(known)) is not None:
-                    self._lost(worker, reason, GANG_LOST if with_gang else NODE_LOST if with_node else "worker_lost")
+                    with_whom = FailureKind.GANG_LOST if with_gang else FailureKind.NODE_LOST if with_node else None
+                    self._lost(worker, reason, with_whom or FailureKind.WORKER_LOST)
             case WorkerLeaving(worker=known, reason=reason):
                 if (worker := self._pool.find(known)) is not None and not worker.leaving:
                     self._leave(worker, reason)
@@ -216,7 +219,7 @@ class StateMachine:
             self._shut_down(worker)
         elif (unseen := event.store_unseen) is not None:
             if self.study.scheduler.may_promote:
-                self._end_search("error", ConfigError(store_needed(worker, unseen)))
+                self._end_search(Ending.ERROR, ConfigError(store_needed(worker, unseen)))
             elif unseen or self._width > 1 or self._training_phase.is_planned:
                 self._out.append(Show(store_wanted(worker, unseen)))
 
@@ -233,7 +236,7 @@ class StateMachine:
                     self._pool.set_idle(worker, self._now)
                     self._dispatch()
             case WorkerBroken(message=message) if worker.state is WorkerState.JOINING:
-                self._end_search("error", WorkerError(f"worker {worker.id.index} on {worker.host}: {message}"))
+                self._end_search(Ending.ERROR, WorkerError(f"worker {worker.id.index} on {worker.host}: {message}"))
             case WorkerBroken(message=message):  # it could before, so another in its place may again
                 self._lost(worker, message)
             case WorkerGone():
@@ -271,19 +274,23 @@ class StateMachine:
 
     def _gone(self, worker: Worker) -> None:
         if self.ending is None and worker.leaving:
-            self._drop(worker, WorkerState.GONE, Failure(NODE_LEFT, worker.leaving))
+            self._drop(worker, WorkerState.GONE, Failure(FailureKind.NODE_LEFT, worker.leaving))
         elif self.ending is None:
             self._lost(worker, "it left before the search was over")
         else:
-            self._drop(worker, WorkerState.GONE, Failure(DRIVER_LOST, "the search was stopped"))
+            self._drop(worker, WorkerState.GONE, Failure(FailureKind.DRIVER_LOST, "the search was stopped"))
 
-    def _lost(self, worker: Worker, reason: str, kind: str = "worker_lost") -> None:
+    def _lost(self, worker: Worker, reason: str, kind: FailureKind = FailureKind.WORKER_LOST) -> None:
         message = f"worker {worker.id.index} on {worker.host} was lost: {reason}"
         if self.stopped_by:
             message = f"stopped from outside: {self.stopped_by}"
         # With its attempt, or, of a gang that fell, by who launches it again.
-        is_told = bool(worker.leaving) or kind == GANG_LOST or (kind == NODE_LOST and worker.group is not None)
-        self._drop(worker, WorkerState.LOST, Failure(kind if self.ending is None else DRIVER_LOST, message))
+        is_told = (
+            bool(worker.leaving)
+            or kind is FailureKind.GANG_LOST
+            or (kind is FailureKind.NODE_LOST and worker.group is not None)
+        )
+        self._drop(worker, WorkerState.LOST, Failure(kind if self.ending is None else FailureKind.DRIVER_LOST, message))
         self._out.append(Send(worker.id, Refused("this incarnation was declared lost")))  # it may yet live
         if self.ending is None:
             if not is_told:
@@ -354,7 +361,7 @@ class StateMachine:
                 self._out.append(Keep(answer.returned))
             self._attempts.sort_retries(training=self.is_training)
             if (error := self._attempts.alike.error()) is not None and not self.is_training:
-                self._end_search("error", error)
+                self._end_search(Ending.ERROR, error)
             self._dispatch()
 
     # -- work ---------------------------------------------------------------------------------
@@ -362,7 +369,7 @@ class StateMachine:
     def _dispatch(self) -> None:
         """Give work to idle workers while there is some; close when there will be none."""
         if self._is_at_target:
-            self._end_search("target", None)
+            self._end_search(Ending.TARGET, None)
         if self.is_training and not self._groups and (created := self._training_phase.begin()) is not None:
             self._attempts.record(created)
             self._attempts.retries.append(created.trial)
@@ -420,7 +427,7 @@ class StateMachine:
 
     def _suggested(self, event: SuggestionReady) -> None:
         if event.error is not None:
-            self._end_search("error", event.error)
+            self._end_search(Ending.ERROR, event.error)
             return
         self._proposals.answer(event, self._now)
         self._dispatch()
@@ -430,25 +437,26 @@ class StateMachine:
     def _tick(self) -> None:
         for worker in self._pool.silent(self._now, self._heartbeat_timeout):
             # Where machines come and go, one that is silent is gone, for all that is known.
-            kind = NODE_LEFT if worker.leaving else "worker_lost" if self._growth is None else NODE_LOST
+            kind = FailureKind.WORKER_LOST if self._growth is None else FailureKind.NODE_LOST
+            kind = FailureKind.NODE_LEFT if worker.leaving else kind
             self._lost(worker, f"not heard of for {self._heartbeat_timeout:g} s", kind)
         self._decommissioning.tick(self._groups, self._now)
         if self._growth is not None:
             self._out += self._growth.tick(sum(1 for _ in self._pool), self._now)
         if self._trial_timeout is not None:
-            overdue = Failure("timeout", f"took longer than trial_timeout={self._trial_timeout:g} s")
+            overdue = Failure(FailureKind.TIMEOUT, f"took longer than trial_timeout={self._trial_timeout:g} s")
             for group in self._groups:
                 if not group.waits and self._now - group.since - group.excused > self._trial_timeout:
                     self._groups.stop(group, overdue)
         if (error := self._outage.error(self._groups, self._now)) is not None:
-            self._end_search("error", error)
+            self._end_search(Ending.ERROR, error)
         if self.is_training or self._attempts.retries:
             self._dispatch()
 
     def _settle_outage(self, trial: Trial) -> None:
         """Take in whether an attempt ended because the store refused."""
         failure = trial.failure
-        if trial.state is TrialState.PENDING and failure is not None and failure.kind == STORE_REFUSED:
+        if trial.state is TrialState.PENDING and failure is not None and failure.kind is FailureKind.STORE:
             self._out += self._outage.failed(trial.id, failure.message, self._now)
         else:
             self._outage.left(trial.id)
@@ -468,7 +476,7 @@ class StateMachine:
             self._stop_all(self._training_phase.search_ended, None)
         elif not self._proposals.has_more and self._closing_promotion() is None:
             error = self._attempts.alike.error(self.study.size)
-            self._end_search("completed" if error is None else "error", error)
+            self._end_search(Ending.COMPLETED if error is None else Ending.ERROR, error)
 
     def _stop(self, event: StopRequested) -> None:
         if event.by and self.ending is None:
@@ -476,9 +484,9 @@ class StateMachine:
             self._out.append(Show(f"stopped from outside: {event.by}"))
         self._end_search(event.reason, event.error)
 
-    def _end_search(self, reason: str, error: Exception | None) -> None:
+    def _end_search(self, reason: Ending, error: Exception | None) -> None:
         """No further trials; what runs is stopped. A training follows, if one is planned."""
-        if self.ending is not None or (self._training_phase.search_ended is not None and reason == "timeout"):
+        if self.ending is not None or (self._training_phase.search_ended is not None and reason is Ending.TIMEOUT):
             return
         if self._training_phase.search_ended is not None or not self._training_phase.follows(reason):
             self._stop_all(reason, error)
@@ -488,7 +496,7 @@ class StateMachine:
         self._attempts.sort_retries(training=self.is_training)
         self._dispatch()
 
-    def _stop_all(self, reason: str, error: Exception | None) -> None:
+    def _stop_all(self, reason: Ending, error: Exception | None) -> None:
         if self.ending is not None:
             return
         self.ending, self.error = reason, error

@@ -6,15 +6,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from maggy_like.driver.state_machine.workers import Worker, WorkerState
+from maggy_like.protocol.endings import Ending
 from optimizers.core.events import TrialCreated
 from optimizers.core.study import Study
 from optimizers.space.config import Config
 
 PATIENCE = 30.0
 """Seconds that a training waits for the lost part of its gang before it goes on with the rest."""
-
-ENDS = ("completed", "timeout", "target")
-"""Ends of a search after which a training follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class TrainingPhase:
     """
 
     def __init__(self, study: Study, plan: TrainingPlan | None) -> None:
-        self.search_ended: str | None = None
+        self.search_ended: Ending | None = None
         self._study = study
         self._plan = plan
         self._has_begun = False
@@ -60,12 +58,12 @@ class TrainingPhase:
     def take_up(self) -> None:
         """Go on with the training that a replayed journal had begun."""
         if self._plan is not None and any(trial.training and not trial.is_over for trial in self._study.trials):
-            self.search_ended, self._has_begun = ENDS[0], True
+            self.search_ended, self._has_begun = Ending.COMPLETED, True
 
-    def follows(self, reason: str) -> bool:
+    def follows(self, reason: Ending) -> bool:
         """Whether a training is to come after a search that ends for ``reason``; then the search is over."""
         trained = [trial for trial in self._study.trials if trial.training]
-        if self._plan is None or reason not in ENDS or self._config is None:
+        if self._plan is None or not reason.is_planned or self._config is None:
             return False
         if trained and trained[-1].is_over and trained[-1].id == len(self._study.trials) - 1:
             return False  # a resumed run that has nothing to add

@@ -9,6 +9,7 @@ import msgspec
 
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Finished
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure
 
 
@@ -137,7 +138,7 @@ def is_fault(end: Finished | Failure) -> bool:
 def _order(end: Finished | Failure) -> tuple[int, float]:
     if isinstance(end, Failure):
         return 1, 0.0
-    return (2, end.at) if end.kind == "collective" else (0, end.at)
+    return (2, end.at) if end.kind is FailureKind.COLLECTIVE else (0, end.at)
 
 
 def _of_rank(rank: int, end: Finished | Failure) -> Finished | Failure:

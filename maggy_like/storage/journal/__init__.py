@@ -8,7 +8,6 @@ from maggy_like.storage.journal.journal import Journal, read_journal, reading
 from maggy_like.storage.journal.open_backend import backend_of
 from maggy_like.storage.journal.records import (
     FORMAT_VERSION,
-    RUNNING,
     Contents,
     Part,
     RunHeader,
@@ -21,7 +20,6 @@ from maggy_like.storage.journal.repair import Repairer
 
 __all__ = [
     "FORMAT_VERSION",
-    "RUNNING",
     "Contents",
     "Earlier",
     "Journal",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from maggy_like.errors import JournalError
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.storage.journal.earlier import EarlierResult
 from optimizers.core.events import CheckpointSaved, Event, from_json, to_json
@@ -53,21 +54,17 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     variants: list[str] = []
 
 
-RUNNING = "running"
-"""The status of a run that a driver has begun, or taken up."""
-
-
 class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
     """That a driver has begun a run or taken it up, or how it ended the run.
 
     Attributes:
-        status: ``running``, or the run's ending (see :attr:`maggy_like.Result.ending`).
+        status: ``running``, while a driver has it, or the run's ending (see :attr:`maggy_like.Result.ending`).
         time: Unix time.
         seconds: How long the driver had it, at the end.
         store: Where the saved states are: a URL, or relative to the run's folder.
     """
 
-    status: str
+    status: Ending
     time: float
     seconds: float = 0.0
     store: str = "checkpoints"
@@ -108,7 +105,7 @@ class Contents:
         """Take in the next record."""
         if not isinstance(record, RunStatus):
             self.events.append(record)
-        elif record.status == RUNNING:
+        elif not record.status.is_over:
             self.begun, self.ended = record, None
         else:
             self.ended = record

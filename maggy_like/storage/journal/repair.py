@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from maggy_like.errors import JournalError
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
-from optimizers.core.study import DRIVER_LOST, Study
+from optimizers.core.failure_kinds import FailureKind
+from optimizers.core.study import Study
 from optimizers.core.trial import Failure, Trial, TrialState
 
 UNKNOWN_WORKER = -1
@@ -99,5 +100,5 @@ class Repairer:
             self.told.append(f"trial {trial.id}: that attempt {trial.attempt} paused was inferred")
             return AttemptEnded(trial.id, trial.attempt, TrialState.PAUSED, self._now, trial.curve.last)
         self.told.append(f"trial {trial.id}: that attempt {trial.attempt} was lost was inferred")
-        failure = Failure(DRIVER_LOST, "how the attempt ended was lost with a damaged line of the journal")
+        failure = Failure(FailureKind.DRIVER_LOST, "how the attempt ended was lost with a damaged line of the journal")
         return AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure)

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 
+from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Abort,
@@ -369,7 +370,9 @@ class Agent:
         self._launcher = ForkServerLauncher(self._task, self._context)
         self._watch_nursery()
         if self._attempt is not None:
-            self._attempt.accuse("signal", "went down with the fork server, its parent", kill_at=time.monotonic())
+            self._attempt.accuse(
+                FailureKind.SIGNAL, "went down with the fork server, its parent", kill_at=time.monotonic()
+            )
         for child in self._children():
             child.status = -signal.SIGKILL
             self._exited(child)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from maggy_like.protocol.codec import encode
+from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import (
     Abort,
     Assign,
@@ -71,7 +72,7 @@ class Attempt:
         self._grace = min(task.grace, task.report_timeout or task.grace)  # silent for long, it is not about to report
         self._quiet_since: float | None = time.monotonic()  # None: it waits for the driver's verdict, or for the store
         self.is_told_to_stop = False
-        self._fault: tuple[str, str] | None = None  # what we end it for
+        self._fault: tuple[FailureKind, str] | None = None  # what we end it for
         self._hung_up = False
         self._interval = task.interval
         self._log_at = self._redraw_at = time.monotonic()
@@ -107,7 +108,7 @@ class Attempt:
             return now >= self.kill_at
         if (due := self._check_at) is not None and now >= due:
             silent = f"reported nothing for report_timeout={self._limit:g} s"
-            self.accuse("timeout", silent, kill_at=now + self._grace)
+            self.accuse(FailureKind.TIMEOUT, silent, kill_at=now + self._grace)
             self.tell(Stop(self.assign.trial, self.assign.attempt))
         return False
 
@@ -119,7 +120,7 @@ class Attempt:
         """What the child sent; None, and the attempt's end, for what is no message or cannot be passed on."""
         if len(frame) > MAX_FRAME:
             self.is_unheard = True
-            self.accuse("too_large", TOO_LARGE.format(len(frame)), kill_at=time.monotonic())
+            self.accuse(FailureKind.TOO_LARGE, TOO_LARGE.format(len(frame)), kill_at=time.monotonic())
             return None
         message = self.child.read(frame)
         if message is None:
@@ -157,7 +158,7 @@ class Attempt:
         self.is_told_to_stop = True
         self._kill_by(time.monotonic() + grace)
 
-    def accuse(self, kind: str, message: str, *, kill_at: float) -> None:
+    def accuse(self, kind: FailureKind, message: str, *, kill_at: float) -> None:
         """End it for a fault of its own; the first word stands."""
         self._fault = self._fault or (kind, message)
         self._kill_by(kill_at)

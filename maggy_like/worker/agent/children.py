@@ -19,6 +19,7 @@ from maggy_like.processes.address_space import address_space, too_small
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
 from maggy_like.protocol.codec import decode_to_driver
+from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import ToDriver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker import spark_files
@@ -28,7 +29,7 @@ from maggy_like.worker.child.process import serve
 from maggy_like.worker.import_advice import here
 
 DISCONNECTED = (
-    "disconnected",
+    FailureKind.DISCONNECTED,
     "closed the connection to its agent; train_fn must leave file descriptors alone that it did not open",
 )
 """Kind and words for what a child did that cannot be heard any more."""
@@ -73,22 +74,22 @@ class Child:
         return "die before they can load train_fn"
 
     @property
-    def cause_of_death(self) -> tuple[str, str]:
+    def cause_of_death(self) -> tuple[FailureKind, str]:
         """Kind and words for the exit status of a child that ended without a word."""
         status = self.status or 0
         if self.oom:
-            return "oom", "ran out of memory and was killed by the kernel (SIGKILL)"
+            return FailureKind.OOM, "ran out of memory and was killed by the kernel (SIGKILL)"
         if status == HUNG_UP:
             return DISCONNECTED
         if status >= 0:
-            return "exit", f"exited with status {status}"
+            return FailureKind.EXIT, f"exited with status {status}"
         if status == -signal.SIGKILL:
-            return "signal", "was killed by SIGKILL, which did not come from its worker"
+            return FailureKind.SIGNAL, "was killed by SIGKILL, which did not come from its worker"
         try:
             name = signal.Signals(-status).name
         except ValueError:
             name = f"signal {-status}"
-        return "signal", f"was killed by {name}"
+        return FailureKind.SIGNAL, f"was killed by {name}"
 
     def read(self, frame: bytes) -> ToDriver | None:
         """What it sent; None for what is no message, since its trial wrote to what it did not open."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import Abort, Assign, Finished, Halt, Stop
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker.agent.attempt import OfAttempt
@@ -56,7 +57,7 @@ class WaitingAssignment:
             return Finished(trial, attempt, "stopped")
         words = NOT_FREE if child is not None and child.ready else NOT_LOADED
         message = words.format(self._limit)
-        return Finished(trial, attempt, "died", kind="timeout", message=message, at=time.time())
+        return Finished(trial, attempt, "died", kind=FailureKind.TIMEOUT, message=message, at=time.time())
 
     def _give_up_in(self, seconds: float) -> None:
         due = time.monotonic() + seconds

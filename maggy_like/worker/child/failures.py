@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import traceback
 
+from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import MAX_PLACE, MAX_TYPES
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.texts import encodable
@@ -20,17 +21,17 @@ _BACKENDS = ("gloo", "nccl", "connection closed by peer", "connection reset by p
 """What the messages of failed collective operations speak of, where they are plain RuntimeErrors."""
 
 
-def kind_of(error: BaseException) -> str:
+def kind_of(error: BaseException) -> FailureKind:
     """The kind of failure that an exception is."""
     if isinstance(error, ReportError):
-        return "report"
+        return FailureKind.REPORT
     if isinstance(error, StoreFault):
-        return "store"
+        return FailureKind.STORE
     distributed = sys.modules.get("torch.distributed")
     is_collective = (distributed is not None and isinstance(error, distributed.DistError)) or (
         isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _BACKENDS)
     )
-    return "collective" if is_collective else "exception"
+    return FailureKind.COLLECTIVE if is_collective else FailureKind.EXCEPTION
 
 
 def format_message(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.protocol.codec import decode_to_worker, encode
+from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import (
     Assign,
     Broken,
@@ -171,7 +172,7 @@ def run_attempt(
     except SystemExit as error:
         message = sendable(f"train_fn called sys.exit({error.code!r})")
         place = place_of(error)
-        return Finished(trial, attempt, "raised", kind="exit", message=message, place=place, at=time.time())
+        return Finished(trial, attempt, "raised", kind=FailureKind.EXIT, message=message, place=place, at=time.time())
     except BaseException as error:
         at = time.time()
         if task.isolation == "none" and isinstance(error, KeyboardInterrupt):
@@ -196,7 +197,7 @@ def raised(
     """
     at = time.time() if at is None else at
     kind, message = kind_of(error), format_message(error)
-    if kind == "collective" and membership is not None and (returned_ranks := membership.returned()):
+    if kind is FailureKind.COLLECTIVE and membership is not None and (returned_ranks := membership.returned()):
         ranks = ", ".join(map(str, returned_ranks))
         message = (
             f"rank {ranks} had returned before a collective operation of all ranks (all must call prepare(), "

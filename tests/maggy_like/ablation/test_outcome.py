@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure, Trial, TrialState
 
 SEEDS = 6
@@ -124,7 +125,7 @@ def test_trials_of_the_runtime(design: Design) -> None:
             {"variant": "without A", "seed": 0},
             TrialState.FAILED,
             last_value=2.0,
-            failure=Failure("exception", "no"),
+            failure=Failure(FailureKind.EXCEPTION, "no"),
         ),
         Trial(2, {"variant": "without A", "seed": 1}, TrialState.RUNNING, last_value=2.0),
     ]

@@ -13,6 +13,7 @@ from optuna.samplers import BruteForceSampler
 from maggy_like import Reporter, SearchSpace, Searchspace, lagom, run
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.report_error import ReportError
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure
 from optimizers.samplers.adapters import OptunaSampler
 from optimizers.space.domains import Float, Integer
@@ -42,9 +43,9 @@ def test_a_space_can_be_copied_and_pickled() -> None:
 
 
 def test_a_printed_failure_can_be_read() -> None:
-    failure = Failure("exception", "ValueError: no", "Traceback:\n  here\nValueError: no\n")
+    failure = Failure(FailureKind.EXCEPTION, "ValueError: no", "Traceback:\n  here\nValueError: no\n")
     assert str(failure) == "exception: ValueError: no\nTraceback:\n  here\nValueError: no"
-    assert str(Failure("exit", "sys.exit()")) == "exit: sys.exit()"
+    assert str(Failure(FailureKind.EXIT, "sys.exit()")) == "exit: sys.exit()"
 
 
 def test_a_model_in_a_config_is_named_in_short() -> None:

@@ -15,6 +15,7 @@ from maggy_like.cluster_driver.log_lines import MOST, LogLineReader, LogLineWrit
 from maggy_like.cluster_driver.worker import find_driver
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.errors import EngineError, StoreError, TrialsFailedError
+from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
 from maggy_like.storage.journal.object_store import ObjectStoreBackend
 from optimizers.core.events import TrialCreated
@@ -45,7 +46,7 @@ def test_each_event_is_given_once_across_segments(url: str, monkeypatch: pytest.
     assert follower.look() == []
     journal.append(created(2))
     journal.append(created(3))
-    journal.note(RunStatus("completed", 9.0))
+    journal.note(RunStatus(Ending.COMPLETED, 9.0))
     assert follower.look() == created(2, 3)
     assert follower.ended is not None
     assert [trial.id for trial in follower.machine.study.trials] == [0, 1, 2, 3]
@@ -102,7 +103,7 @@ def test_notes_are_of_one_call(url: str) -> None:
     journal.begin(HEADER)
     journal.close()
     files.publish(DriverRecord("call", 0, "tcp://127.0.0.1:1", "host", 5.0))
-    files.ask_to_stop(StopRequestRecord("call", "interrupted"))
+    files.ask_to_stop(StopRequestRecord("call", Ending.INTERRUPTED))
     assert files.stop_wanted("call") == "interrupted"
     assert files.stop_wanted("another") is None
     assert files.has_folder()

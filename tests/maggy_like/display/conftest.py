@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from maggy_like.display import Snapshot, WorkerLine
+from maggy_like.protocol.endings import Phase
 from optimizers.core.trial import TrialState
 
 
@@ -19,7 +20,7 @@ def snap() -> Callable[..., Snapshot]:
             "directory": "runs/digits-1",
             "optimizer": "asha",
             "direction": "max",
-            "phase": "searching",
+            "phase": Phase.SEARCHING,
             "elapsed": 30.0,
             "objective": "accuracy",
             "n_trials": 30,

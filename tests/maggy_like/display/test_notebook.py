@@ -10,6 +10,7 @@ import pytest
 
 from maggy_like.display import LogLine, Snapshot, WorkerLine, html, notebook
 from maggy_like.display.notebook import LOG_LINES, NotebookDisplay
+from maggy_like.protocol.endings import Ending
 
 Snap = Callable[..., Snapshot]
 Bundles = list[dict[str, str]]
@@ -75,7 +76,7 @@ def test_a_search(bundles: Bundles, snap: Snap) -> None:
     display = NotebookDisplay()
     display.start(snap(elapsed=0.0, counts={}, best_trial=None, best_value=None, workers=()))
     display.update(snap(), [LogLine(7, "epoch 3"), LogLine(None, "worker 3 was lost")])
-    display.finish(snap(phase="completed", elapsed=30.1), [LogLine(8, "bye")])
+    display.finish(snap(phase=Ending.COMPLETED, elapsed=30.1), [LogLine(8, "bye")])
     assert len(bundles) == 3
     assert all(set(bundle) == {"text/html", "text/plain"} for bundle in bundles)
     assert "no result yet" in Page(bundles[0]["text/html"]).text
@@ -107,7 +108,7 @@ def test_a_search(bundles: Bundles, snap: Snap) -> None:
 def test_everything_is_escaped(bundles: Bundles, snap: Snap) -> None:
     evil = "<script>alert('&')</script>"
     display = NotebookDisplay()
-    fields = dict.fromkeys(("name", "directory", "optimizer", "objective", "phase"), evil)
+    fields = dict.fromkeys(("name", "directory", "optimizer", "objective"), evil)
     workers = (WorkerLine(0, evil, "busy", 1), WorkerLine(1, "b", evil))
     display.start(snap(best_config={evil: evil}, workers=workers, **fields))
     display.update(snap(**fields), [LogLine(1, evil)] * (LOG_LINES + 1))
@@ -183,11 +184,12 @@ def test_in_a_kernel(tmp_path: Path) -> None:
 
     source = """
 from maggy_like.display import LogLine, Snapshot, make_display
+from maggy_like.protocol.endings import Ending, Phase
 display = make_display(True)
 state = dict(name="digits", directory="runs", optimizer="asha", direction="max", n_trials=3)
-display.start(Snapshot(phase="starting", elapsed=0.0, **state))
-display.update(Snapshot(phase="searching", elapsed=1.0, **state), [LogLine(1, "epoch 1")])
-display.finish(Snapshot(phase="completed", elapsed=2.0, best_trial=1, best_value=0.5, **state), [])
+display.start(Snapshot(phase=Phase.STARTING, elapsed=0.0, **state))
+display.update(Snapshot(phase=Phase.SEARCHING, elapsed=1.0, **state), [LogLine(1, "epoch 1")])
+display.finish(Snapshot(phase=Ending.COMPLETED, elapsed=2.0, best_trial=1, best_value=0.5, **state), [])
 """
     notebook_ = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     nbclient.NotebookClient(notebook_, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()

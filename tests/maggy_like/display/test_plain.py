@@ -9,6 +9,7 @@ import pytest
 
 from maggy_like.display import LogLine, Snapshot
 from maggy_like.display.plain import PlainDisplay
+from maggy_like.protocol.endings import Ending
 from optimizers.core.trial import TrialState
 
 Snap = Callable[..., Snapshot]
@@ -23,7 +24,7 @@ def test_a_search(snap: Snap, capsys: Out) -> None:
     log, lost, status = capsys.readouterr().out.splitlines()
     assert (log, lost) == ("[trial 7] red [red]", "worker 3 was lost")
     assert status.startswith("[12/30] best 0.973 (trial 4) | ")
-    display.finish(snap(phase="completed"), [LogLine(8, "bye")])
+    display.finish(snap(phase=Ending.COMPLETED), [LogLine(8, "bye")])
     assert capsys.readouterr().out.splitlines()[:2] == [
         "[trial 8] bye",
         "digits: completed after 0:30, 15 trials (4 completed, 1 stopped, 6 paused, 1 failed, 3 running)",

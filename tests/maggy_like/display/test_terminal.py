@@ -10,6 +10,7 @@ from rich.console import Console
 
 from maggy_like.display import LogLine, Snapshot, WorkerLine
 from maggy_like.display.terminal import TerminalDisplay
+from maggy_like.protocol.endings import Ending
 from optimizers.core.trial import TrialState
 
 Snap = Callable[..., Snapshot]
@@ -112,7 +113,7 @@ def test_finish_leaves_a_summary_and_the_streams(display: TerminalDisplay, conso
     redirected = sys.stdout  # as a handler of the caller's would hold it
     print("half a [line]", end="", file=redirected)
     drawn(console)
-    display.finish(snap(phase="completed", counts={TrialState.COMPLETED: 30}), [LogLine(3, "bye")])
+    display.finish(snap(phase=Ending.COMPLETED, counts={TrialState.COMPLETED: 30}), [LogLine(3, "bye")])
     text = drawn(console)
     assert "half a [line]" in text
     assert text.endswith(
@@ -146,7 +147,7 @@ def test_a_second_search_writes_plain_lines(display: TerminalDisplay, console: C
     text = drawn(console)
     assert text.startswith("[trial 2] from the second [red]\n")
     assert text.count("digits") == 1  # the first one's region is still below
-    second.finish(snap(name="second", phase="completed"), [])
+    second.finish(snap(name="second", phase=Ending.COMPLETED), [])
     assert "second: completed after" in drawn(console)
     display.update(snap(elapsed=40.0), [])
     assert "digits" in drawn(console)

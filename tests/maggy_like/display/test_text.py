@@ -11,6 +11,7 @@ from hypothesis_profiles import examples
 
 from maggy_like.display import LogLine, Snapshot, WorkerLine, html, text
 from maggy_like.display.base import TrainingLine
+from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
 
 Snap = Callable[..., Snapshot]
@@ -112,7 +113,7 @@ def test_status(snap: Snap) -> None:
     assert text.status(first, snap()) == (
         "[12/30] best 0.973 (trial 4) | 4 completed, 1 stopped, 6 paused, 1 failed, 3 running | 0:30, about 0:45 left"
     )
-    begun = snap(elapsed=1.0, counts={}, phase="starting", best_trial=None, best_value=None)
+    begun = snap(elapsed=1.0, counts={}, phase=Phase.STARTING, best_trial=None, best_value=None)
     assert text.status(first, begun) == "[0/30] no result yet | starting | 0:01"
 
 
@@ -134,12 +135,12 @@ def test_a_resumed_search_is_timed_by_its_new_trials_alone(snap: Snap) -> None:
 
 
 def test_summary(snap: Snap) -> None:
-    assert text.summary(snap(phase="completed", counts={TrialState.COMPLETED: 1})) == [
+    assert text.summary(snap(phase=Ending.COMPLETED, counts={TrialState.COMPLETED: 1})) == [
         "digits: completed after 0:30, 1 trial (1 completed)",
         "best accuracy 0.973 (trial 4): lr=0.01, act=<relu>",
         "files in runs/digits-1",
     ]
-    nothing = snap(phase="interrupted", counts={}, best_trial=None, best_value=None, best_config=None)
+    nothing = snap(phase=Ending.INTERRUPTED, counts={}, best_trial=None, best_value=None, best_config=None)
     assert text.summary(nothing) == [
         "digits: interrupted after 0:30, 0 trials",
         "files in runs/digits-1",
@@ -147,19 +148,19 @@ def test_summary(snap: Snap) -> None:
     ]
 
 
-@pytest.mark.parametrize("phase", ["interrupted", "stopped", "timeout", "completed", "error", "searching"])
+@pytest.mark.parametrize("phase", [*Ending, Phase.SEARCHING])
 @pytest.mark.parametrize("trained", [None, TrialState.PENDING, TrialState.COMPLETED])
-def test_how_to_go_on_with_what_was_cut_off(snap: Snap, phase: str, trained: TrialState | None) -> None:
+def test_how_to_go_on_with_what_was_cut_off(snap: Snap, phase: Phase | Ending, trained: TrialState | None) -> None:
     line = None if trained is None else TrainingLine(trained, 2, 5, 9, 0.5, 1.0)
     told = text.way_on(snap(phase=phase, training=line))
-    is_due = phase in ("interrupted", "stopped", "timeout") and trained is not TrialState.COMPLETED
+    is_due = phase in ("interrupted", "cancelled", "stopped", "timeout") and trained is not TrialState.COMPLETED
     assert bool(told) == is_due
     now = snap(phase=phase, training=line)
     assert ("resume=True" in html.page(now, now, [], [], 0)) == is_due
 
 
-@pytest.mark.parametrize("phase", ["interrupted", "stopped", "timeout", "completed", "error"])
-def test_nothing_is_left_of_a_search_that_is_over(snap: Snap, phase: str) -> None:
+@pytest.mark.parametrize("phase", [ending for ending in Ending if ending.is_over])
+def test_nothing_is_left_of_a_search_that_is_over(snap: Snap, phase: Ending) -> None:
     """Though workers are still leaving, and the last frame stays on the screen."""
     first = snap(elapsed=0.0, counts={})
     assert text.clock(first, snap(phase=phase, timeout=60.0)) == "0:30"

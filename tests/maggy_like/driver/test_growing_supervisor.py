@@ -16,6 +16,7 @@ from maggy_like.driver.growing_supervisor import GROWTH_PATIENCE, IDLE_PATIENCE,
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving, WorkerLost
 from maggy_like.driver.supervisor import MAX_FUTILE_LAUNCHES
 from maggy_like.engines.base import EngineRun, Launcher
+from maggy_like.protocol.endings import Phase
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import WorkerTask
 
@@ -71,8 +72,8 @@ class Scene:
         self.gang = GrowingSupervisor(self.cluster, task, lambda worker: (b"", b""), 50, 1, "")
         self.posted: list[Any] = []
         self.driver: Any = SimpleNamespace(
-            replacements=SimpleQueue(), has_ended=False, met=set(), ready=set(), lines=deque(),
-            post=self.posted.append, snapshot=SimpleNamespace(workers=(), phase="searching", counts={}))  # fmt: skip
+            replacements=SimpleQueue(), has_ended=False, met=set(), ready=set(), lines=deque(), post=self.posted.append,
+            snapshot=SimpleNamespace(workers=(), phase=Phase.SEARCHING, counts={}))  # fmt: skip
 
     def attend(self, seconds: float = 0.0) -> None:
         self.now += seconds

@@ -19,6 +19,7 @@ from maggy_like.driver.proposer.base import DirectProposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import StoreError, WorkerError
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Logged, Ready
 from maggy_like.protocol.versions import PYTHON, Versions
@@ -173,7 +174,7 @@ def test_who_stops_a_search_that_has_ended_does_not_wait_for_its_journal(
     monkeypatch.setattr(journal, "append", refusing)
     driver.start()
     wait_for(lambda: driver._write_ahead.is_stuck, PATIENCE)
-    driver.post(StopRequested("interrupted"))
+    driver.post(StopRequested(Ending.INTERRUPTED))
     assert driver.done.wait(PATIENCE)
     assert isinstance(driver.error, StoreError)
 

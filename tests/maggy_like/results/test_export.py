@@ -12,6 +12,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState
 
 from maggy_like.errors import UserError
+from maggy_like.protocol.endings import Ending
 from maggy_like.results.result import Result
 from optimizers.core.events import AttemptEnded
 from optimizers.core.study import Study
@@ -38,7 +39,7 @@ def result_of(study: Study, directory: Path) -> Result:
         best_trial=study.best,
         objective="value",
         direction=study.direction,
-        ending="completed",
+        ending=Ending.COMPLETED,
         seconds=1.0,
         directory=directory / "a-run",
         space=study.problem.space,

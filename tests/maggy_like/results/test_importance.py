@@ -11,6 +11,7 @@ from maggy_like.errors import UserError
 from maggy_like.results.result import Result
 from optimizers.core.base import Optimizer
 from optimizers.core.events import AttemptEnded
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.objectives import Direction
 from optimizers.core.study import Study
 from optimizers.core.trial import Failure, TrialState
@@ -100,7 +101,7 @@ def test_trials_lost_with_their_worker_say_nothing() -> None:
     for _ in range(30):
         trial = study.ask()
         assert trial is not None
-        failure = Failure("worker_lost", "the worker is gone")
+        failure = Failure(FailureKind.WORKER_LOST, "the worker is gone")
         study.apply(AttemptEnded(trial.id, 1, TrialState.FAILED, 0.0, failure=failure))
     searched.trials.extend(study.trials)
     assert searched.importance() == kept

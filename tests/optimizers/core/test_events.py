@@ -20,6 +20,7 @@ from optimizers.core.events import (
     from_json,
     to_json,
 )
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure, TrialState
 
 # Words that a lenient reader could take for something else than text.
@@ -44,7 +45,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         FINITE,
         st.none() | st.floats(),
         st.dictionaries(TEXT, st.floats(), max_size=3),
-        st.none() | st.builds(Failure, TEXT, TEXT, TEXT),
+        st.none() | st.builds(Failure, st.sampled_from(FailureKind), TEXT, TEXT),
     ),
 )
 

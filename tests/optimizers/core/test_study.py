@@ -13,8 +13,9 @@ from hypothesis_profiles import examples
 
 from optimizers.core.base import Decision, History, Observation, Optimizer, Pending
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, from_json, to_json
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.ranking import Worth
-from optimizers.core.study import DRIVER_LOST, Study
+from optimizers.core.study import Study
 from optimizers.core.trial import Checkpoint, Failure, Trial, TrialState
 from optimizers.errors import OptimizerError, UserError
 from optimizers.samplers.grid import Grid
@@ -147,7 +148,7 @@ def test_a_promotion_is_pending_again_and_a_lost_attempt_still_is() -> None:
     study = Study(SPACE, ASHA(eta=2), max_budget=2)
     first, second = started(study), started(study)
     study.tell(first, 0.5)
-    study.apply(AttemptEnded(1, 1, TrialState.PENDING, 0.0, failure=Failure("signal", "killed")))
+    study.apply(AttemptEnded(1, 1, TrialState.PENDING, 0.0, failure=Failure(FailureKind.SIGNAL, "killed")))
     study.apply(AttemptStarted(1, 2, 0, 1, 0.0))
     study.tell(second, 0.1)
     assert study.ask() is first
@@ -194,7 +195,7 @@ def test_the_first_word_on_a_step_stands() -> None:
 def test_a_driver_s_end_is_no_loss_of_the_trial_and_seconds_add_up() -> None:
     study = Study(SPACE, RandomSearch())
     trial = started(study)
-    for attempt, kind in enumerate(("worker_lost", DRIVER_LOST, "signal"), start=2):
+    for attempt, kind in enumerate((FailureKind.WORKER_LOST, FailureKind.DRIVER_LOST, FailureKind.SIGNAL), start=2):
         study.apply(AttemptEnded(0, attempt - 1, TrialState.PENDING, 5.0, failure=Failure(kind, "")))
         study.apply(AttemptStarted(0, attempt, 0, 1, 4.0))
     assert (trial.losses, trial.attempt) == (2, 4)
@@ -460,7 +461,7 @@ def wander(study: Study, draw: random.Random) -> None:
             case "fail":
                 study.fail(trial)
             case "lose":
-                failure = Failure("worker_lost", "silent")
+                failure = Failure(FailureKind.WORKER_LOST, "silent")
                 study.apply(AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, 2.0, failure=failure))
                 study.apply(AttemptStarted(trial.id, trial.attempt + 1, 1, study.grant(trial).budget, 1.0))
             case "save":

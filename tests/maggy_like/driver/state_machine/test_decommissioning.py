@@ -20,6 +20,7 @@ from maggy_like.driver.state_machine.inputs import (
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Halt, Held, Shutdown, Stop
 from maggy_like.protocol.state_names import StateName
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import TrialState
 
 
@@ -63,7 +64,7 @@ def test_one_that_saves_nothing_is_ended_in_time_and_one_that_ends_by_itself_has
     hand.now += 1
     assert Stop in kinds(hand.tell(Tick(1.0)))
     assert Stop not in kinds(hand.tell(Tick()))  # told once
-    hand.finish(silent, outcome="died", kind="signal")
+    hand.finish(silent, outcome="died", kind=FailureKind.SIGNAL)
     assert [trial.losses for trial in hand.study.trials] == [0, 0]
     assert hand.states() == ["pending", "completed"]
 

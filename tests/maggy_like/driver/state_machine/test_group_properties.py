@@ -29,6 +29,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerSeen,
 )
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Abort,
@@ -46,6 +47,7 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.state_names import StateName
 from optimizers.core.events import AttemptEnded, AttemptStarted, from_json, to_json
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA
@@ -93,7 +95,7 @@ class Rank:
         self.stop_at = self.ended = None
         self.verdicts.clear()
 
-    def end(self, outcome: OutcomeKind, kind: str = "", *, cut: bool = False) -> None:
+    def end(self, outcome: OutcomeKind, kind: FailureKind | None = None, *, cut: bool = False) -> None:
         assert self.order is not None
         self.ended, self.cut = outcome, cut
         message = f"{kind} of {self.id}" if kind else ""
@@ -241,11 +243,11 @@ class Ranks(RuleBasedStateMachine):
             worker.arrived += 1
             return True
         if not self.peers(worker) and not self.is_whole(worker):
-            worker.end("raised", "collective")
+            worker.end("raised", FailureKind.COLLECTIVE)
             return True
         if absent := [peer for peer in self.peers(worker) if peer.arrived < worker.arrived]:
             if not self.is_whole(worker):
-                worker.end("raised", "collective")
+                worker.end("raised", FailureKind.COLLECTIVE)
                 return True
             assert all(peer.is_running for peer in absent)  # or it would wait for ever
             return False
@@ -305,7 +307,7 @@ class Ranks(RuleBasedStateMachine):
     @precondition(lambda self: self.active)
     @rule(pick=PICK, outcome=st.sampled_from(["raised", "died"]))
     def a_rank_fails(self, pick: int, outcome: OutcomeKind) -> None:
-        self.pick(self.active, pick).end(outcome, "exception" if outcome == "raised" else "signal")
+        self.pick(self.active, pick).end(outcome, FailureKind.EXCEPTION if outcome == "raised" else FailureKind.SIGNAL)
 
     @precondition(lambda self: any(worker.passed for worker in self.active))
     @rule(pick=PICK)
@@ -342,7 +344,7 @@ class Ranks(RuleBasedStateMachine):
     @precondition(lambda self: len(self.journal) > 8 and self.machine.ending is None)
     @rule()
     def the_time_is_up(self) -> None:
-        self.tell(StopRequested("timeout"))
+        self.tell(StopRequested(Ending.TIMEOUT))
 
     @precondition(lambda self: len(self.journal) > 8)
     @rule()

@@ -7,6 +7,7 @@ from hand import Hand
 from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.driver.state_machine.growth import SETTLING
 from maggy_like.driver.state_machine.inputs import Tick
+from optimizers.core.failure_kinds import FailureKind
 
 
 def grown(workers: int, **options: object) -> Hand:
@@ -32,7 +33,9 @@ def test_as_many_trials_that_fail_alike_as_workers_there_are_end_the_search() ->
         assert hand.machine.ending is None
         for _ in range(2):  # the second attempt fails just as the first, and is the last
             if hand.machine.ending is None:
-                hand.finish(worker, outcome="raised", kind="exception", message="wrong", types=["E"], place="f:g:1")
+                hand.finish(
+                    worker, outcome="raised", kind=FailureKind.EXCEPTION, message="wrong", types=["E"], place="f:g:1"
+                )
     assert hand.machine.ending == "error"
 
 

@@ -21,6 +21,7 @@ from maggy_like.driver.state_machine.inputs import (
 )
 from maggy_like.driver.state_machine.workers import WorkerState
 from maggy_like.errors import ConfigError, WorkerError
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.fields import MAX_NAMES
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
@@ -34,6 +35,7 @@ from maggy_like.protocol.messages import (
     Stop,
 )
 from optimizers.core.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure, TrialState
 from optimizers.schedulers.asha import ASHA
 
@@ -189,7 +191,7 @@ def test_an_attempt_that_failed_in_another_way_or_later_is_followed_by_another(f
 def test_a_mistake_in_reporting_is_paid_for_once() -> None:
     hand = Hand(n_trials=1).start()
     worker = hand.join(0)
-    hand.finish(worker, outcome="raised", kind="report", message="ReportError: steps rise")
+    hand.finish(worker, outcome="raised", kind=FailureKind.REPORT, message="ReportError: steps rise")
     (trial,) = hand.study.trials
     assert (trial.state, trial.attempt) == (TrialState.FAILED, 1)
     assert trial.failure is not None
@@ -358,7 +360,7 @@ def test_a_stop_keeps_what_there_is_and_leaves_the_rest_to_be_resumed() -> None:
     hand = Hand().start()
     worker = hand.join(0)
     hand.report(worker, 1, 0.5)
-    assert hand.tell(StopRequested("interrupted")) == [Shutdown()]
+    assert hand.tell(StopRequested(Ending.INTERRUPTED)) == [Shutdown()]
     hand.finish(worker, outcome="stopped")
     hand.tell(WorkerGone(worker))
     assert hand.machine.is_over
@@ -395,7 +397,9 @@ def test_the_fall_of_a_gang_is_a_share_of_the_blame_for_each_of_its_trials() -> 
         hand.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in gang))
     failed = hand.study.trials[0]
     assert (failed.attempt, failed.losses, failed.state) == (4, 0, TrialState.FAILED)
-    assert failed.failure == Failure("gang_lost", "worker 0 on host was lost: the stage fell (loss of workers 4 of 4)")
+    assert failed.failure == Failure(
+        FailureKind.GANG_LOST, "worker 0 on host was lost: the stage fell (loss of workers 4 of 4)"
+    )
 
 
 def test_promotions_are_no_falls_of_the_gang() -> None:

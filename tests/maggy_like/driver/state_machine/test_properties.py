@@ -14,6 +14,7 @@ from witness import HEARTBEAT, OPTIMIZERS, PLACES, Search, Witness, said
 
 from maggy_like.driver.state_machine.inputs import StopRequested, Tick, WorkerGone, WorkerLost, WorkerSeen
 from maggy_like.driver.state_machine.workers import WorkerState
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, OutcomeKind
 from optimizers.core.trial import TrialState
@@ -132,7 +133,7 @@ class Supervisor(Witness, RuleBasedStateMachine):
     @precondition(lambda self: len(self.journal) > self.booted + 6 and self.machine.ending is None)
     @rule(outcome=OUTCOMES)
     def the_user_stops_it(self, outcome: OutcomeKind) -> None:
-        self.tell(StopRequested("interrupted"))
+        self.tell(StopRequested(Ending.INTERRUPTED))
         assert self.leaving >= set(self.live)
         for worker in self.busy:
             self.finish(worker, outcome, 0.5)

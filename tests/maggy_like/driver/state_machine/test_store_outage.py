@@ -13,6 +13,7 @@ from maggy_like.errors import StoreError
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Shutdown, Stop, Waiting
 from optimizers.core.events import AttemptEnded
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import TrialState
 
 FULL = "the store file:///states cannot be written (No space left on device)"
@@ -24,7 +25,7 @@ def wait(hand: Hand, worker: WorkerId, reason: str = FULL) -> None:
 
 
 def fail(hand: Hand, worker: WorkerId) -> None:
-    hand.finish(worker, outcome="raised", kind="store", message=FULL)
+    hand.finish(worker, outcome="raised", kind=FailureKind.STORE, message=FULL)
 
 
 def tick_to(hand: Hand, now: float) -> None:
@@ -56,7 +57,7 @@ def test_a_trial_that_ends_as_it_waits_says_nothing_of_the_store() -> None:
     hand = Hand().start()
     worker = hand.join(0)
     wait(hand, worker)
-    hand.finish(worker, outcome="died", kind="signal", message="killed")
+    hand.finish(worker, outcome="died", kind=FailureKind.SIGNAL, message="killed")
     wait(hand, worker)  # the next attempt finds it as it was
     assert hand.shown.count(f"{FULL}; trials wait and try again") == 2
     assert not [text for text in hand.shown if "serves again" in text]

@@ -18,9 +18,11 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerSeen,
 )
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Shutdown, Stop
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated, from_json, to_json
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import TrialState
 
 GANG = 2
@@ -115,7 +117,7 @@ def test_trials_that_run_when_the_time_is_up_are_stopped_and_not_run_again() -> 
     run.start()
     first, second = run.come(0, 1)
     run.report(first, 3, 0.6)
-    told = run.tell(StopRequested("timeout"))
+    told = run.tell(StopRequested(Ending.TIMEOUT))
     assert told == [Stop(0, 1), Stop(1, 1)]
     run.finish(first, outcome="stopped")
     assert run.trainings == []
@@ -135,7 +137,7 @@ def test_the_best_is_chosen_when_the_last_trial_has_ended_and_not_when_the_time_
     run.start()
     first, second = run.come(0, 1)
     run.report(first, 3, 0.6)
-    run.tell(StopRequested("timeout"))
+    run.tell(StopRequested(Ending.TIMEOUT))
     run.finish(first, outcome="stopped")
     run.finish(second, 0.9)  # it was through before it heard of the end
     assert [event.config for event in run.trainings] == [run.study.trials[1].config]
@@ -146,16 +148,16 @@ def test_nothing_is_trained_where_no_trial_has_a_value_after_all() -> None:
     run.start()
     first, second = run.come(0, 1)
     run.report(first, 3, 0.6)
-    run.tell(StopRequested("timeout"))
+    run.tell(StopRequested(Ending.TIMEOUT))
     run.finish(second, outcome="stopped")
-    run.finish(first, outcome="raised", kind="exception", message="ValueError: x")
+    run.finish(first, outcome="raised", kind=FailureKind.EXCEPTION, message="ValueError: x")
     assert run.trainings == []
     assert run.machine.ending == "timeout"
 
 
 def test_a_timeout_during_the_training_does_not_end_it() -> None:
     run = trained()
-    assert run.tell(StopRequested("timeout")) == []
+    assert run.tell(StopRequested(Ending.TIMEOUT)) == []
     assert run.machine.is_training
 
 
@@ -175,15 +177,15 @@ def test_nothing_is_trained_where_no_trial_has_a_value(reason: str) -> None:
     run.start()
     for worker in run.come(0, 1):
         if reason == "completed":
-            run.finish(worker, outcome="raised", kind="exception", message="ValueError: x")
+            run.finish(worker, outcome="raised", kind=FailureKind.EXCEPTION, message="ValueError: x")
     if reason == "timeout":
-        run.tell(StopRequested("timeout"))
+        run.tell(StopRequested(Ending.TIMEOUT))
     assert run.trainings == []
     assert run.machine.ending == reason
 
 
-@pytest.mark.parametrize("reason", ["interrupted", "stopped"])
-def test_nothing_is_trained_where_the_user_stops_the_search(reason: str) -> None:
+@pytest.mark.parametrize("reason", [Ending.INTERRUPTED, Ending.STOPPED])
+def test_nothing_is_trained_where_the_user_stops_the_search(reason: Ending) -> None:
     run = Trained()
     run.start()
     run.report(run.come(0, 1)[0], 1, 0.5)
@@ -194,7 +196,7 @@ def test_nothing_is_trained_where_the_user_stops_the_search(reason: str) -> None
 
 def test_an_interrupted_training_may_go_on_later() -> None:
     run = trained()
-    run.tell(StopRequested("interrupted"))
+    run.tell(StopRequested(Ending.INTERRUPTED))
     for worker in run.members:
         run.finish(worker, outcome="stopped")
     run.leave()
@@ -207,7 +209,7 @@ def test_a_training_that_fails_for_good_ends_the_run() -> None:
     run = trained(max_attempts=2)
     for message in ("ValueError: x", "ValueError: y"):
         first, second = run.members
-        run.finish(second, outcome="raised", kind="exception", message=message, at=1.0)
+        run.finish(second, outcome="raised", kind=FailureKind.EXCEPTION, message=message, at=1.0)
         run.finish(first, outcome="stopped")
     failure = run.study.trials[2].failure
     assert failure is not None
@@ -220,7 +222,7 @@ def test_a_fault_of_all_ranks_is_the_same_whichever_rank_has_it_first() -> None:
     run = trained()
     for rank in (1, 0):
         first, other = run.members[rank], run.members[1 - rank]
-        run.finish(first, outcome="raised", kind="exception", message="ValueError: x", at=1.0)
+        run.finish(first, outcome="raised", kind=FailureKind.EXCEPTION, message="ValueError: x", at=1.0)
         run.finish(other, outcome="stopped")
     failure = run.study.trials[2].failure
     assert failure is not None
@@ -402,6 +404,6 @@ def test_a_training_that_shrank_grows_again_with_its_next_attempt() -> None:
     run.pass_time(training_phase.PATIENCE)
     run.come(2, incarnation=1)
     assert len(run.members) == 2  # the attempt that runs is left alone
-    run.finish(WorkerId(1, 0), outcome="raised", kind="exception", message="x", at=1.0)
+    run.finish(WorkerId(1, 0), outcome="raised", kind=FailureKind.EXCEPTION, message="x", at=1.0)
     run.finish(WorkerId(0, 0), outcome="stopped")
     assert len(run.members) == 3

@@ -20,6 +20,7 @@ from maggy_like.driver.state_machine.inputs import (
 )
 from maggy_like.driver.state_machine.worker_groups import choose
 from maggy_like.driver.state_machine.workers import Worker
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Abort,
@@ -39,7 +40,7 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.state_names import StateName
 from optimizers.core.base import Optimizer
 from optimizers.core.events import AttemptEnded, AttemptStarted
-from optimizers.core.study import DRIVER_LOST, GANG_LOST
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import Threshold
@@ -287,7 +288,7 @@ def test_a_lost_worker_ends_the_attempt_for_all_and_its_rank_is_named() -> None:
     before = len(run.sent)
     run.tell(WorkerLost(second, "kill -9"))
     assert (first, Abort(0, 1)) in run.sent[before:]
-    run.fail(first, "RuntimeError: Connection closed by peer", at=1.0, kind="collective")
+    run.fail(first, "RuntimeError: Connection closed by peer", at=1.0, kind=FailureKind.COLLECTIVE)
     (end,) = run.ends
     assert end.failure is not None
     assert end.failure.kind == "worker_lost"
@@ -316,7 +317,9 @@ def test_a_worker_that_is_lost_after_its_rank_had_ended_costs_nothing() -> None:
 def test_all_ranks_may_be_lost_with_their_gang_and_the_attempt_is_lost_once() -> None:
     run, members = wide(3, max_attempts=1)
     run.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in members))
-    assert [(end.state, end.failure and end.failure.kind) for end in run.ends] == [(TrialState.PENDING, GANG_LOST)]
+    assert [(end.state, end.failure and end.failure.kind) for end in run.ends] == [
+        (TrialState.PENDING, FailureKind.GANG_LOST)
+    ]
     for index in range(3):
         run.come(index, incarnation=1)
     assert run.study.trials[0].attempt == 2
@@ -337,11 +340,13 @@ def test_the_next_attempt_goes_on_from_the_checkpoint_on_the_whole_team() -> Non
 def test_an_interrupted_attempt_is_not_blamed_for_ranks_that_heard_of_it_first(rank: int, kind: str) -> None:
     """Workers that leave stop where they are, and the others' collective operations fail of it."""
     run, members = wide(2, max_attempts=1)
-    told = run.to(StopRequested("interrupted"))
+    told = run.to(StopRequested(Ending.INTERRUPTED))
     assert told == [(worker, Shutdown()) for worker in members]
     run.finish(members[1 - rank], outcome="stopped")
     run.fail(members[rank], "RuntimeError: Connection closed by peer", at=1.0, kind=kind)
-    assert [(end.state, end.failure and end.failure.kind) for end in run.ends] == [(TrialState.PENDING, DRIVER_LOST)]
+    assert [(end.state, end.failure and end.failure.kind) for end in run.ends] == [
+        (TrialState.PENDING, FailureKind.DRIVER_LOST)
+    ]
     run.tell(*map(WorkerGone, members))
     assert run.machine.is_over
 

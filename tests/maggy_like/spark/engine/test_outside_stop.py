@@ -13,13 +13,14 @@ from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLost
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import EngineRun, EngineStopped
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.spark.engine.cancellation import cancelled_by
 from maggy_like.spark.engine.failures import JavaEnd
 from maggy_like.spark.engine.job import SparkRun
 from maggy_like.spark.kinds import SESSION_STOPPED
-from optimizers.core.study import DRIVER_LOST
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import TrialState
 
 CLASSIC = """An error occurred while calling o179.collectToPython.
@@ -199,7 +200,7 @@ def test_a_gang_that_was_cancelled_is_not_launched_again_and_not_waited_for() ->
     gang.attend(driver)  # type: ignore[arg-type]
     by = Ended.stopped_by
     workers = [WorkerLost(WorkerId(index, 3), by) for index in (0, 1)]
-    assert driver.posted == [StopRequested("cancelled", by=by), *workers]
+    assert driver.posted == [StopRequested(Ending.CANCELLED, by=by), *workers]
     assert driver.expects_no_more
     gang.leave((), timeout=0.0)
 
@@ -214,14 +215,14 @@ def test_a_session_that_is_stopped_while_the_gang_waits_for_slots_ends_the_searc
     run = gang._runs[0]
     gang._take_down(run, "it fell", driver)  # type: ignore[arg-type]
     gang._fill(gang._vacancies[0], driver)  # type: ignore[arg-type]
-    assert driver.posted[-1] == StopRequested("cancelled", by="the Spark session was stopped")
+    assert driver.posted[-1] == StopRequested(Ending.CANCELLED, by="the Spark session was stopped")
 
 
 def test_what_ran_loses_nothing_and_no_training_follows() -> None:
     hand = Hand(training=TrainingPlan(5, 2, 2)).start()
     workers = [hand.join(index) for index in (0, 1)]
     hand.report(workers[0], 1, 0.5)
-    hand.tell(StopRequested("cancelled", by="all jobs were cancelled"))
+    hand.tell(StopRequested(Ending.CANCELLED, by="all jobs were cancelled"))
     hand.tell(*(WorkerLost(worker, "all jobs were cancelled") for worker in workers))
     assert hand.machine.ending == "cancelled"
     assert hand.machine.stopped_by == "all jobs were cancelled"
@@ -231,7 +232,7 @@ def test_what_ran_loses_nothing_and_no_training_follows() -> None:
     assert [trial.state for trial in hand.study.trials] == [TrialState.PENDING, TrialState.PENDING]
     assert [trial.losses + trial.falls for trial in hand.study.trials] == [0, 0]
     failures = {(trial.failure.kind, trial.failure.message) for trial in hand.study.trials if trial.failure}
-    assert failures == {(DRIVER_LOST, "stopped from outside: all jobs were cancelled")}
+    assert failures == {(FailureKind.DRIVER_LOST, "stopped from outside: all jobs were cancelled")}
 
 
 SCRIPT = """

@@ -24,6 +24,7 @@ from maggy_like.storage.journal import (
 )
 from maggy_like.storage.journal.local import LocalBackend
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
+from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure, TrialState
 
 HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", ["max"], [], 0, 27)
@@ -32,7 +33,7 @@ EVENTS: list[Event] = [
     AttemptStarted(0, 1, 3, 27, 12.25, {"x": 0.5, "act": "relu", "flag": True, "none": None}, 0),
     Measured(0, 1, "loss", {"loss": ([1, 2, 3], [0.1, math.inf, -math.inf]), "lr": ([2], [0.1])}),
     CheckpointSaved(0, 1, 3, "00000/1-3.pkl"),
-    AttemptEnded(0, 1, TrialState.FAILED, 13.0, failure=Failure("exception", "boom", "Traceback")),
+    AttemptEnded(0, 1, TrialState.FAILED, 13.0, failure=Failure(FailureKind.EXCEPTION, "boom", "Traceback")),
     AttemptEnded(0, 2, TrialState.COMPLETED, 14.0, 0.25, {"time": math.inf, "crc": 1.0, "n": 2.0}),
 ]
 LINES = encode([HEADER, *EVENTS], 1).splitlines(keepends=True)
