@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  # while the interpreter exits it could not be imported any more
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
