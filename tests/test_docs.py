@@ -1,4 +1,4 @@
-"""What the pages for users say can be checked without running anything: links, arguments, names of tests."""
+"""What the pages for users say: links, arguments, names of tests and files; and the README's programs run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,3 +56,36 @@ def test_tests_that_are_named_are_there(page: Path) -> None:
     sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     names = re.findall(r"`(test_\w+)`", page.read_text())
     assert [name for name in names if f"def {name}(" not in sources] == []
+
+
+def _whole_programs() -> Iterator[tuple[str, str]]:
+    """The README's blocks that can be run as they are: those that end in a ``__main__``."""
+    for block in re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL):
+        if "__main__" in block:
+            yield block.strip().splitlines()[0], block
+
+
+PROGRAMS = dict(_whole_programs())
+
+
+@pytest.mark.example
+@pytest.mark.parametrize("first_line", PROGRAMS)
+def test_the_programs_of_the_readme_run(first_line: str, run_script: Any, tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAMS[first_line])
+    done = run_script(script)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_has_programs() -> None:
+    assert len(PROGRAMS) == 2
+
+
+def test_the_folders_that_the_choices_name_are_there() -> None:
+    named = [
+        (page.name, path)
+        for page in sorted((ROOT / "docs" / "adr").glob("*.md"))
+        for path in re.findall(r"`([a-z_]+/[a-z_/0-9]+\.py)`", page.read_text())
+    ]
+    assert named
+    assert [each for each in named if not any((root / each[1]).exists() for root in (ROOT, ROOT / "maggy_like"))] == []
