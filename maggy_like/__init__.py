@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from maggy_like.ablation import AblationStudy, Variant
     from maggy_like.api.ablate import Tuning, ablate
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
     from optimizers.space.search_space import SearchSpace
     from optimizers.space.search_space import SearchSpace as Searchspace
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "AblationStudy": "maggy_like.ablation",

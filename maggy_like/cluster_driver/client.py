@@ -8,7 +8,6 @@ import time
 
 import cloudpickle
 
-from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.cluster_driver.driver import Plan
 from maggy_like.cluster_driver.error_records import from_record
 from maggy_like.cluster_driver.follow import Follower
@@ -27,6 +26,7 @@ from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.rpc.security import new_key_pair
+from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.storage.journal import Journal, RunStatus, backend_of
 
 POLL = 0.1

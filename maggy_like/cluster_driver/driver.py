@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord
 from maggy_like.cluster_driver.error_records import folder_not_seen, to_record
 from maggy_like.cluster_driver.log_lines import LogLineWriter
 from maggy_like.cluster_driver.slots import SiblingEngine
@@ -24,6 +23,7 @@ from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.ports import PortRange
 from maggy_like.rpc.server import Server
+from maggy_like.storage.control_files import ControlFiles, DriverRecord
 
 LOCK_PATIENCE = 60.0
 """Seconds that the process of a lost attempt gets to end where it holds a lock on a shared folder."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 from maggy_like import errors
-from maggy_like.cluster_driver.control_files import ErrorRecord
 from maggy_like.errors import EngineError, MaggyError
+from maggy_like.storage.control_files import ErrorRecord
 
 
 def to_record(error: BaseException) -> ErrorRecord:

@@ -7,8 +7,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from maggy_like.cluster_driver.control_files import ControlFiles, LogLineRecord, LogLinesRecord
 from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.storage.control_files import ControlFiles, LogLineRecord, LogLinesRecord
 
 MOST = 300
 """Lines that are kept there; a client that comes later, or is slow, sees no older ones."""

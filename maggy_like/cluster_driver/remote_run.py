@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.cluster_driver.error_records import from_record
 from maggy_like.cluster_driver.follow import Follower
 from maggy_like.cluster_driver.log_lines import LogLineReader
@@ -19,6 +18,7 @@ from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.runs import read_run
+from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.storage.journal import backend_of
 
 POLL = 0.1

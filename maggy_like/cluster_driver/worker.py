@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord
 from maggy_like.cluster_driver.error_records import folder_not_seen
 from maggy_like.cluster_driver.keys import Keys
 from maggy_like.errors import EngineError, WorkerError
 from maggy_like.protocol.task import WorkerContext, WorkerTask
+from maggy_like.storage.control_files import ControlFiles, DriverRecord
 from maggy_like.worker.agent.agent import Agent
 
 FIRST_PATIENCE = 600.0

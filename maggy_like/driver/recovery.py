@@ -7,11 +7,11 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from maggy_like.cluster_driver.control_files import ControlFiles
 from maggy_like.driver.settings import FileSettings, SearchSettings, Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
+from maggy_like.storage.control_files import ControlFiles
 from maggy_like.storage.folders import local_path, probe, url_of
 from maggy_like.storage.journal import (
     FORMAT_VERSION,

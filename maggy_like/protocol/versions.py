@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-import maggy_like
+from maggy_like.version import __version__
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 """The minor version: packages are made for one, and so are functions that travel by value."""
@@ -37,8 +37,8 @@ class Versions(msgspec.Struct, frozen=True):
 
 def own_versions() -> Versions:
     """Those of this process."""
-    home = os.path.dirname(os.path.dirname(os.path.abspath(maggy_like.__file__)))
-    return Versions(maggy_like.__version__, home, PYTHON, sys.executable or "?")
+    home = os.path.abspath(f"{__file__}/../../..")
+    return Versions(__version__, home, PYTHON, sys.executable or "?")
 
 
 def misfit(worker: Versions, driver: Versions) -> str:

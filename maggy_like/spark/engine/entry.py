@@ -33,13 +33,14 @@ def entry(member: Member) -> Member:
     package, home, remedy, unfit = versions.package, versions.home, _REMEDY, UNFIT
 
     def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import importlib
         import pickle
         import socket
         import sys
 
         lacks = ""
         try:
-            import maggy_like
+            maggy_like = importlib.import_module("maggy_like")  # whichever lies there
 
             if maggy_like.__version__ == package:
                 serve = pickle.loads(payload)  # noqa: S301 (it comes from the driver, as this function does)

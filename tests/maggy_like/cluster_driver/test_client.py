@@ -14,8 +14,8 @@ from thread_host import ThreadHost, ThreadRun
 
 from maggy_like import Float, lagom, load_run
 from maggy_like.cluster_driver.client import _Client
-from maggy_like.cluster_driver.control_files import ControlFiles, StopRequestRecord
 from maggy_like.errors import ConfigError, EngineError, TrialsFailedError, UserError
+from maggy_like.storage.control_files import ControlFiles, StopRequestRecord
 from optimizers.core.events import AttemptEnded, Event, TrialCreated
 
 

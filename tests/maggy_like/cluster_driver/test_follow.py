@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from maggy_like.cluster_driver.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.cluster_driver.error_records import from_record, to_record
 from maggy_like.cluster_driver.follow import Follower
 from maggy_like.cluster_driver.keys import ROUNDS, Keys
@@ -16,6 +15,7 @@ from maggy_like.cluster_driver.worker import find_driver
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.errors import EngineError, StoreError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
+from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
 from maggy_like.storage.journal.object_store import ObjectStoreBackend
 from optimizers.core.events import TrialCreated
