@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from maggy_like.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from maggy_like.ablation import AblationStudy, Variant
+    from maggy_like.ablation.study import AblationStudy
+    from maggy_like.ablation.variant import Variant
     from maggy_like.api.ablate import Tuning, ablate
     from maggy_like.api.lagom import lagom
     from maggy_like.api.load_run import load_run
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from maggy_like.engines.local import LocalEngine
     from maggy_like.results.result import Result
     from maggy_like.results.training import Training
-    from maggy_like.spark import ConnectServer, StandaloneCluster, spark_session
     from maggy_like.spark.engine.engine import SparkEngine
+    from maggy_like.spark.servers.cluster import StandaloneCluster
+    from maggy_like.spark.servers.connect_server import ConnectServer
+    from maggy_like.spark.session import spark_session
     from maggy_like.storage.store import Store
     from maggy_like.worker.child.reporter import Reporter
     from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
@@ -36,9 +39,9 @@ if TYPE_CHECKING:
     from optimizers.space.search_space import SearchSpace as Searchspace
 
 _HOMES = {
-    "AblationStudy": "maggy_like.ablation",
+    "AblationStudy": "maggy_like.ablation.study",
     "Choice": "optimizers.space.domains",
-    "ConnectServer": "maggy_like.spark",
+    "ConnectServer": "maggy_like.spark.servers.connect_server",
     "Constant": "optimizers.space.domains",
     "FailurePolicy": "maggy_like.driver.failure_policy",
     "Float": "optimizers.space.domains",
@@ -51,17 +54,17 @@ _HOMES = {
     "RunHandle": "maggy_like.driver.run_handle",
     "SearchSpace": "optimizers.space.search_space",
     "SparkEngine": "maggy_like.spark.engine.engine",
-    "StandaloneCluster": "maggy_like.spark",
+    "StandaloneCluster": "maggy_like.spark.servers.cluster",
     "Store": "maggy_like.storage.store",
     "Training": "maggy_like.results.training",
     "Tuning": "maggy_like.api.ablate",
-    "Variant": "maggy_like.ablation",
+    "Variant": "maggy_like.ablation.variant",
     "ablate": "maggy_like.api.ablate",
     "lagom": "maggy_like.api.lagom",
     "load_run": "maggy_like.api.load_run",
     "run": "maggy_like.api.run",
     "simulate": "maggy_like.driver.simulate",
-    "spark_session": "maggy_like.spark",
+    "spark_session": "maggy_like.spark.session",
 }
 
 __all__ = [

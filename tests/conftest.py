@@ -19,7 +19,7 @@ from warm_processes import WarmPopen, WarmServer, is_supported
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from maggy_like.spark import ConnectServer, StandaloneCluster
+    from maggy_like import ConnectServer, StandaloneCluster
 
 load_profile()
 
@@ -111,7 +111,7 @@ def warm_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.fixture(scope="session")
 def spark_local() -> Iterator[SparkSession]:
     """A session on ``local[2]``: the only one of the test process, which can hold one SparkContext."""
-    from maggy_like.spark import spark_session
+    from maggy_like import spark_session
 
     session = spark_session("local[2]")
     yield session
@@ -121,7 +121,7 @@ def spark_local() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def standalone_cluster() -> Iterator[StandaloneCluster]:
     """Two workers of one core and one made-up GPU each; use it from a process of its own (``run_script``)."""
-    from maggy_like.spark import StandaloneCluster
+    from maggy_like import StandaloneCluster
 
     with StandaloneCluster(2, memory="1g", gpus=1) as cluster:
         yield cluster
@@ -131,7 +131,7 @@ def standalone_cluster() -> Iterator[StandaloneCluster]:
 def connect_server() -> Iterator[ConnectServer]:
     """A Spark Connect server on ``local[2]``; connect to it from a process of its own (``run_script``)."""
     pytest.importorskip("grpc")
-    from maggy_like.spark import ConnectServer
+    from maggy_like import ConnectServer
 
     with ConnectServer("local[2]") as server:
         yield server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -97,14 +98,14 @@ def run_models(study: Declaration, variants: Sequence[Variant]) -> dict[str, int
     """
     if study.factory is None:
         return {}
-    from maggy_like.ablation.modules import is_module, n_parameters
-    from maggy_like.ablation.sample_run import Trial
-
     trial, last, counted = None, None, {}
     for variant in variants:
         model = _built(variant)
-        if not is_module(model):
+        if not _is_torch_module(model):
             return {}
+        from maggy_like.ablation.modules import n_parameters
+        from maggy_like.ablation.sample_run import Trial
+
         if last is not None and last() is model:
             raise ConfigError(
                 "the model's factory returns the same model each time, which would bring what one trial changed to the "
@@ -122,6 +123,14 @@ def run_models(study: Declaration, variants: Sequence[Variant]) -> dict[str, int
         counted[variant.name] = n_parameters(model)
         del model  # before the next is built: large ones do not fit beside each other
     return counted
+
+
+def _is_torch_module(model: Any) -> bool:
+    if "torch" not in sys.modules:  # a module would have loaded it
+        return False
+    from maggy_like.ablation.modules import is_module
+
+    return is_module(model)
 
 
 def _sample(study: Declaration, variant: Variant) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from maggy_like.ablation import forest, text
 from maggy_like.ablation.comparisons import Comparisons, Row, Run
 from maggy_like.ablation.design import Design
+from maggy_like.extras import require
 from optimizers.comparisons.repeats import SEED, VARIANT
 from optimizers.core.trial import Trial, TrialState
 
@@ -92,6 +93,7 @@ class Ablation(Comparisons):
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row a comparison; the columns are the attributes of :class:`Row`."""
+        require("pandas", "to_pandas()")
         import pandas
 
         return pandas.DataFrame([{name: getattr(row, name) for name in Row.__slots__} for row in self.rows])

@@ -1,1 +1,7 @@
 """What several workers need to train one model together; the only part of a worker that uses torch."""
+
+from __future__ import annotations
+
+from maggy_like.extras import require
+
+require("torch", "training on several workers")

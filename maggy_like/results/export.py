@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.errors import UserError
+from maggy_like.extras import require
 from maggy_like.protocol.attributes import attribute_names
 from maggy_like.results.data import ResultData
 from optimizers.core.trial import Trial, TrialState
@@ -27,19 +27,9 @@ OWN_ATTRIBUTES = ("attempts", "step", "value_step", "state", "failure")
 """What an exported trial has as user attributes besides those of the function."""
 
 
-def require_optuna(purpose: str) -> None:
-    """Raise if Optuna is missing.
-
-    Raises:
-        UserError: It is.
-    """
-    if importlib.util.find_spec("optuna") is None:
-        raise UserError(f"{purpose} needs Optuna; install it with: pip install 'maggy_like[optuna]'")
-
-
 def to_optuna(result: ResultData, storage: str | BaseStorage | None, study_name: str | None) -> optuna.Study:
     """The run as a study; see :meth:`~maggy_like.results.result.Result.to_optuna`."""
-    require_optuna("to_optuna()")
+    require("optuna", "to_optuna()")
     import optuna
 
     name = study_name or result.name

@@ -8,8 +8,8 @@ import math
 import numpy as np
 
 from maggy_like.errors import UserError
+from maggy_like.extras import require
 from maggy_like.results.data import ResultData
-from maggy_like.results.export import require_optuna
 from optimizers.core.trial import Trial, TrialState
 from optimizers.samplers.adapters.optuna_space import distributions, quiet, to_params
 
@@ -21,7 +21,7 @@ _BEST = 0.25  # of the trials: shares vary less from run to run than with Optuna
 
 def importance(result: ResultData) -> dict[str, float]:
     """Shares of the parameters; see :meth:`~maggy_like.results.result.Result.importance`."""
-    require_optuna("importance()")
+    require("optuna", "importance()")
     import optuna
 
     trials, ranks = _ranked(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -231,6 +232,9 @@ class Result(ResultData):
         column of its own instead of ``value``: ``value_accuracy``, ...
 
         A parameter with the name of another column has the column ``param_NAME``, such an attribute ``attribute_NAME``.
+
+        Raises:
+            UserError: pandas is missing.
         """
         return trials_table(self)
 
@@ -305,6 +309,8 @@ class Result(ResultData):
         """The summary and the five best trials, or the Pareto set, for notebooks."""
         import html
 
+        if importlib.util.find_spec("pandas") is None:
+            return f"<pre>{html.escape(str(self))}</pre>"
         table = self.to_pandas()
         if self.others:
             table = table[table["trial"].isin([trial.id for trial in self.pareto])]

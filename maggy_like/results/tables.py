@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.extras import require
 from maggy_like.protocol.attributes import attribute_names
 from maggy_like.results.data import ResultData
 from optimizers.core.trial import Trial
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 def trials_table(result: ResultData) -> pandas.DataFrame:
     """A row a trial (see :meth:`Result.to_pandas`)."""
+    require("pandas", "to_pandas()")
     import pandas
 
     rows: list[dict[str, Any]] = [
@@ -45,6 +47,7 @@ def trials_table(result: ResultData) -> pandas.DataFrame:
 
 def curves_table(result: ResultData) -> pandas.DataFrame:
     """A row a measurement (see :meth:`Result.curves`)."""
+    require("pandas", "curves()")
     import pandas
 
     rows = [

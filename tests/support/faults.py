@@ -25,7 +25,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # as a script
 
-from maggy_like.spark import StandaloneCluster
+from maggy_like import StandaloneCluster
 from optimizers.core.events import (
     AttemptEnded,
     AttemptStarted,

@@ -129,5 +129,5 @@ def test_a_storage_keeps_the_study_under_its_name(searched: Result) -> None:
 def test_without_optuna_the_pip_line_is_told(searched: Result, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     call: Any = getattr(searched, method)
-    with pytest.raises(UserError, match=rf"{method}\(\) needs Optuna; .* pip install 'maggy_like\[optuna\]'"):
+    with pytest.raises(UserError, match=rf"{method}\(\) needs optuna; .* pip install 'maggy_like\[optuna\]'"):
         call()

@@ -116,7 +116,7 @@ def test_spark_runs_on_the_shim(run_script: Callable[..., subprocess.CompletedPr
     done = run_script(
         """
 import os
-from maggy_like.spark import spark_session
+from maggy_like import spark_session
 spark = spark_session("local[1]")
 java = spark._jvm.System.getProperty("java.home")
 rows = spark.range(10).mapInArrow(lambda batches: batches, "id long").collect()

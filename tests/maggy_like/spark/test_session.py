@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from maggy_like import spark_session
 from maggy_like.errors import EngineError
-from maggy_like.spark import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +58,7 @@ def test_what_is_configured_wins(run_script: RunScript, tmp_path: Path) -> None:
     )
     done = run_script(
         """
-from maggy_like.spark import spark_session
+from maggy_like import spark_session
 spark = spark_session(conf={"spark.log.level": "FATAL", "spark.driver.memory": "600m"})
 settings = dict(spark.sparkContext.getConf().getAll())
 for name in "master", "scheduler.barrier.maxConcurrentTasksCheck.maxFailures", "log.level", "app.name":
@@ -78,7 +78,7 @@ def test_spark_connect(run_script: RunScript) -> None:
     done = run_script(
         """
 from maggy_like.errors import EngineError
-from maggy_like.spark import spark_session
+from maggy_like import spark_session
 spark = spark_session()
 assert type(spark).__module__ == "pyspark.sql.connect.session", type(spark)
 assert spark_session("local[1]") is spark_session("sc://localhost") is spark_session() is spark

@@ -18,7 +18,7 @@ import pytest
 from maggy_like import load_run
 
 if TYPE_CHECKING:
-    from maggy_like.spark import ConnectServer
+    from maggy_like import ConnectServer
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 import maggy_like
-from maggy_like.spark import StandaloneCluster
+from maggy_like import StandaloneCluster
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from maggy_like import StandaloneCluster
 from maggy_like.errors import EngineError, UserError
-from maggy_like.spark import StandaloneCluster
 from maggy_like.spark.servers.daemon import Daemon
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -70,7 +70,7 @@ def test_a_barrier_job_gets_the_gpus_of_both_workers(
     done = run_script(
         """
 import json, sys
-from maggy_like.spark import spark_session
+from maggy_like import spark_session
 spark = spark_session(sys.argv[1], conf=json.loads(sys.argv[2]))
 
 def task(batches):
@@ -111,7 +111,7 @@ def test_stop_ends_the_processes_and_removes_the_files(monkeypatch: pytest.Monke
 def test_nothing_outlives_a_killed_caller(tmp_path: Path) -> None:
     code = """
 import signal
-from maggy_like.spark import StandaloneCluster
+from maggy_like import StandaloneCluster
 cluster = StandaloneCluster(1, memory="600m")
 print(*cluster.pids, flush=True)
 signal.pause()

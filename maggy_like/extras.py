@@ -1,0 +1,24 @@
+"""Packages that only parts of this one need: what to install where one is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from maggy_like.errors import UserError
+
+EXTRAS = {"optuna": "optuna", "pandas": "pandas", "pyspark": "spark", "torch": "torch"}
+"""The extra of maggy_like that brings each package."""
+
+
+def require(package: str, purpose: str) -> None:
+    """Check that a package of an extra is installed.
+
+    Args:
+        package: The name by which it is imported.
+        purpose: What needs it.
+
+    Raises:
+        UserError: It is missing.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise UserError(f"{purpose} needs {package}; install it with: pip install 'maggy_like[{EXTRAS[package]}]'")
