@@ -69,8 +69,6 @@ def check_search(
     if n_trials is None:
         size = made.size(space)
         n_trials = size + len(points) if size else None if is_timed else DEFAULT_TRIALS
-    problem = Problem(space, seed, max_budget, n_trials, earlier, n_objectives=len(directions))
-    made.check(problem)
     settings = SearchSettings(
         space=space,
         optimizer=made,
@@ -84,8 +82,9 @@ def check_search(
         points=points,
         earlier=earlier,
     )
+    made.check(settings.problem)
     return settings, tuple(
-        filter(None, (reach_hint(made, problem), *direction_hints(metrics, directions, direction), hint))
+        filter(None, (reach_hint(made, settings.problem), *direction_hints(metrics, directions, direction), hint))
     )
 
 

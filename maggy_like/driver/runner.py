@@ -32,6 +32,7 @@ from maggy_like.storage.folders import is_in_memory, parent_of
 from maggy_like.storage.journal import Journal, RunStatus
 from maggy_like.storage.scratch import OutputFolder
 from maggy_like.train_function.caller_logging import read_logging
+from optimizers.core.objectives import Objectives
 from optimizers.core.study import Study
 
 _log = logging.getLogger(__name__)
@@ -206,18 +207,8 @@ def _end(journal: Journal, status: RunStatus) -> JournalLostError | None:
 def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
     """The state machine of a run that has not begun."""
     search, failures, width = settings.search, settings.failures, settings.gang.workers_per_trial
-    study = Study(
-        search.space,
-        search.optimizer,
-        direction=search.directions,
-        objectives=search.metrics,
-        value=search.value,
-        seed=search.seed,
-        max_budget=search.max_budget,
-        n_trials=search.n_trials,
-        points=search.points,
-        earlier=search.earlier,
-    )
+    objectives = Objectives(search.directions, search.metrics)
+    study = Study.of_checked(search.problem, search.optimizer, objectives, search.points, search.value)
     plan = None
     if (training := settings.training) is not None:
         plan = TrainingPlan(training.steps, size, failures.min_workers or size, training.config)

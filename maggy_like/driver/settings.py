@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.storage.journal import Earlier
 from maggy_like.storage.run_paths import RunPaths
-from optimizers.core.base import Optimizer
+from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import Direction
 from optimizers.core.ranking import Worth
 from optimizers.space.config import Config
@@ -24,7 +24,7 @@ class SearchSettings:
         directions: One for each objective; None where the only one's name is not known yet.
         value: What a trial is worth (see :class:`~optimizers.core.ranking.Ranking`).
         n_trials: How many configurations to try; None for no bound, 0 where there is only a training.
-        points: Configurations to try first.
+        points: All of :func:`~optimizers.core.initial_points.initial_points`.
         earlier: What earlier runs observed.
         variants: Those of an ablation, described; trials are compared in groups then, and none of them is the best.
     """
@@ -41,6 +41,12 @@ class SearchSettings:
     points: tuple[Config, ...] = ()
     earlier: Earlier = ()
     variants: tuple[str, ...] = ()
+
+    @property
+    def problem(self) -> Problem:
+        """What the optimizer was checked against."""
+        n_objectives = len(self.directions)
+        return Problem(self.space, self.seed, self.max_budget, self.n_trials, self.earlier, n_objectives)
 
     @property
     def is_ablation(self) -> bool:

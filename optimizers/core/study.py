@@ -51,6 +51,7 @@ from optimizers.core.objectives import Directions, Objectives
 from optimizers.core.ranking import Ranking, Worth
 from optimizers.core.trial import Checkpoint, Curve, Failure, Trial, TrialState
 from optimizers.errors import OptimizerError, UserError
+from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
 
@@ -91,23 +92,46 @@ class Study:
         points: Sequence[Mapping[str, Any]] = (),
         earlier: Sequence[Sequence[Observation]] = (),
     ) -> None:
-        self.objectives = Objectives(direction, objectives)
+        wanted = Objectives(direction, objectives)
         space = space if isinstance(space, SearchSpace) else SearchSpace(space)
-        self.problem = Problem(
-            space, seed, max_budget, n_trials, tuple(map(tuple, earlier)), n_objectives=len(self.objectives)
-        )
-        optimizer.check(self.problem)
-        self.points = initial_points(self.problem, points)
+        runs = tuple(map(tuple, earlier))
+        problem = Problem(space, seed, max_budget, n_trials, runs, n_objectives=len(wanted))
+        optimizer.check(problem)
+        self._begin(problem, optimizer, wanted, initial_points(problem, points), value)
+
+    @classmethod
+    def of_checked(
+        cls, problem: Problem, optimizer: Optimizer, objectives: Objectives, points: tuple[Config, ...], value: Worth
+    ) -> Study:
+        """A study of what was checked before.
+
+        Args:
+            problem: What ``optimizer`` was checked against.
+            optimizer: Proposes configurations and brings its scheduler.
+            objectives: What is optimised.
+            points: All of :func:`~optimizers.core.initial_points.initial_points`.
+            value: What a trial is worth.
+        """
+        study = cls.__new__(cls)
+        study._begin(problem, optimizer, objectives, points, value)
+        return study
+
+    def _begin(
+        self, problem: Problem, optimizer: Optimizer, objectives: Objectives, points: tuple[Config, ...], value: Worth
+    ) -> None:
+        self.problem = problem
+        self.objectives = objectives
+        self.points = points
         self.optimizer = optimizer
-        self.scheduler = optimizer.scheduler(self.problem)
+        self.scheduler = optimizer.scheduler(problem)
         self.trials: list[Trial] = []
         self.counts: Counter[TrialState] = Counter()
         self.n_asks = 0
         self._trainings: dict[int, Scheduler] = {}
-        self.history = History(self.problem)
+        self.history = History(problem)
         self._updates: list[Update] = []
         self._front = ParetoFront()
-        self._ranking = Ranking(self.trials, self.objectives, value)
+        self._ranking = Ranking(self.trials, objectives, value)
 
     # -- what is known ------------------------------------------------------------------------
 
