@@ -20,7 +20,7 @@ def save_returned(store: str, returned: Any) -> None:
     except Exception as error:  # of whatever file system it is
         raise TrainingError(
             f"what the function returned cannot be written to {url} ({type(error).__name__}: {error}); make room or "
-            "mend the access, then go on with resume=True"
+            "repair the access, then go on with resume=True"
         ) from error
 
 

@@ -110,7 +110,7 @@ def run(
         What the function returned on rank 0; with ``block=False`` a :class:`~maggy_like.RunHandle`.
 
     Raises:
-        UserError: An argument or the function is wrong; told before anything starts.
+        UserError: An argument or the function is wrong; this is found before anything starts.
         EngineError: The engine cannot provide the gang.
         TrainingError: The function failed, with the traceback of the rank that was the first to fail.
         KeyboardInterrupt: After Ctrl-C or SIGTERM, once all workers have left.

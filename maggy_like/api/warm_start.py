@@ -52,7 +52,7 @@ def gather(
         ConfigError: A run is none, had other metrics or directions, or has nothing of use.
         JournalError: A run's journal is damaged.
     """
-    earlier, told = [], []
+    earlier, notes = [], []
     for run in listed("warm_start", warm_start, "runs"):
         name, contents = _read(run)
         study = replay(contents, _Replayed()).study
@@ -60,10 +60,10 @@ def gather(
         if directions == (None,) and len(before) == 1:
             directions = before  # the first run that it learns from says it
         _check_objectives(name, contents.header, study, metrics, directions)
-        observations, told_of_run = _adopt(name, study, space)
+        observations, note = _adopt(name, study, space)
         earlier.append(observations)
-        told.append(f"{told_of_run}, though {contents.damage[0]}" if contents.damage else told_of_run)
-    return tuple(earlier), f"warm start: {'; '.join(told)}" if told else "", directions
+        notes.append(f"{note}, though {contents.damage[0]}" if contents.damage else note)
+    return tuple(earlier), f"warm start: {'; '.join(notes)}" if notes else "", directions
 
 
 def recorded(journal: str, warm_start: Sequence[Result | str | Path]) -> tuple[Earlier, tuple[Direction | None, ...]]:
@@ -133,7 +133,7 @@ def _check_objectives(
 
 def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observation, ...], str]:
     """A run's observations in the new space, and how many trials they are of."""
-    found: dict[tuple[int, int], Observation] = {}  # the last word on each trial and step
+    found: dict[tuple[int, int], Observation] = {}  # the newest of each trial and step
     for update in study.take_updates():
         if isinstance(update, Observation):
             found[update.trial, update.step] = replace(update, ended=True, paused=False)
@@ -158,8 +158,8 @@ def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observati
             "leave it out, or let the spaces overlap"
         )
     observations = tuple(replace(seen, config=configs[seen.trial]) for seen in found.values() if seen.trial in configs)
-    told = f"{len(configs)} of {n_trials} trials of {name!r} are of use"
-    return observations, f"{told} (the first that is not: {reason})" if reason else told
+    note = f"{len(configs)} of {n_trials} trials of {name!r} are of use"
+    return observations, f"{note} (the first that is not: {reason})" if reason else note
 
 
 def _translated(config: Mapping[str, Any], old: SearchSpace, new: SearchSpace) -> Config:

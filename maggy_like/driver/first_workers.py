@@ -1,4 +1,4 @@
-"""The wait for a search's workers: what the reader is told, and when it ends."""
+"""The wait for the first workers of a run: hints about what keeps them, and an end to it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from maggy_like.errors import EngineError
 from maggy_like.protocol.endings import Ending
 
 JOIN_PATIENCE = 10.0
-"""Seconds without any worker after which the reader is told what is waited for."""
+"""Seconds without any worker after which a hint says what the search waits for."""
 
 LOOK = 2.0
 """Seconds between two looks at why."""
 
-TELL_AGAIN = 30.0
-"""Seconds after which the reader is told again, where the reason is another by then."""
+HINT_AGAIN = 30.0
+"""Seconds between two hints, where the reason has changed."""
 
 START_PATIENCE = 3600.0
 """Seconds without any worker after which the search ends: a job of the user's that holds the slots may take long."""
@@ -28,7 +28,7 @@ class FirstWorkers:
     """Watches until a search has had all its workers; used from the thread that called ``lagom``.
 
     Args:
-        engine: Knows why none comes, if anybody does.
+        engine: Knows why none comes, if it can be known.
         size: How many workers were launched.
     """
 
@@ -37,11 +37,11 @@ class FirstWorkers:
         self._size = size
         self._is_over = False
         self._due = JOIN_PATIENCE
-        self._tell_at = 0.0
-        self._told = ""
+        self._hint_at = 0.0
+        self._hint = ""
 
     def look(self, driver: Driver) -> None:
-        """Tell the reader of what is waited for, if it is time to; end the search if that was too long."""
+        """Give a hint about what the search waits for, if it is time to; end the search after too long a wait."""
         now = driver.elapsed()
         came = len(driver.snapshot.workers)
         # Where slots come and go, they need not all come.
@@ -50,19 +50,19 @@ class FirstWorkers:
             return
         self._due = now + LOOK
         line = self._waits_for(came)
-        if line and line != self._told and now >= self._tell_at:
-            self._told, self._tell_at = line, now + TELL_AGAIN
+        if line and line != self._hint and now >= self._hint_at:
+            self._hint, self._hint_at = line, now + HINT_AGAIN
             driver.lines.append(LogLine(None, f"still waiting for {line}"))
         if now > START_PATIENCE and not came:
             self._is_over = True
             driver.post(StopRequested(Ending.ERROR, EngineError(f"waited {START_PATIENCE:g} s for {line}")))
 
     def _waits_for(self, came: int) -> str:
-        """What is waited for; empty where a hint has said it, and where nothing keeps the others from coming."""
+        """What the search waits for; empty where another hint says it, and where nothing keeps the others away."""
         one = "one of " if self._engine.is_elastic else ""
         noun = f"{one}{self._size} workers" if self._size > 1 else "a worker"
         reason = ""
-        with contextlib.suppress(Exception):  # whatever it is, the gang tells of it
+        with contextlib.suppress(Exception):  # whatever it is, the supervisor reports it
             if self._engine.is_elastic and self._engine.slots() == 0:
                 return ""
             reason = self._engine.waits_for(self._size, came)

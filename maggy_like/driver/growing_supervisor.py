@@ -1,4 +1,4 @@
-"""The gang on an engine whose slots come and go by themselves."""
+"""Keeps the workers of a run alive on an engine whose slots come and go by themselves."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from maggy_like.errors import EngineError
 from maggy_like.protocol.endings import Ending, Phase
 
 GROWTH_PATIENCE = 600.0
-"""Seconds that as many workers as a trial needs are waited for before the search ends."""
+"""Seconds for which the search waits for as many workers as a trial needs before it ends."""
 
 IDLE_PATIENCE = 10.0
-"""Seconds that workers have had nothing to do after which no more are asked for."""
+"""Seconds of idle workers after which no more are asked for."""
 
 
 class GrowingSupervisor(Supervisor):
-    """Launches all places at once; those without a slot wait inside the engine, and their workers join late.
+    """Launches all workers at once; those without a slot wait inside the engine, and join late.
 
-    Only as many workers as a trial needs (``least``) are waited for. While workers have nothing to do, the places
-    that still wait are taken back: the cluster would start machines for nothing.
+    The search waits only for as many workers as a trial needs (``least``). While workers have nothing to do, launches
+    that still wait are cancelled: the cluster would start machines for nothing.
     """
 
-    _in_row = 0  # launches of any place in a row that came to nothing
-    _were_ready = 0  # workers before those
+    _in_row = 0  # launches in a row of which no worker got ready
+    _were_ready = 0  # how many workers had got ready before those
     _busy = math.inf  # when there was work for more workers last
 
     def _await(self, driver: Driver) -> None:
@@ -48,7 +48,7 @@ class GrowingSupervisor(Supervisor):
             driver.post(StopRequested(Ending.ERROR, EngineError(message)))
 
     def _unusable(self, run: EngineRun, *, was_ready: bool, driver: Driver) -> str:
-        for index in run.indexes:  # what fails at one place alone is launched less and less often
+        for index in run.indexes:  # a worker that fails alone is launched less and less often
             self._futile[index] = 0 if was_ready else self._futile[index] + 1
         if was_ready or live_workers(driver) or len(driver.ready) > self._were_ready:
             self._in_row, self._were_ready = 0, len(driver.ready)
@@ -66,7 +66,7 @@ class GrowingSupervisor(Supervisor):
         return wanted
 
     def _follow_demand(self, driver: Driver, now: float) -> None:
-        """Take places that wait back while workers have nothing to do; launch them again once all have."""
+        """Cancel launches that wait while workers have nothing to do; launch again once all are busy."""
         idle = sum(worker.state == "idle" for worker in driver.snapshot.workers)
         if idle < self._least or driver.snapshot.phase is not Phase.SEARCHING:
             self._busy = now

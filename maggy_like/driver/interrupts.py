@@ -16,8 +16,8 @@ STOPPING = signal.SIGINT, signal.SIGTERM
 def interrupts_to(handle: Callable[[int], None], signals: Sequence[signal.Signals] = STOPPING) -> Iterator[None]:
     """Have signals call ``handle(count)``, the first time with 1, while the block runs.
 
-    In the main thread alone: no other gets signals. What the process ignores, it goes on to ignore; afterwards all is
-    as it was.
+    Only the main thread gets signals: in another one nothing changes. A signal that the process ignores stays ignored.
+    The handlers are restored afterwards.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

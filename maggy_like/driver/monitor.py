@@ -1,4 +1,4 @@
-"""One search from its first process to its last: what ``lagom`` does once all is checked."""
+"""The caller's side of a run while it goes on: display, callbacks, Ctrl-C, and the workers' supervision."""
 
 from __future__ import annotations
 
@@ -41,45 +41,45 @@ def run_search(
     callbacks: Sequence[Callback],
     interrupts: contextlib.ExitStack,
 ) -> None:
-    """Launch the gang, watch until the search is over, and leave nothing behind.
+    """Launch the gang, follow the search to its end, and leave no process behind.
 
     Args:
         driver: Not yet started.
         engine: Provides the slots.
-        task: What the run is.
+        task: What all workers of the run are given.
         admit: Lets an incarnation of a worker in; gives its key pair.
         size: How many workers.
-        least: How many will do (see :class:`Supervisor`).
+        least: How many are enough (see :class:`Supervisor`).
         logs: Folder for the agents' own output.
         display: Shows the search.
         callbacks: Get each recorded event.
-        interrupts: Ctrl-C or SIGTERM ends the search, and cuts nothing short, until this is left: the caller has
-            things to close, and a result to return.
+        interrupts: Until this is left, Ctrl-C and SIGTERM end the search instead of raising: the caller has
+            files to close, and a result to return.
     """
     patience = LEAVE_PATIENCE + (LOG_PATIENCE if task.copies_logs else 0.0)
-    watch = Monitor(driver, display, callbacks, patience)
+    monitor = Monitor(driver, display, callbacks, patience)
     if engine.isolation != "none":
-        interrupts.enter_context(interrupts_to(watch.interrupted))
+        interrupts.enter_context(interrupts_to(monitor.interrupted))
     else:  # Ctrl-C belongs to the function that runs in this thread
         interrupts.enter_context(interrupts_to(raise_interrupt, [signal.SIGTERM]))
     kind = GrowingSupervisor if engine.is_elastic else Supervisor
-    gang = kind(engine, task, admit, size, least, logs)
+    supervisor = kind(engine, task, admit, size, least, logs)
     driver.start()
-    watch.begin()
+    monitor.begin()
     try:
-        watch.until_done(gang, FirstWorkers(engine, size))
+        monitor.until_done(supervisor, FirstWorkers(engine, size))
     finally:
         driver.release()
-        gang.leave(set() if watch.hurried else driver.leaving, timeout=0.0 if watch.hurried else 2.0)
+        supervisor.leave(set() if monitor.hurried else driver.leaving, timeout=0.0 if monitor.hurried else 2.0)
         driver.join()
-        watch.finish()
+        monitor.finish()
 
 
 class Monitor:
-    """The caller's side of a running search: display, callbacks, Ctrl-C.
+    """Shows a running search, calls the callbacks, and handles Ctrl-C.
 
     Attributes:
-        hurried: Whether the user asked a second time to stop.
+        hurried: Whether the user has pressed Ctrl-C a second time.
     """
 
     def __init__(
@@ -100,34 +100,34 @@ class Monitor:
             self._driver.release()
 
     def begin(self) -> None:
-        """Show that it begins."""
+        """Show that the search begins."""
         self._show(lambda: self._display.start(self._driver.snapshot))
 
-    def until_done(self, gang: Supervisor, first: FirstWorkers) -> None:
-        """Monitor until the search is over and the workers have left, or were given time to.
+    def until_done(self, supervisor: Supervisor, first: FirstWorkers) -> None:
+        """Follow the search until it is over and the workers have left, or had time to.
 
         Args:
-            gang: Attended meanwhile.
-            first: Tells the reader why no worker comes, if it takes long.
+            supervisor: Keeps the workers running.
+            first: Says why no worker comes, if it takes long.
         """
         try:
             while not self._driver.has_ended:
-                self._look(gang)
+                self._look(supervisor)
                 first.look(self._driver)
         except KeyboardInterrupt:  # of a function that runs in this thread
             self.interrupted(1)
         deadline = time.monotonic() + self._patience
         while not (self._driver.done.is_set() or self.hurried or time.monotonic() > deadline):
-            self._look(gang)
+            self._look(supervisor)
 
     def finish(self) -> None:
         """Hand out the last events and show the last state."""
         self._call_back()
         self._show(lambda: self._display.finish(self._driver.snapshot, self._take_lines()))
 
-    def _look(self, gang: Supervisor) -> None:
+    def _look(self, supervisor: Supervisor) -> None:
         self._driver.done.wait(POLL)
-        gang.attend(self._driver)
+        supervisor.attend(self._driver)
         self._call_back()
         self._show(lambda: self._display.update(self._driver.snapshot, self._take_lines()))
 
@@ -145,7 +145,7 @@ class Monitor:
         return note * bool(left_out) + self._driver.lines.take()
 
     def _call_back(self) -> None:
-        """Hand new events to the callbacks; one that raises is told of and left out from then on."""
+        """Call the callbacks with each new event; one that raises is reported and left out from then on."""
         while not self._driver.events.empty():
             event = self._driver.events.get()
             for callback in list(self._callbacks):

@@ -45,9 +45,9 @@ class Site:
     Attributes:
         run_id: What the run's store is marked with.
         server: Opens the server.
-        task: What the workers are told, once the server is there.
-        admit: Lets an incarnation of a worker in.
-        begun: Is given the driver before that starts.
+        task: Makes what all workers are given, once the server is there.
+        admit: Lets an incarnation of a worker in, and gives its key pair.
+        begun: Called with the driver before that starts.
     """
 
     run_id: str
@@ -98,7 +98,7 @@ def _own_site(spec: RunSpec, server: Server) -> Site:
 
 
 def worker_task(spec: RunSpec, run_id: str, address: str, server_key: bytes, *, ipv6: bool = False) -> WorkerTask:
-    """What the workers of a run are told."""
+    """What all workers of a run are given."""
     settings = spec.settings
     return WorkerTask(
         address=address,
@@ -194,7 +194,7 @@ def _ending(machine: StateMachine, failure: Exception | None) -> Ending:
 
 
 def _end(journal: Journal, status: RunStatus) -> JournalLostError | None:
-    """Say in the journal how the run ended; that it is gone, if that is only seen now. No other fault undoes a run."""
+    """Write to the journal how the run ended; give the error if the journal is gone. No other fault undoes a run."""
     try:
         journal.note(status)
     except JournalLostError as error:

@@ -1,4 +1,4 @@
-"""The gang of one search: launched by an engine, launched again where it falls."""
+"""Keeps the workers of a run alive: an engine launches them, and launches again those that end too early."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair, WorkerTask
 
 MAX_FUTILE_LAUNCHES = 3
-"""Launches in a row of which no worker gets ready, after which a place counts as unusable."""
+"""Launches in a row of which no worker gets ready, after which a worker's place counts as unusable."""
 
 SLOT_PATIENCE = 120.0
-"""Seconds without any worker that the gang waits for slots before the search ends."""
+"""Seconds without any worker for which the search waits for slots before it ends."""
 
 MAX_PAUSE = 10.0
 """Seconds between two attempts to launch, at most."""
@@ -31,32 +31,32 @@ SLOT_POLL = 0.2
 """Seconds between two looks at the slots, at first."""
 
 SHRINK_PATIENCE = 20.0
-"""Seconds that places wait for slots before those that have one are launched without the others, if that will do."""
+"""Seconds that workers wait for slots before those that have one are launched alone, if they are enough."""
 
 GOODBYE_PATIENCE = 15.0
 """Seconds that workers which have said goodbye get to end."""
 
-TELL_AFTER = 2.0
-"""Seconds of waiting after which the reader is told."""
+HINT_AFTER = 2.0
+"""Seconds of waiting after which a hint says so."""
 
 
 @dataclass(slots=True)
 class Vacancy:
-    """Places whose workers fell together, and will be launched together, as far as there are slots.
+    """Workers that ended together, and are to be launched together, as far as there are slots.
 
     Attributes:
-        indexes: The places.
+        indexes: The workers.
         incarnation: That of the next launch.
-        since: When they fell.
+        since: When they ended.
         due: When to try next.
-        told: Whether the reader knows that they wait.
+        is_shown: Whether a hint has said that they wait.
     """
 
     indexes: tuple[int, ...]
     incarnation: int
     since: float
     due: float
-    told: bool = False
+    is_shown: bool = False
 
     def __str__(self) -> str:
         return f"worker{'s' * (len(self.indexes) > 1)} {', '.join(map(str, self.indexes))}"
@@ -65,17 +65,17 @@ class Vacancy:
 class Supervisor:
     """Keeps ``size`` workers running; used from the thread that called ``lagom``, which never waits for it.
 
-    What falls is launched again as soon as there are slots for it, however often it falls. Only two things
-    end the search: no place gets a worker ready any more (each failed :data:`MAX_FUTILE_LAUNCHES` times in a
-    row), or there has been no worker at all for :data:`SLOT_PATIENCE`. While some workers run, the places of
-    the others wait for as long as it takes.
+    A worker that ends too early is launched again as soon as there are slots for it, however often it ends. Only two
+    things end the search: no worker gets ready any more (the launches of each failed :data:`MAX_FUTILE_LAUNCHES` times
+    in a row), or there has been no worker at all for :data:`SLOT_PATIENCE`. While some workers run, the others wait for
+    slots for as long as it takes.
 
     Args:
         engine: Provides the slots.
-        task: What the run is.
+        task: What all workers of the run are given.
         admit: Lets an incarnation of a worker in; gives its key pair.
         size: How many workers.
-        least: How many will do, where there are no slots for all of them any more.
+        least: How many are enough, where there are no slots for all of them any more.
         logs: Folder for the agents' own output.
     """
 
@@ -89,12 +89,12 @@ class Supervisor:
         self._logs = logs
         self._runs: list[EngineRun] = self._launch(range(size), 0)
         self._vacancies: list[Vacancy] = []
-        self._told_to_leave: set[WorkerId] = set()
+        self._announced: set[WorkerId] = set()
         self._futile = dict.fromkeys(range(size), 0)
         self._manned = time.monotonic()  # when some worker ran last
 
     def attend(self, driver: Driver) -> None:
-        """Replace what has fallen, as far as there are slots; tell the driver of it. Returns at once."""
+        """Replace workers that ended, as far as there are slots, and report them to the driver. Returns at once."""
         while not driver.replacements.empty():
             lost = driver.replacements.get()
             for run in self._runs:
@@ -111,20 +111,20 @@ class Supervisor:
                 self._fill(vacancy, driver)
 
     def _was_stopped(self, run: EngineRun, driver: Driver) -> None:
-        """Somebody ended a run from outside: that ends the search, and its dead workers are not waited for."""
+        """Somebody stopped these workers from outside: that ends the search, which does not wait for them."""
         self._runs.remove(run)
-        driver.post(StopRequested(Ending.CANCELLED, by=run.stopped_by))  # first: nothing is held against what they ran
+        driver.post(StopRequested(Ending.CANCELLED, by=run.stopped_by))  # first: no trial is held to have failed
         for index in run.indexes:
             driver.post(WorkerLost(WorkerId(index, run.incarnation), run.stopped_by))
 
     def _look_at(self, run: EngineRun, driver: Driver) -> None:
-        """See whether a run's workers have come, are to leave, or are gone."""
+        """Report workers of a launch that have come, are to leave, or are gone."""
         workers = [WorkerId(index, run.incarnation) for index in run.indexes]
         run.has_come = run.has_come or any(worker in driver.met for worker in workers)
         if run.leaving and not driver.has_ended:
             for worker in workers:
-                if worker not in self._told_to_leave:
-                    self._told_to_leave.add(worker)
+                if worker not in self._announced:
+                    self._announced.add(worker)
                     driver.post(WorkerLeaving(worker, run.leaving))
         reason = run.poll()
         if reason is not None and run.stopped_by:
@@ -134,12 +134,12 @@ class Supervisor:
             self._take_down(run, reason or run.leaving or "it left before the search was over", driver)
 
     def _await(self, driver: Driver) -> None:
-        """Take in how long no worker has run."""
+        """Note when some worker ran last."""
         if self._runs:
             self._manned = time.monotonic()
 
     def _unusable(self, run: EngineRun, *, was_ready: bool, driver: Driver) -> str:
-        """How launch after launch came to nothing everywhere, in words; empty where it did not."""
+        """How often launches of every worker failed in a row, in words; empty where not all did."""
         for index in run.indexes:
             self._futile[index] = 0 if was_ready else self._futile[index] + 1
         if min(self._futile.values()) < MAX_FUTILE_LAUNCHES:
@@ -148,12 +148,12 @@ class Supervisor:
         return f" {self._futile[run.indexes[0]]} times in a row{before}"
 
     def _free(self, wanted: int) -> int:
-        """How many of the wanted places there are slots for."""
+        """For how many of the wanted workers there are slots."""
         slots = self._engine.slots()
         return wanted if slots is None else slots - sum(len(run.indexes) for run in self._runs)
 
     def _take_down(self, run: EngineRun, reason: str, driver: Driver) -> None:
-        """A run ended too early: its places are vacant."""
+        """Report workers that ended too early, and plan their next launch."""
         self._runs.remove(run)
         workers = [WorkerId(index, run.incarnation) for index in run.indexes]
         in_vain = run.is_cut_off or not any(worker in driver.ready for worker in workers)
@@ -175,7 +175,7 @@ class Supervisor:
             self._vacancies.append(vacancy)
 
     def _fill(self, vacancy: Vacancy, driver: Driver) -> None:
-        """Launch again if there are slots, else see to it that it is tried later."""
+        """Launch again if there are slots, else try later."""
         wanted, waited = len(vacancy.indexes), time.monotonic() - vacancy.since
         try:
             free = self._free(wanted)
@@ -186,7 +186,7 @@ class Supervisor:
             if free >= wanted:
                 self._runs += self._launch(vacancy.indexes, vacancy.incarnation, tried(driver.snapshot))
                 self._vacancies.remove(vacancy)
-                if vacancy.told:
+                if vacancy.is_shown:
                     driver.lines.append(LogLine(None, f"{vacancy}: launched again"))
                 return
             lack = f"{wanted} slot{'s' * (wanted != 1)} of engine={self._engine.name!r}, which has {max(0, free)} free"
@@ -208,8 +208,8 @@ class Supervisor:
         return self._engine.launch(task, indexes, incarnation, keys, self._logs)
 
     def _split(self, vacancy: Vacancy, free: int, driver: Driver) -> Vacancy:
-        """The places for which there are slots; the others go on waiting."""
-        some = replace(vacancy, indexes=vacancy.indexes[:free], told=False)
+        """Split off the workers for which there are slots; the others go on waiting."""
+        some = replace(vacancy, indexes=vacancy.indexes[:free], is_shown=False)
         vacancy.indexes, vacancy.due = vacancy.indexes[free:], time.monotonic() + SLOT_POLL
         self._vacancies.append(some)
         driver.lines.append(LogLine(None, f"{some}: launched again without {vacancy}; min_workers={self._least}"))
@@ -219,8 +219,8 @@ class Supervisor:
         now = time.monotonic()
         waited = now - vacancy.since
         vacancy.due = now + min(MAX_PAUSE, max(SLOT_POLL, waited / 10))
-        if not vacancy.told and waited > TELL_AFTER:
-            vacancy.told = True
+        if not vacancy.is_shown and waited > HINT_AFTER:
+            vacancy.is_shown = True
             rest = sum(len(run.indexes) for run in self._runs)
             meanwhile = f"the search goes on with {rest} workers" if rest else f"giving up after {SLOT_PATIENCE:g} s"
             driver.lines.append(LogLine(None, f"{vacancy}: waiting for {lack}; {meanwhile}"))
@@ -229,7 +229,7 @@ class Supervisor:
             driver.post(StopRequested(Ending.ERROR, EngineError(message)))
 
     def leave(self, leaving: Collection[WorkerId], timeout: float) -> None:
-        """End all workers: by themselves within ``timeout`` seconds, else by force, as those that never came.
+        """Wait up to ``timeout`` seconds for the workers to end, then end them by force; at once those that never came.
 
         Args:
             leaving: Those that have said goodbye. They are about to end, and get :data:`GOODBYE_PATIENCE` for it: a
@@ -248,4 +248,4 @@ class Supervisor:
         deadline = time.monotonic() + 10.0
         for run in self._runs:
             while not run.wait(0.5) and time.monotonic() < deadline:
-                run.cancel()  # again: a Spark job that was only being submitted could not hear it
+                run.cancel()  # again: a Spark job that was still being submitted was not cancelled

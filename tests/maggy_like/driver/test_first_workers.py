@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from maggy_like.driver.first_workers import JOIN_PATIENCE, LOOK, START_PATIENCE, TELL_AGAIN, FirstWorkers
+from maggy_like.driver.first_workers import HINT_AGAIN, JOIN_PATIENCE, LOOK, START_PATIENCE, FirstWorkers
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import EngineError
 
@@ -68,9 +68,9 @@ def test_nothing_is_said_while_a_worker_may_still_come_soon() -> None:
 def test_the_reason_is_told_once_and_again_when_it_is_another() -> None:
     fake = Fake("job 7 'count at etl.py:12' holds 2 slots")
     until = watch(fake)
-    until(JOIN_PATIENCE + TELL_AGAIN + 5)
+    until(JOIN_PATIENCE + HINT_AGAIN + 5)
     fake.reason = "job 8 'sum at etl.py:14' holds 2 slots"
-    until(JOIN_PATIENCE + 2 * TELL_AGAIN)
+    until(JOIN_PATIENCE + 2 * HINT_AGAIN)
     start = "still waiting for engine='spark' to start 2 workers: "
     assert fake.told == [
         f"{start}job 7 'count at etl.py:12' holds 2 slots",
@@ -81,11 +81,11 @@ def test_the_reason_is_told_once_and_again_when_it_is_another() -> None:
 def test_reasons_that_change_all_the_time_flood_nobody() -> None:
     fake = Fake()
     until = watch(fake)
-    for second in range(int(JOIN_PATIENCE), int(JOIN_PATIENCE + 4 * TELL_AGAIN)):
+    for second in range(int(JOIN_PATIENCE), int(JOIN_PATIENCE + 4 * HINT_AGAIN)):
         fake.reason = f"job {second} holds 2 slots"
         until(second)
     assert 3 <= len(fake.told) <= 5
-    assert fake.looks <= 4 * TELL_AGAIN / LOOK + 2
+    assert fake.looks <= 4 * HINT_AGAIN / LOOK + 2
 
 
 @pytest.mark.parametrize("reason", ["", EngineError("the session was stopped")])

@@ -89,7 +89,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Event], Non
     def on_event(event: Event) -> None:
         if isinstance(event, AttemptStarted) and event.world_size == 2:
             monkeypatch.setattr(gang, "SHRINK_PATIENCE", 0.3)
-            monkeypatch.setattr(gang, "TELL_AFTER", -1.0)
+            monkeypatch.setattr(gang, "HINT_AFTER", -1.0)
             monkeypatch.setattr(Supervisor, "_put_off", put_off_then_go_on)
 
     before = {process.pid for process in psutil.Process().children(recursive=True)}

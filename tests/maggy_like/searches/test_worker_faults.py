@@ -193,7 +193,7 @@ def on_start(act: Callable[[], None], workers: int) -> Callable[[Event], None]:
 def test_workers_come_back_as_soon_as_there_are_slots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gang, "TELL_AFTER", 0.1)
+    monkeypatch.setattr(gang, "HINT_AFTER", 0.1)
     engine = Recovering()
     gate = Gate(tmp_path / "gate")
     seen: list[AttemptStarted] = []

@@ -48,7 +48,7 @@ def test_a_run_at_a_url_is_found_resumed_and_learned_from_by_its_url_alone(
     monkeypatch.chdir(tmp_path)
     first = search(f"{directory}/", train_best=True)
     url = f"{directory}/run"
-    assert (first.directory, first.journal, first.store, first.name) == (url, url, f"{url}/checkpoints", "run")
+    assert (first.directory, first.store, first.name) == (url, f"{url}/checkpoints", "run")
     again = load_run(url)
     assert again == first
     assert repr(again) == repr(first)
