@@ -44,9 +44,11 @@ TOGETHER = {
 one process when the tests run in several beside each other (pytest-xdist)."""
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: the tests wait for processes half of the time, so twice as many run as there are cores."""
-    return min(8, 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """``-n auto``: whole searches wait for processes half of the time, so twice as many tests run as there are cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+    return min(8, cores + 1 if "not e2e" in config.option.markexpr else 2 * cores)
 
 
 def pytest_configure(config: pytest.Config) -> None:

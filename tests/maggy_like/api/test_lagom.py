@@ -141,7 +141,7 @@ def test_a_hanging_trial_is_killed_at_its_time_limit(search: Any) -> None:
     (trial,) = result.trials
     assert trial.failure is not None
     assert trial.failure.kind == "timeout"
-    assert result.seconds < 60
+    assert result.seconds < 300  # it would hang for ever
 
 
 def test_the_time_limit_gives_the_result_so_far(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
