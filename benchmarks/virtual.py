@@ -1,6 +1,6 @@
 """The cost of an event in the real state machine, as the number of trials grows.
 
-ASHA (promotion) over 100,000 trials on 1,000 workers in virtual time. The figure for n is the mean
+Plain ASHA (promotion) over 100,000 trials on 1,000 workers in virtual time. The figure for n is the mean
 time per event while the number of trials went from n / 2 to n.
 
     python -m benchmarks.virtual [--quick] [--json PATH]
@@ -12,7 +12,7 @@ import time
 
 from benchmarks.common import parser, publish
 from maggy_like import Float, simulate
-from optimizers import ASHA, Study
+from optimizers import ASHA, RandomSearch, Study
 
 MARKS = (1_000, 10_000, 100_000)
 
@@ -22,7 +22,7 @@ def main() -> None:
     arguments = parser(__doc__).parse_args()
     marks = MARKS[:2] if arguments.quick else MARKS
     space = {"lr": Float(1e-4, 1.0, log=True), "momentum": Float(0.0, 0.99)}
-    study = Study(space, ASHA(), direction="min", max_budget=27, n_trials=marks[-1])
+    study = Study(space, ASHA(sampler=RandomSearch()), direction="min", max_budget=27, n_trials=marks[-1])
     reached: dict[int, tuple[float, int]] = {}
     events = 0
     wanted = {half for mark in marks for half in (mark // 2, mark)}

@@ -119,7 +119,10 @@ def plan_ablation(
         UserError: An argument or the study is wrong.
     """
     if not isinstance(study, AblationStudy):
-        raise ConfigError(f"study must be an AblationStudy, got {study!r}")
+        raise ConfigError(
+            f"study must be an AblationStudy, got {study!r}; use AblationStudy().config(dropout=0.0), or "
+            "lagom(train_fn, searchspace) for a search"
+        )
     repeats = _read_repeats(repeats)
     if not callable(train_fn):
         raise TrainFunctionError(f"train_fn must be a function, got {train_fn!r}")

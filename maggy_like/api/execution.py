@@ -12,7 +12,7 @@ from maggy_like.cluster_driver.remote_run import FOLLOW
 from maggy_like.driver.run_handle import RunHandle
 from maggy_like.driver.run_spec import Outcome, RunSpec
 from maggy_like.driver.runner import execute
-from maggy_like.errors import MaggyError
+from maggy_like.errors import ConfigError, MaggyError
 from maggy_like.results.result import Result
 from maggy_like.results.runs import make_result
 
@@ -24,7 +24,12 @@ def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | 
 
     Args:
         finish: Executes it, and makes of it what the caller gets.
+
+    Raises:
+        ConfigError: ``block`` is neither True nor False.
     """
+    if not isinstance(block, bool):
+        raise ConfigError(f"block must be True or False, got {block!r}; use block=False for a run in the background")
     if block:
         return finish(spec)
     handle: RunHandle[T] = RunHandle(spec.settings.files.name, spec.settings.paths.directory, spec.stop, spec.display)

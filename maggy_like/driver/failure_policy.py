@@ -98,5 +98,5 @@ def read_policy(failures: Any) -> FailurePolicy:
     if failures is None:
         return FailurePolicy()
     if not isinstance(failures, FailurePolicy):
-        raise ConfigError(f"failures must be a FailurePolicy, got {failures!r}; use FailurePolicy(alike=5)")
+        raise ConfigError(f"failures must be a FailurePolicy, got {failures!r}; use FailurePolicy(max_attempts=5)")
     return failures

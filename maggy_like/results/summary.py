@@ -21,6 +21,8 @@ def summary(result: ResultData) -> str:
         where = place(trial.id, trial.value_step, failed=trial.state is TrialState.FAILED)
         best = f"best {result.objective} {number(result.best_value)} {where}"
         lines.append(f"{best}: {config_text(trial.config)}")
+    elif any(trial.value is not None for trial in result.trials):
+        lines.append("none is the best: an ablation compares groups of trials, and ablate(...) returns what it found")
     else:
         lines.append("no trial has a value")
     if failures := result.failures:

@@ -50,7 +50,7 @@ def modelled(**config: Any) -> AblationStudy:
 
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
-    "no study": ({"study": object()}, "study must be an AblationStudy, got <object"),
+    "no study": ({"study": object()}, r"study must be an AblationStudy, got <object.*; use AblationStudy\(\)"),
     "no function": ({"train_fn": 3}, "train_fn must be a function, got 3"),
     "a near module": ({"study": modelled().modules("nrm")}, r"no module 'nrm' \(did you mean 'norm'\?\)"),
     "a module that is never used": ({"study": modelled().modules("spare")}, "the model never uses 'spare'"),
