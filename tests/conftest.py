@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,6 +79,8 @@ def group_of(item: pytest.Item) -> str | None:
     """With which others a test shares a fixture that there is once."""
     fixtures = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
     names = {TOGETHER[name] for name in fixtures if name in TOGETHER}
+    if "s3" in re.split(r"[\[\]-]", item.name):
+        names.add("store")  # which they ask for when they run
     if not names and any(definitions[-1].scope == "module" for definitions in fixtures.values()):
         names = {item.path.stem}
     return min(names, default=None)

@@ -14,6 +14,7 @@ from thread_host import ThreadHost, ThreadRun
 
 from maggy_like import Float, lagom, load_run
 from maggy_like.cluster_driver.client import _Client
+from maggy_like.engines.base import EngineRun
 from maggy_like.errors import ConfigError, EngineError, TrialsFailedError, UserError
 from maggy_like.storage.control_files import ControlFiles, StopRequestRecord
 from optimizers.core.events import AttemptEnded, Event, TrialCreated
@@ -183,9 +184,12 @@ def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(tmp_path: Path, monkeypa
 def test_tasks_that_do_not_see_the_folder_say_so(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
 
-    def begin(attempt: int) -> None:
-        if (tmp_path / "here").exists():
-            (tmp_path / "here").rename(tmp_path / "elsewhere")  # as from another machine
+    class FarHost(ThreadHost):
+        """Its tasks look at another machine's folders."""
+
+        def launch_with_driver(self, *args: Any) -> EngineRun:
+            (tmp_path / "here").rename(tmp_path / "elsewhere")
+            return super().launch_with_driver(*args)
 
     with pytest.raises(EngineError, match=r"does not see the run's folder .*; pass directory=URL of a place that"):
-        search(train, tmp_path / "here", engine=ThreadHost(begin=begin))
+        search(train, tmp_path / "here", engine=FarHost())
