@@ -34,28 +34,53 @@ if TYPE_CHECKING:
     from maggy_like.spark.session import spark_session
     from maggy_like.storage.store import Store
     from maggy_like.worker.child.reporter import Reporter
+    from optimizers.samplers.adapters import TPE, OptunaSampler
+    from optimizers.samplers.bayesian import BayesianSearch
+    from optimizers.samplers.grid import Grid
+    from optimizers.samplers.random_search import RandomSearch
+    from optimizers.samplers.skopt_search import SkoptSearch
+    from optimizers.samplers.sobol import Sobol
+    from optimizers.schedulers.asha import ASHA
+    from optimizers.schedulers.asha_variants import BOHB, MOBSTER, Hyperband
+    from optimizers.schedulers.population import PBT
+    from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
     from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
     from optimizers.space.search_space import SearchSpace
     from optimizers.space.search_space import SearchSpace as Searchspace
 
 _HOMES = {
+    "ASHA": "optimizers.schedulers.asha",
     "AblationStudy": "maggy_like.ablation.study",
+    "BOHB": "optimizers.schedulers.asha_variants",
+    "BayesianSearch": "optimizers.samplers.bayesian",
     "Choice": "optimizers.space.domains",
     "ConnectServer": "maggy_like.spark.servers.connect_server",
     "Constant": "optimizers.space.domains",
     "FailurePolicy": "maggy_like.driver.failure_policy",
     "Float": "optimizers.space.domains",
+    "Grid": "optimizers.samplers.grid",
+    "Hyperband": "optimizers.schedulers.asha_variants",
     "InlineEngine": "maggy_like.engines.inline",
     "Integer": "optimizers.space.domains",
     "LocalEngine": "maggy_like.engines.local",
+    "MOBSTER": "optimizers.schedulers.asha_variants",
+    "MedianRule": "optimizers.schedulers.stopping",
+    "OptunaSampler": "optimizers.samplers.adapters",
     "Ordinal": "optimizers.space.domains",
+    "PBT": "optimizers.schedulers.population",
+    "Patience": "optimizers.schedulers.stopping",
+    "RandomSearch": "optimizers.samplers.random_search",
     "Reporter": "maggy_like.worker.child.reporter",
     "Result": "maggy_like.results.result",
     "RunHandle": "maggy_like.driver.run_handle",
     "SearchSpace": "optimizers.space.search_space",
+    "SkoptSearch": "optimizers.samplers.skopt_search",
+    "Sobol": "optimizers.samplers.sobol",
     "SparkEngine": "maggy_like.spark.engine.engine",
     "StandaloneCluster": "maggy_like.spark.servers.cluster",
     "Store": "maggy_like.storage.store",
+    "TPE": "optimizers.samplers.adapters",
+    "Threshold": "optimizers.schedulers.stopping",
     "Training": "maggy_like.results.training",
     "Tuning": "maggy_like.api.ablate",
     "Variant": "maggy_like.ablation.variant",
@@ -68,24 +93,39 @@ _HOMES = {
 }
 
 __all__ = [
+    "ASHA",
+    "BOHB",
+    "MOBSTER",
+    "PBT",
+    "TPE",
     "AblationStudy",
+    "BayesianSearch",
     "Choice",
     "ConnectServer",
     "Constant",
     "FailurePolicy",
     "Float",
+    "Grid",
+    "Hyperband",
     "InlineEngine",
     "Integer",
     "LocalEngine",
+    "MedianRule",
+    "OptunaSampler",
     "Ordinal",
+    "Patience",
+    "RandomSearch",
     "Reporter",
     "Result",
     "RunHandle",
     "SearchSpace",
     "Searchspace",
+    "SkoptSearch",
+    "Sobol",
     "SparkEngine",
     "StandaloneCluster",
     "Store",
+    "Threshold",
     "Training",
     "Tuning",
     "Variant",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from optimizers.samplers.skopt_search import SkoptSearch
     from optimizers.samplers.sobol import Sobol
     from optimizers.schedulers.asha import ASHA
+    from optimizers.schedulers.asha_variants import BOHB, MOBSTER, Hyperband
     from optimizers.schedulers.population import PBT
     from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
     from optimizers.space.config import Config
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ASHA": "optimizers.schedulers.asha",
     "Answer": "optimizers.core.base",
+    "BOHB": "optimizers.schedulers.asha_variants",
     "BayesianSearch": "optimizers.samplers.bayesian",
     "Choice": "optimizers.space.domains",
     "Config": "optimizers.space.config",
@@ -55,7 +57,9 @@ _HOMES = {
     "Grant": "optimizers.core.base",
     "Grid": "optimizers.samplers.grid",
     "History": "optimizers.core.base",
+    "Hyperband": "optimizers.schedulers.asha_variants",
     "Integer": "optimizers.space.domains",
+    "MOBSTER": "optimizers.schedulers.asha_variants",
     "MaggyError": "optimizers.errors",
     "MedianRule": "optimizers.schedulers.stopping",
     "Observation": "optimizers.core.base",
@@ -87,6 +91,8 @@ _HOMES = {
 
 __all__ = [
     "ASHA",
+    "BOHB",
+    "MOBSTER",
     "PBT",
     "TPE",
     "WAIT",
@@ -102,6 +108,7 @@ __all__ = [
     "Grant",
     "Grid",
     "History",
+    "Hyperband",
     "Integer",
     "MaggyError",
     "MedianRule",

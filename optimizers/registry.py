@@ -1,40 +1,34 @@
-"""Optimizers by name."""
+"""Optimizers by name: ``optimizer="asha"`` is ``optimizer=ASHA()``."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from optimizers.checks.near_names import did_you_mean
 from optimizers.core.base import Optimizer
 from optimizers.errors import OptimizerError
-from optimizers.samplers.adapters import TPE
-from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.samplers.grid import Grid
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.samplers.skopt_search import SkoptSearch
-from optimizers.samplers.sobol import Sobol
-from optimizers.schedulers.model_asha import ModelASHA
-from optimizers.schedulers.multi_fidelity import bohb, hyperband, mobster
-from optimizers.schedulers.population import PBT
 
 Factory = Callable[..., Optimizer]
 
-_BUILT_IN: dict[str, Factory] = {
-    "random": RandomSearch,
-    "grid": Grid,
-    "sobol": Sobol,
-    "bayesian": BayesianSearch,
-    "asha": ModelASHA,
-    "mobster": mobster,
-    "hyperband": hyperband,
-    "bohb": bohb,
-    "pbt": PBT,
-    "skopt": SkoptSearch,
-    "tpe": TPE,
+_BUILT_IN = {
+    "random": "optimizers.samplers.random_search:RandomSearch",
+    "grid": "optimizers.samplers.grid:Grid",
+    "sobol": "optimizers.samplers.sobol:Sobol",
+    "bayesian": "optimizers.samplers.bayesian:BayesianSearch",
+    "asha": "optimizers.schedulers.asha:ASHA",
+    "mobster": "optimizers.schedulers.asha_variants:MOBSTER",
+    "hyperband": "optimizers.schedulers.asha_variants:Hyperband",
+    "bohb": "optimizers.schedulers.asha_variants:BOHB",
+    "pbt": "optimizers.schedulers.population:PBT",
+    "skopt": "optimizers.samplers.skopt_search:SkoptSearch",
+    "tpe": "optimizers.samplers.adapters:TPE",
 }
+"""The class of each name, imported when the name is used: ASHA takes a name for its sampler, and has one itself."""
+
 _registered: dict[str, Factory] = {}
 
 
@@ -57,7 +51,7 @@ def register(name: str, factory: Factory) -> None:
         >>> register("evolution", Evolution)
     """
     if name in _BUILT_IN:
-        raise OptimizerError(f"{name!r} is built in as {_BUILT_IN[name]!r}; use another name")
+        raise OptimizerError(f"{name!r} is built in as {_BUILT_IN[name].partition(':')[2]}; use another name")
     if not callable(factory):
         raise OptimizerError(f"a factory is called to make an optimizer, got {factory!r}; use a class")
     _registered[name] = factory
@@ -85,7 +79,7 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
             )
         return spec
     if isinstance(spec, str):
-        factory = (_BUILT_IN | _registered).get(spec)
+        factory = _registered.get(spec) or _class_of(spec)
         if factory is None:
             near = _peer(spec) or did_you_mean(spec.lower(), names())
             raise OptimizerError(f"unknown optimizer {spec!r}{near}; use one of {', '.join(names())}")
@@ -106,6 +100,14 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
     if not isinstance(optimizer, Optimizer):
         raise OptimizerError(f"{label!r} makes {optimizer!r}, which is no Optimizer; derive it from Optimizer")
     return optimizer
+
+
+def _class_of(name: str) -> Factory | None:
+    """The class of a built-in name; None where there is none."""
+    if name not in _BUILT_IN:
+        return None
+    module, _, kind = _BUILT_IN[name].partition(":")
+    return cast(Factory, getattr(importlib.import_module(module), kind))
 
 
 _PEERS = {

@@ -24,10 +24,7 @@ def build_optimizer(optimizer: Any, train_fn: Callable[..., Any]) -> Optimizer:
     """
     saves = uses_checkpoints(train_fn)
     try:
-        if optimizer in ("asha", "mobster", "hyperband", "bohb"):
-            made = make_optimizer(optimizer, mode="promotion" if saves else "stopping")
-        else:
-            made = make_optimizer(optimizer)
+        made = make_optimizer(optimizer).suited_to(checkpoints=saves)
     except TypeError as error:
         raise OptimizerError(f"optimizer={optimizer!r} cannot be made: {error}") from error
     if made.needs_checkpoints and not saves:

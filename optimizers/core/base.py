@@ -274,6 +274,16 @@ class Optimizer(ABC):
         """A fresh scheduler for one search; by default every trial runs to the end."""
         return FullBudget(problem.max_budget)
 
+    def suited_to(self, *, checkpoints: bool) -> Optimizer:
+        """This optimizer with whatever it leaves to the training function filled in; by default nothing.
+
+        :func:`maggy_like.lagom` calls it before anything else, and searches with what it returns.
+
+        Args:
+            checkpoints: Whether the training function both saves and restores states.
+        """
+        return self
+
     def describe(self) -> str:
         """This optimizer and whatever of its options shapes a search, as text.
 

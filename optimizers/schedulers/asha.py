@@ -1,155 +1,59 @@
-"""ASHA: asynchronous successive halving, in its two forms.
-
-Source: Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for
-Massively Parallel Hyperparameter Tuning", MLSys 2020, Algorithm 2 (promotion). The stopping form is
-what most libraries call ASHA; it needs no checkpoints, and decides once, when a trial reaches a rung.
-
-Where the two differ from what is often written:
-
-- Rungs are anchored at the maximum budget ``R``: ``R, R // eta, R // eta**2, ...``, in integers, so
-  the top rung is ``R`` exactly.
-- The quota of a rung is ``floor(n / eta)`` of *all* ``n`` results ever recorded in it, and those
-  already promoted count: a rung never promotes more than one in ``eta``, also where later results
-  push earlier promotions out of the best. So the first to arrive does not pass because it is first.
-- A search has a full training. Where quotas are too small for one, the promotion form trains the best at rest on before
-  the search ends, and the stopping form never stops the best so far at a rung.
-- A rung takes the first report at or past its step, once. A report that skips a rung is not
-  entered there afterwards: it would compare a later step with earlier ones.
-- Results are compared by rank, ties by arrival. A crash or a value that is not finite ranks worst
-  and never goes on.
-"""
+"""ASHA: asynchronous successive halving over the proposals of any sampler."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from optimizers.checks.options import integer
-from optimizers.core.base import Answer, Decision, Grant, History, Observation, Optimizer, Problem
+from optimizers.core.base import Answer, History, Optimizer, Problem
 from optimizers.errors import OptimizerError
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.schedulers.brackets import BracketScheduler, RungScheduler, bracket_shares
-from optimizers.schedulers.rungs import BestSoFar, Rung, rung_levels
+from optimizers.registry import make_optimizer
+from optimizers.samplers.bayesian import BayesianSearch
+from optimizers.schedulers.brackets import BracketScheduler, bracket_shares
+from optimizers.schedulers.rungs import rung_levels
+from optimizers.schedulers.successive_halving import PromotionScheduler, StoppingScheduler
 from optimizers.space.search_space import SearchSpace
 
 Mode = Literal["promotion", "stopping"]
 
-
-class PromotionScheduler(RungScheduler):
-    """Algorithm 2 of the paper: a trial rests at each rung until it is promoted.
-
-    Where the quotas let no trial climb to the top, as of a search of few trials, the best of the highest rung at
-    which one rests is trained on before the search ends.
-    """
-
-    may_promote = True
-
-    def __init__(self, levels: tuple[int, ...], etas: tuple[float, ...]) -> None:
-        self.rungs = [Rung(eta) for eta in etas]
-        self._levels = levels
-        self._level: dict[int, int] = {}  # rung up to which the present or next attempt runs
-        self._last: dict[int, float] = {}  # newest loss by trial
-
-    def grant(self, trial: int) -> Grant:
-        return Grant(self._levels[self._level.get(trial, 0)])
-
-    def report(self, trial: int, step: int, loss: float) -> Decision:
-        level = self._level.get(trial, 0)
-        self._last[trial] = loss
-        if step >= self._levels[level] and trial not in self.rungs[level]:
-            self.rungs[level].record(trial, loss)
-        return Decision.CONTINUE
-
-    def fail(self, trial: int) -> None:
-        rung = self.rungs[self._level.get(trial, 0)]
-        if trial not in rung:
-            rung.record(trial, math.inf)
-
-    def is_final(self, trial: int) -> bool:
-        return self._level.get(trial, 0) == len(self._levels) - 1
-
-    def pause(self, trial: int) -> None:
-        level = self._level.get(trial, 0)
-        if trial not in self.rungs[level]:  # it had reported past this rung's step before it was promoted to it
-            self.rungs[level].record(trial, self._last.get(trial, math.inf))
-        self.rungs[level].pause(trial)
-        self._level[trial] = level + 1  # what it gets when it is promoted
-
-    def next_promotion(self) -> int | None:
-        for rung in reversed(self.rungs[:-1]):
-            if (trial := rung.candidate()) is not None:
-                return trial
-        return None
-
-    def closing_promotion(self) -> int | None:
-        if self.has_full_training:
-            return None
-        best = (rung.best_at_rest() for rung in reversed(self.rungs[:-1]))
-        return next((trial for trial in best if trial is not None), None)
-
-    def promote(self, trial: int) -> None:
-        self.rungs[self._level[trial] - 1].promote(trial)
-
-    def observe(self, observation: Observation) -> None:
-        # A trial that a rule stops on its way to the top was given its chance: the rule has the last word.
-        is_through = observation.ended and not observation.paused and self.is_final(observation.trial)
-        self.has_full_training |= is_through and math.isfinite(observation.loss)
-
-
-class StoppingScheduler(RungScheduler):
-    """The stopping form: a trial goes on past a rung if it is in the quota as it arrives, or the best so far.
-
-    What has failed since, or diverged, is no longer compared with: else nobody might be left to train to the end.
-    """
-
-    def __init__(self, levels: tuple[int, ...], etas: tuple[float, ...]) -> None:
-        self.rungs = [Rung(eta) for eta in etas]
-        self._levels = levels
-        self._reached: dict[int, int] = {}  # highest rung that holds a result of the trial
-        self._best = [BestSoFar() for _ in levels]
-        self._grant = Grant(levels[-1], levels[:-1])
-
-    def grant(self, trial: int) -> Grant:
-        return self._grant
-
-    def report(self, trial: int, step: int, loss: float) -> Decision:
-        level = sum(step >= rung_step for rung_step in self._levels) - 1
-        if level <= self._reached.get(trial, -1):
-            return Decision.CONTINUE
-        self._reached[trial] = level
-        in_quota = self.rungs[level].record(trial, loss)
-        is_best = math.isfinite(loss) and self._best[level].enter(trial, loss)
-        if not math.isfinite(loss):
-            self._leave_out(trial)
-        if in_quota or is_best or level == len(self._levels) - 1:
-            return Decision.CONTINUE
-        return Decision.STOP
-
-    def fail(self, trial: int) -> None:
-        self._leave_out(trial)
-        level = self._reached.get(trial, -1) + 1
-        if level < len(self.rungs):
-            self._reached[trial] = level
-            self.rungs[level].record(trial, math.inf)
-
-    def _leave_out(self, trial: int) -> None:
-        for best in self._best:
-            best.leave_out(trial)
+LENIENT_ETA = 1.5
+"""At lenient rungs one trial in this many goes on: the worst third ends."""
 
 
 class ASHA(Optimizer):
-    """Asynchronous successive halving over the proposals of any sampler.
+    """Asynchronous successive halving, by default over the proposals of a Gaussian process.
+
+    ``ASHA(sampler="random")`` is the plain algorithm of the paper: random search, rungs from one step on.
+
+    Without ``sampler``, ``max_budget // eta`` is the first rung that ends all but one trial in ``eta``. The lenient
+    rungs below it, from ``max_budget // eta**3`` on, end the worst third, and the Gaussian process is fitted to
+    results at ``max_budget // eta`` and above. On the learning curves that we measured, strict rungs far below the
+    full budget made every sampler worse: configurations that learn fast at first are not those that end well, and a
+    model learns to propose them. The docs page "Which optimizer?" has the figures.
+
+    Source: Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for Massively Parallel
+    Hyperparameter Tuning", MLSys 2020.
 
     Args:
         eta: Only the best ``1 / eta`` of a rung go on; an integer of at least 2.
-        min_budget: Steps of the lowest rung, or a little more (see :func:`rung_levels`).
-        mode: ``promotion`` pauses every trial at its rung and runs the best on later, from their
-            checkpoints (without checkpoints they start over, which costs up to ``eta / (eta - 1)``
-            of the steps). ``stopping`` decides once, when a trial reaches a rung.
-        sampler: Proposes the configurations; random search if not given.
-        brackets: Brackets of Hyperband to run side by side (see :mod:`optimizers.schedulers.brackets`), each with a
-            rung less; None for all.
+        min_budget: Steps of the lowest rung, or a little more (see :func:`rung_levels`); None for
+            ``max_budget // eta**3``, or for 1 where ``sampler`` is given.
+        mode: ``promotion`` pauses every trial at its rung and later continues the best from their checkpoints
+            (without checkpoints they start over, which costs up to ``eta / (eta - 1)`` of the steps). ``stopping``
+            decides once, when a trial reaches a rung. None for ``promotion`` where the training function saves and
+            restores states, and ``stopping`` where it does not.
+        sampler: Proposes the configurations: a name (``"random"``), an optimizer or its class. None for
+            ``BayesianSearch(min_share=1 / eta)``.
+        brackets: How many brackets of Hyperband run side by side (see :mod:`optimizers.schedulers.brackets`), each
+            with one rung less; None for all.
+        early_eta: At rungs below ``max_budget // eta``, one trial in ``early_eta`` goes on; above 1. None for 1.5,
+            or for ``eta`` where ``sampler`` is given.
+
+    Raises:
+        OptimizerError: An argument is not valid.
 
     Example:
         >>> lagom(train_fn, space, optimizer=ASHA(eta=4, mode="stopping"), max_budget=64)
@@ -159,25 +63,32 @@ class ASHA(Optimizer):
         self,
         *,
         eta: int = 3,
-        min_budget: int = 1,
-        mode: Mode = "promotion",
-        sampler: Optimizer | None = None,
+        min_budget: int | None = None,
+        mode: Mode | None = None,
+        sampler: str | Optimizer | Callable[..., Optimizer] | None = None,
         brackets: int | None = 1,
+        early_eta: float | None = None,
     ) -> None:
-        if mode not in ("promotion", "stopping"):
-            raise OptimizerError(f"mode must be 'promotion' or 'stopping', got {mode!r}")
-        if sampler is not None and type(sampler).scheduler is not Optimizer.scheduler:
-            name = type(sampler).__name__
-            raise OptimizerError(
-                f"sampler={name}() has a schedule of its own, which ASHA does not follow; pass a sampler that only "
-                f"proposes, or use {name} alone"
-            )
         self.eta = integer("eta", eta, least=2, hint="3 is usual")
-        self.min_budget: int | None = integer("min_budget", min_budget, least=1)
-        self.mode = mode
+        self.mode = _checked_mode(mode)
         self.brackets = None if brackets is None else integer("brackets", brackets, least=1)
-        self.sampler = sampler if sampler is not None else RandomSearch()
+        self.sampler = BayesianSearch(min_share=1.0 / self.eta) if sampler is None else _checked_sampler(sampler)
         self.adaptive = self.sampler.adaptive
+        if min_budget is None and sampler is not None:
+            min_budget = 1
+        self.min_budget = None if min_budget is None else integer("min_budget", min_budget, least=1)
+        if early_eta is None:
+            early_eta = LENIENT_ETA if sampler is None else self.eta
+        if isinstance(early_eta, bool) or not isinstance(early_eta, int | float) or not 1.0 < early_eta < math.inf:
+            raise OptimizerError(f"early_eta must be a number above 1, got {early_eta!r}; 1.5 ends the worst third")
+        self.early_eta = float(early_eta)
+
+    def suited_to(self, *, checkpoints: bool) -> Optimizer:
+        if self.mode is not None:
+            return self
+        suited = copy.copy(self)
+        suited.mode = "promotion" if checkpoints else "stopping"
+        return suited
 
     def validate(self, problem: Problem) -> None:
         if self.min_budget is not None and self.min_budget > problem.max_budget:
@@ -195,7 +106,13 @@ class ASHA(Optimizer):
 
     def levels(self, max_budget: int) -> tuple[int, ...]:
         """The steps of the rungs in a search of ``max_budget`` steps."""
-        return rung_levels(max_budget, self.min_budget or 1, self.eta)
+        lowest = max(1, max_budget // self.eta**3) if self.min_budget is None else self.min_budget
+        return rung_levels(max_budget, lowest, self.eta)
+
+    def etas(self, levels: Sequence[int]) -> tuple[float, ...]:
+        """One trial in how many goes on at each of the rungs; the top one's is not used."""
+        n_early = max(len(levels) - 2, 0)
+        return (self.early_eta,) * n_early + (float(self.eta),) * (len(levels) - n_early)
 
     def full_trainings(self, problem: Problem) -> float:
         if problem.n_trials is None:
@@ -204,14 +121,10 @@ class ASHA(Optimizer):
         shares = bracket_shares(len(etas), self.eta, self._count(etas))
         return problem.n_trials * sum(share / math.prod(etas[low:-1]) for low, share in enumerate(shares))
 
-    def etas(self, levels: tuple[int, ...]) -> tuple[float, ...]:
-        """One in how many goes on at each of the rungs; the top one's is of no account."""
-        return (float(self.eta),) * len(levels)
-
     def scheduler(self, problem: Problem) -> PromotionScheduler | StoppingScheduler | BracketScheduler:
         levels = self.levels(problem.max_budget)
         etas = self.etas(levels)
-        form = PromotionScheduler if self.mode == "promotion" else StoppingScheduler
+        form = StoppingScheduler if self.mode == "stopping" else PromotionScheduler
         count = self._count(levels)
         if count == 1:
             return form(levels, etas)
@@ -221,3 +134,22 @@ class ASHA(Optimizer):
     def _count(self, levels: Sequence[float]) -> int:
         """How many brackets there are over so many rungs."""
         return len(levels) if self.brackets is None else min(self.brackets, len(levels))
+
+
+def _checked_mode(mode: Mode | None) -> Mode | None:
+    if mode in ("min", "max", "minimize", "maximize"):
+        raise OptimizerError(f"mode={mode!r} is a direction; use direction={mode[:3]!r}")
+    if mode not in ("promotion", "stopping", None):
+        raise OptimizerError(f"mode must be 'promotion', 'stopping' or None, got {mode!r}")
+    return mode
+
+
+def _checked_sampler(sampler: str | Optimizer | Callable[..., Optimizer]) -> Optimizer:
+    made = make_optimizer(sampler)
+    if type(made).scheduler is not Optimizer.scheduler:
+        name = type(made).__name__
+        raise OptimizerError(
+            f"sampler={name}() has a schedule of its own, which ASHA does not follow; pass a sampler that only "
+            f"proposes, or use {name} alone"
+        )
+    return made

@@ -6,18 +6,23 @@ own stops) stands; the rule can but add a stop.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import abstractmethod
 from array import array
 from bisect import bisect_right, insort
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from optimizers.checks.options import integer
 from optimizers.core.base import Answer, Decision, Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.errors import OptimizerError
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.registry import make_optimizer
 from optimizers.space.search_space import SearchSpace
+
+Wrapped = str | Optimizer | Callable[..., Optimizer]
+"""How the optimizer that a rule wraps is given."""
 
 
 class Watcher(Scheduler):
@@ -69,17 +74,19 @@ class Watcher(Scheduler):
 class StoppingRule(Optimizer):
     """Proposes what ``optimizer`` proposes, and stops its trials early."""
 
-    def __init__(self, optimizer: Optimizer | None) -> None:
-        optimizer = RandomSearch() if optimizer is None else optimizer
-        if not isinstance(optimizer, Optimizer):
-            raise OptimizerError(f"a stopping rule wraps an optimizer, got {optimizer!r}; use make_optimizer")
-        self.optimizer = optimizer
-        self.adaptive = optimizer.adaptive
-        self.needs_checkpoints = optimizer.needs_checkpoints
+    def __init__(self, optimizer: Wrapped) -> None:
+        self.optimizer = make_optimizer(optimizer)
+        self.adaptive = self.optimizer.adaptive
+        self.needs_checkpoints = self.optimizer.needs_checkpoints
 
     @abstractmethod
     def watch(self, inner: Scheduler) -> Watcher:
         """The rule, over the scheduler of the wrapped optimizer."""
+
+    def suited_to(self, *, checkpoints: bool) -> Optimizer:
+        suited = copy.copy(self)
+        suited.optimizer = self.optimizer.suited_to(checkpoints=checkpoints)
+        return suited
 
     def ask(self, index: int, history: History) -> Answer:
         return self.optimizer.ask(index, history)
@@ -112,7 +119,7 @@ class MedianRule(StoppingRule):
     Black-Box Optimization", KDD 2017, section 3.2.2.
 
     Args:
-        optimizer: Proposes the configurations; random search if not given.
+        optimizer: Proposes the configurations: a name, an optimizer or its class.
         grace: No trial stops at a step up to this one.
         min_trials: How many others must have reported at a step before it counts.
 
@@ -123,7 +130,7 @@ class MedianRule(StoppingRule):
         >>> lagom(train_fn, space, optimizer=MedianRule(Sobol(), grace=3), max_budget=50)
     """
 
-    def __init__(self, optimizer: Optimizer | None = None, *, grace: int = 1, min_trials: int = 3) -> None:
+    def __init__(self, optimizer: Wrapped = "random", *, grace: int = 1, min_trials: int = 3) -> None:
         super().__init__(optimizer)
         self.grace = integer("grace", grace, least=0)
         self.min_trials = integer("min_trials", min_trials, least=1)
@@ -185,7 +192,7 @@ class Patience(StoppingRule):
     """Stops a trial whose loss has not improved for a while.
 
     Args:
-        optimizer: Proposes the configurations; random search if not given.
+        optimizer: Proposes the configurations: a name, an optimizer or its class.
         patience: How many reports in a row may pass without an improvement.
         min_delta: By how much the best value must be beaten to count as improved.
 
@@ -196,7 +203,7 @@ class Patience(StoppingRule):
         >>> lagom(train_fn, space, optimizer=Patience(patience=10), max_budget=200)
     """
 
-    def __init__(self, optimizer: Optimizer | None = None, *, patience: int = 5, min_delta: float = 0.0) -> None:
+    def __init__(self, optimizer: Wrapped = "random", *, patience: int = 5, min_delta: float = 0.0) -> None:
         super().__init__(optimizer)
         if not (math.isfinite(min_delta) and min_delta >= 0):
             raise OptimizerError(f"min_delta must be a finite number of at least 0, got {min_delta!r}")
@@ -230,7 +237,7 @@ class Threshold(StoppingRule):
     A value that is not finite is worse than any bound.
 
     Args:
-        optimizer: Proposes the configurations; random search if not given.
+        optimizer: Proposes the configurations: a name, an optimizer or its class.
         step: Reports before this step are let pass.
         worse_than: The bound, as the metric is reported.
         direction: ``max`` or ``min`` of the metric, the same as the search's. Algorithms see losses
@@ -245,7 +252,7 @@ class Threshold(StoppingRule):
 
     def __init__(
         self,
-        optimizer: Optimizer | None = None,
+        optimizer: Wrapped = "random",
         *,
         step: int,
         worse_than: float,

@@ -60,12 +60,12 @@ def test_registered_optimizers_keep_the_contract(name: str) -> None:
     "factory",
     [
         Evolution,
-        lambda: ASHA(mode="stopping"),
+        lambda: ASHA(sampler="random", mode="stopping"),
         lambda: ASHA(min_budget=9, sampler=Evolution()),
         MedianRule,
-        lambda: MedianRule(ASHA()),
+        lambda: MedianRule(ASHA(sampler="random")),
         lambda: MedianRule(PBT(population=5, quantile=0.4)),
-        lambda: Patience(ASHA(mode="stopping"), patience=3),
+        lambda: Patience(ASHA(sampler="random", mode="stopping"), patience=3),
         lambda: Threshold(step=2, worse_than=0.5, direction="min"),
     ],
 )

@@ -4,14 +4,24 @@ from typing import Any
 
 import pytest
 
+import maggy_like
+import optimizers
 from optimizers import registry
-from optimizers.core.base import History, Optimizer
+from optimizers.core.base import Decision, History, Optimizer
+from optimizers.core.study import Study
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer, names, register
+from optimizers.samplers.adapters import TPE
+from optimizers.samplers.bayesian import BayesianSearch
 from optimizers.samplers.grid import Grid
 from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.skopt_search import SkoptSearch
+from optimizers.samplers.sobol import Sobol
 from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.asha_variants import BOHB, MOBSTER, Hyperband
+from optimizers.schedulers.population import PBT
 from optimizers.space.config import Config
+from optimizers.space.domains import Float, Integer
 
 
 class Fixed(Optimizer):
@@ -69,3 +79,53 @@ def test_own_names_may_be_given_anew_but_built_in_ones_not() -> None:
 def test_mistakes_name_the_mend(spec: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptimizerError, match=message):
         make_optimizer(spec, **options)
+
+
+CLASSES: dict[str, type[Optimizer]] = {
+    "random": RandomSearch,
+    "grid": Grid,
+    "sobol": Sobol,
+    "bayesian": BayesianSearch,
+    "asha": ASHA,
+    "mobster": MOBSTER,
+    "hyperband": Hyperband,
+    "bohb": BOHB,
+    "pbt": PBT,
+    "skopt": SkoptSearch,
+    "tpe": TPE,
+}
+
+
+def test_each_name_has_a_public_class() -> None:
+    assert tuple(CLASSES) == names()
+    for kind in CLASSES.values():
+        assert kind.__name__ in optimizers.__all__
+        assert getattr(maggy_like, kind.__name__) is kind
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_name_means_what_its_class_means(name: str) -> None:
+    """The same proposals, grants and decisions for the same seed, whichever form of training is asked for."""
+    for checkpoints in (True, False):
+        by_name, by_class = (run(made.suited_to(checkpoints=checkpoints)) for made in both(name))
+        assert by_name == by_class
+
+
+def both(name: str) -> tuple[Optimizer, Optimizer]:
+    by_name, by_class = make_optimizer(name), CLASSES[name]()
+    assert type(by_name) is type(by_class)
+    assert by_name.describe() == by_class.describe()
+    return by_name, by_class
+
+
+def run(optimizer: Optimizer) -> list[tuple[Any, ...]]:
+    """Search one trial at a time."""
+    space = {"x": Float(0.01, 1, log=True), "n": Integer(1, 9), "act": ["relu", "gelu"]}
+    study = Study(space, optimizer, direction="min", seed=7, max_budget=20, n_trials=16)
+    while (trial := study.ask()) is not None:
+        for step in range(trial.step + 1, trial.budget + 1):
+            if study.report(trial, step, trial.config["x"] + trial.config["n"] / step) is Decision.STOP:
+                break
+        else:
+            study.tell(trial)
+    return [(trial.config, trial.budget, trial.state, trial.value) for trial in study.trials]

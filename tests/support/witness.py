@@ -55,10 +55,10 @@ GRID = 10
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "random": RandomSearch,
     "grid": lambda: Grid(GRID),
-    "promotion": lambda: ASHA(eta=2),
+    "promotion": lambda: ASHA(sampler="random", eta=2),
     "adaptive": lambda: ASHA(eta=2, sampler=Climber()),
-    "stopping": lambda: ASHA(eta=2, mode="stopping"),
-    "patience": lambda: Patience(ASHA(eta=2, min_budget=2), patience=1),
+    "stopping": lambda: ASHA(sampler="random", eta=2, mode="stopping"),
+    "patience": lambda: Patience(ASHA(sampler="random", eta=2, min_budget=2), patience=1),
     "pbt": lambda: PBT(population=2, interval=1, quantile=0.5),
 }
 

@@ -17,7 +17,7 @@ def store_needed(worker: Worker, unseen: str) -> str:
     """
     return (
         f"{_unseen(worker, unseen)} a promoted trial could not go on there from its checkpoint; {_mend(unseen)}, or "
-        "use optimizer='asha' with mode='stopping'"
+        "use optimizer=ASHA(mode='stopping')"
     )
 
 

@@ -20,7 +20,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.checkpoints import load_state
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event
 from optimizers.core.trial import TrialState
-from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.asha import ASHA
 
 pytestmark = pytest.mark.e2e
 
@@ -70,7 +70,7 @@ def test_direction_min_turns_the_search(search: Any) -> None:
 
 
 def test_asha_promotes_from_checkpoints_in_fresh_processes(search: Any) -> None:
-    result = search(fns.climb_on, optimizer=ModelASHA(min_budget=1, mode="promotion"), n_trials=9)
+    result = search(fns.climb_on, optimizer=ASHA(min_budget=1, mode="promotion"), n_trials=9)
     assert result.counts == {TrialState.PAUSED: 7, TrialState.COMPLETED: 2}
     top = next(trial for trial in result.trials if trial.state is TrialState.COMPLETED)
     assert top.attempt == 3
@@ -80,7 +80,7 @@ def test_asha_promotes_from_checkpoints_in_fresh_processes(search: Any) -> None:
 
 
 def test_asha_stops_where_nothing_is_saved(search: Any) -> None:
-    result = search(fns.climb, optimizer=ModelASHA(min_budget=1, mode="stopping"), n_trials=12, workers=1)
+    result = search(fns.climb, optimizer=ASHA(min_budget=1, mode="stopping"), n_trials=12, workers=1)
     assert result.counts[TrialState.STOPPED] >= 4
     assert result.counts[TrialState.COMPLETED] >= 1
     assert all(len(trial.curve) in (1, 3, 9) for trial in result.trials)

@@ -189,13 +189,20 @@ def test_a_run_is_not_overwritten_and_not_resumed_as_another(tmp_path: Path) -> 
         lagom(train, SPACE, n_trials=1, resume=True, seed=1, **options)
 
 
-@pytest.mark.parametrize("other", [MedianRule(ASHA(eta=3)), ASHA(eta=9), MedianRule(ASHA(eta=9, sampler=Sobol()))])
+@pytest.mark.parametrize(
+    "other",
+    [
+        MedianRule(ASHA(sampler="random", eta=3)),
+        ASHA(sampler="random", eta=9),
+        MedianRule(ASHA(eta=9, sampler=Sobol())),
+    ],
+)
 def test_a_run_is_not_resumed_by_an_optimizer_with_other_options(tmp_path: Path, other: Optimizer) -> None:
     options = {"engine": "inline", "directory": tmp_path, "progress": False, "name": "run", "n_trials": 1}
-    lagom(train, SPACE, optimizer=MedianRule(ASHA(eta=9)), **options)
+    lagom(train, SPACE, optimizer=MedianRule(ASHA(sampler="random", eta=9)), **options)
     with pytest.raises(UserError, match=r"started with optimizer=MedianRule\(optimizer=ASHA\(eta=9, "):
         lagom(train, SPACE, optimizer=other, resume=True, **options)
-    lagom(train, SPACE, optimizer=MedianRule(ASHA(eta=9)), resume=True, **options)
+    lagom(train, SPACE, optimizer=MedianRule(ASHA(sampler="random", eta=9)), resume=True, **options)
 
 
 def test_the_first_maggy_s_spelling_is_read(tmp_path: Path) -> None:
@@ -216,10 +223,10 @@ def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("optimizer", "needed"),
     [
-        (ASHA(mode="stopping"), 27),
-        (MedianRule(ASHA()), 27),
-        (ASHA(brackets=2), 17),
-        (ASHA(brackets=None), 6),
+        (ASHA(sampler="random", mode="stopping"), 27),
+        (MedianRule(ASHA(sampler="random")), 27),
+        (ASHA(sampler="random", brackets=2), 17),
+        (ASHA(sampler="random", brackets=None), 6),
         (Sobol(), 0),
         (MedianRule(), 0),
     ],

@@ -19,7 +19,7 @@ from maggy_like.driver.loop import Driver
 from maggy_like.errors import ConfigError, UserError
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.trial import TrialState
-from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.asha import ASHA
 
 pytestmark = pytest.mark.e2e
 
@@ -221,7 +221,7 @@ def test_a_driver_killed_during_the_training_takes_its_workers_along_and_resume_
 
 def test_no_event_is_doubled_by_the_hand_off(search: Any) -> None:
     events: list[Event] = []
-    search(callbacks=[events.append], optimizer=ModelASHA(min_budget=1), n_trials=4)
+    search(callbacks=[events.append], optimizer=ASHA(min_budget=1), n_trials=4)
     started = [(event.trial, event.attempt) for event in events if isinstance(event, AttemptStarted)]
     ended = [(event.trial, event.attempt) for event in events if isinstance(event, AttemptEnded)]
     assert len(started) == len(set(started))

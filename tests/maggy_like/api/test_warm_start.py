@@ -16,7 +16,7 @@ from maggy_like.errors import ConfigError, JournalError
 from maggy_like.storage.journal import Earlier, backend_of, from_records, read_journal, to_records
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.core.events import Event, TrialCreated
-from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.asha import ASHA
 from optimizers.space.config import Config
 
 pytestmark = pytest.mark.e2e
@@ -92,7 +92,7 @@ def test_each_trial_is_observed_once_at_each_rung_and_at_its_end(run: Run) -> No
 @pytest.mark.parametrize(("train_fn", "mode"), [(climb, "stopping"), (climb_on, "promotion")])
 def test_halving_runs_give_one_observation_for_each_rung_reached(run: Run, train_fn: Any, mode: Any) -> None:
     space = {"x": Float(0, 1), "n": 1}
-    old = run(train_fn, space, optimizer=ModelASHA(mode=mode), n_trials=9)
+    old = run(train_fn, space, optimizer=ASHA(mode=mode), n_trials=9)
     (observations,) = gathered(old, space=space)
     found = {(seen.trial, seen.step): seen.loss for seen in observations}
     assert len(found) == len(observations)

@@ -96,8 +96,8 @@ def test_a_report_and_a_stop_in_it_are_no_success_but_a_pause_is() -> None:
         hand.report(worker, 1, 0.5)
         hand.finish(worker, **raised())
     assert hand.machine.ending == "error"
-    assert fail(search(ASHA()), {"value": 0.5}, *[raised()] * 6) is None
-    assert fail(search(ASHA(mode="stopping")), {"outcome": "stopped"}, *[raised()] * 3) == "error"
+    assert fail(search(ASHA(sampler="random")), {"value": 0.5}, *[raised()] * 6) is None
+    assert fail(search(ASHA(sampler="random", mode="stopping")), {"outcome": "stopped"}, *[raised()] * 3) == "error"
 
 
 def test_expected_exceptions_never_count_nor_do_those_derived_from_them() -> None:

@@ -17,7 +17,7 @@ from maggy_like.errors import ConfigError, UserError
 from maggy_like.protocol.report_error import ReportError
 from optimizers.core.events import AttemptStarted
 from optimizers.core.trial import Checkpoint, Trial, TrialState
-from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.asha import ASHA
 from optimizers.space.search_space import SearchSpace
 
 pytestmark = pytest.mark.e2e
@@ -67,7 +67,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_trial_that_is_promoted_and_overfits_loses_nothing(tmp_path: Path, shown: Recorder, keep: int) -> None:
-    options = {"optimizer": ModelASHA(min_budget=3, mode="promotion"), "n_trials": 9, "max_budget": 27}
+    options = {"optimizer": ASHA(min_budget=3, mode="promotion"), "n_trials": 9, "max_budget": 27}
     result = search(overfits, tmp_path, store=Store(keep_checkpoints=keep), **options)
     nearest = min(result.trials, key=lambda trial: abs(trial.config["lr"] - 0.3))
     assert nearest.attempt > 1  # so it was promoted, and ended far from its best

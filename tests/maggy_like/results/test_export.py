@@ -109,7 +109,9 @@ def test_optuna_goes_on_where_the_run_ended(searched: Result) -> None:
 
 
 def test_paused_trials_of_asha_are_pruned_at_their_rung(tmp_path: Path) -> None:
-    asha = Study({"x": Float(0, 1)}, ASHA(mode="promotion"), direction="min", max_budget=9, n_trials=9)
+    asha = Study(
+        {"x": Float(0, 1)}, ASHA(sampler="random", mode="promotion"), direction="min", max_budget=9, n_trials=9
+    )
     while trial := asha.ask():
         asha.tell(trial, trial.config["x"])
     states = [trial.state for trial in result_of(asha, tmp_path).to_optuna().trials]

@@ -62,7 +62,9 @@ def test_what_matters_has_the_largest_share(options: dict[str, Any]) -> None:
 
 def test_trials_of_a_low_rung_are_not_compared_with_those_of_a_high_one() -> None:
     """Each step more divides the loss, so values of different rungs say nothing of each other."""
-    asha = result(lambda config: 1.0 + loss(config), 90, optimizer=ASHA(mode="promotion"), max_budget=27)
+    asha = result(
+        lambda config: 1.0 + loss(config), 90, optimizer=ASHA(sampler="random", mode="promotion"), max_budget=27
+    )
     assert {trial.step for trial in asha.trials} == {1, 3, 9, 27}
     shares = asha.importance()
     assert list(shares)[:2] == ["lr", "act"]

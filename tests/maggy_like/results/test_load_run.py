@@ -23,7 +23,7 @@ from optimizers.core.base import History
 from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.trial import TrialState
 from optimizers.samplers.random_search import RandomSearch
-from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.space.config import Config
 
@@ -43,7 +43,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"value": "last", "direction": "min"}, {"metric": "score"}, {"optimizer": ModelASHA(mode="promotion")},
+    {}, {"value": "last", "direction": "min"}, {"metric": "score"}, {"optimizer": ASHA(mode="promotion")},
     {"metric": ["score", "start"], "direction": ["max", "min"]}, {"train_best": True},
     {"optimizer": PBT(population=4, interval=1), "n_trials": 6},
 ])  # fmt: skip

@@ -37,8 +37,8 @@ from optimizers.schedulers.stopping import MedianRule
 
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "random": RandomSearch,
-    "promotion": lambda: ASHA(eta=3, mode="promotion"),
-    "stopping": lambda: ASHA(eta=3, mode="stopping"),
+    "promotion": lambda: ASHA(sampler="random", eta=3, mode="promotion"),
+    "stopping": lambda: ASHA(sampler="random", eta=3, mode="stopping"),
     "median": lambda: MedianRule(RandomSearch()),
     "pbt": lambda: PBT(population=3, interval=1, quantile=0.4),
 }

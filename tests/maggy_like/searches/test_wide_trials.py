@@ -13,7 +13,7 @@ import wide_functions as fns
 from maggy_like import FailurePolicy, Float, Result, lagom
 from optimizers.core.events import AttemptEnded, Event
 from optimizers.core.trial import TrialState
-from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import MedianRule, Threshold
 
 pytestmark = pytest.mark.e2e
@@ -92,7 +92,7 @@ def test_a_trial_out_of_time_is_stopped_on_all_ranks_in_one_step(
 
 @pytest.mark.parametrize("mode", ["stopping", "promotion"])
 def test_milestones_hold_for_all_ranks(search: Any, tmp_path: Path, mode: str) -> None:
-    result = search(fns.climb_together, optimizer=ModelASHA(2, 1, mode), n_trials=4, max_budget=4)
+    result = search(fns.climb_together, optimizer=ASHA(eta=2, min_budget=1, mode=mode), n_trials=4, max_budget=4)
     assert not result.failures
     assert len(result.trials) == 4
     for trial in result.trials:

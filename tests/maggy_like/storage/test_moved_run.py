@@ -16,13 +16,13 @@ from maggy_like import Float, Reporter, Result, lagom
 from maggy_like.errors import JournalLostError
 from optimizers.core.events import AttemptEnded, Event
 from optimizers.core.trial import TrialState
-from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.asha import ASHA
 
 pytestmark = pytest.mark.e2e
 
 
 def search(directory: Path, train_fn: Any = fns.climb_on, **options: Any) -> Result:
-    defaults: dict[str, Any] = {"engine": "inline", "optimizer": ModelASHA(mode="promotion"), "n_trials": 9}
+    defaults: dict[str, Any] = {"engine": "inline", "optimizer": ASHA(mode="promotion"), "n_trials": 9}
     common: dict[str, Any] = {"directory": directory, "name": "run", "progress": False, "max_budget": 9}
     return lagom(train_fn, {"x": Float(0, 1)}, **{**defaults, **common, **options})
 

@@ -38,11 +38,18 @@ class Own(Optimizer):
 @pytest.mark.parametrize(
     ("made", "text"),
     [
-        (ASHA(eta=np.int64(4)), "ASHA(eta=4, min_budget=1, mode='promotion', sampler=RandomSearch(), brackets=1)"),
+        (
+            ASHA(sampler="random", eta=np.int64(4)),
+            "ASHA(eta=4, min_budget=1, mode=None, sampler=RandomSearch(), brackets=1, early_eta=4.0)",
+        ),
         (MedianRule(Sobol(), grace=2), "MedianRule(optimizer=Sobol(), grace=2, min_trials=3)"),
         (Enumeration([{"lr": 0.1, "act": "relu"}]), "Enumeration(configs=[{'lr': 0.1, 'act': 'relu'}])"),
-        (make_optimizer("asha"), "ModelASHA(eta=3, min_budget=None, mode='promotion', n_initial=8)"),
-        (make_optimizer("asha", min_budget=1), "ModelASHA(eta=3, min_budget=1, mode='promotion', n_initial=8)"),
+        (
+            make_optimizer("asha", eta=4),
+            "ASHA(eta=4, min_budget=None, mode=None, sampler=BayesianSearch(n_initial=8, min_share=0.25), brackets=1, "
+            "early_eta=1.5)",
+        ),
+        (make_optimizer("mobster"), "MOBSTER(eta=3, min_budget=1, mode=None, n_initial=8)"),
         (Own(table=np.zeros(9)), "Own(rate=0.1, table=ndarray)"),
         (Own(table={2.0, 1.0}), "Own(rate=0.1, table={1.0, 2.0})"),
     ],
@@ -70,7 +77,8 @@ def test_a_function_is_described_by_its_name() -> None:
         (MedianRule(ASHA(eta=9)), MedianRule(ASHA(eta=3))),
         (ASHA(sampler=BayesianSearch(4)), ASHA(sampler=BayesianSearch(8))),
         (make_optimizer("asha", min_budget=1), make_optimizer("asha")),
-        (make_optimizer("asha", n_initial=4), make_optimizer("asha")),
+        (ASHA(), ASHA(sampler=BayesianSearch(min_share=1 / 3))),
+        (make_optimizer("mobster", n_initial=4), make_optimizer("mobster")),
         (make_optimizer("mobster"), make_optimizer("hyperband")),
         (PBT(perturbation=0.2), PBT()),
         (Threshold(step=1, worse_than=0.1, direction="max"), Threshold(step=1, worse_than=0.2, direction="max")),

@@ -56,7 +56,7 @@ def test_a_wrong_direction_or_number_of_them_is_told() -> None:
 
 
 def test_the_first_report_settles_the_direction_before_anything_is_decided_by_it() -> None:
-    study = Study(SPACE, ASHA(eta=2, mode="stopping"), max_budget=2, n_trials=4)
+    study = Study(SPACE, ASHA(sampler="random", eta=2, mode="stopping"), max_budget=2, n_trials=4)
     good, bad = study.ask(), study.ask()
     assert good is not None
     assert bad is not None
@@ -93,7 +93,7 @@ def test_the_only_number_that_a_function_returns_has_its_name() -> None:
 def test_replay_gives_the_same_direction(name: str, direction: str | None, draw: random.Random) -> None:
     """Whatever ends, and whenever the first report comes."""
     options: dict[str, Any] = {"direction": direction, "max_budget": 4, "n_trials": 6}
-    live, events = Study(SPACE, ASHA(eta=2), **options), list[Event]()
+    live, events = Study(SPACE, ASHA(sampler="random", eta=2), **options), list[Event]()
 
     def apply(event: Event) -> None:
         settled = live.settled(name) if isinstance(event, Measured) else None
@@ -119,7 +119,7 @@ def test_replay_gives_the_same_direction(name: str, direction: str | None, draw:
         elif trial.step < trial.budget:
             step = trial.step + 1
             apply(Measured(trial.id, trial.attempt, name, {name: ([step], [draw.random()])}))
-    replayed = Study(SPACE, ASHA(eta=2), **options)
+    replayed = Study(SPACE, ASHA(sampler="random", eta=2), **options)
     for event in events:
         replayed.apply(from_json(to_json(event)))
     assert (replayed.direction, replayed.objectives.is_open) == (live.direction, live.objectives.is_open)

@@ -30,9 +30,9 @@ SPACE = {"x": Float(0, 1)}
 
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "random": RandomSearch,
-    "promotion": lambda: ASHA(eta=2),
-    "stopping": lambda: ASHA(eta=2, mode="stopping"),
-    "patience": lambda: Patience(ASHA(eta=2, min_budget=2), patience=2),
+    "promotion": lambda: ASHA(sampler="random", eta=2),
+    "stopping": lambda: ASHA(sampler="random", eta=2, mode="stopping"),
+    "patience": lambda: Patience(ASHA(sampler="random", eta=2, min_budget=2), patience=2),
 }
 
 
@@ -81,7 +81,7 @@ def test_promotion_is_drained_to_the_end(direction: Direction, seed: int) -> Non
     """27 trials, then exactly 9, 3 and 1 go on, whatever their order; the best one reaches the top."""
     qualities = list(range(27))
     random.Random(seed).shuffle(qualities)
-    study = Study(SPACE, ASHA(eta=3), direction=direction, max_budget=27, n_trials=27)
+    study = Study(SPACE, ASHA(sampler="random", eta=3), direction=direction, max_budget=27, n_trials=27)
     steps = search(study, lambda trial: float(qualities[trial.id]))
     assert steps == 27 * 1 + 9 * 2 + 3 * 6 + 1 * 18
     assert Counter(trial.step for trial in study.trials) == {1: 18, 3: 6, 9: 2, 27: 1}
@@ -102,7 +102,9 @@ def test_promotion_is_drained_to_the_end(direction: Direction, seed: int) -> Non
     ],
 )
 def test_stopping_looks_at_those_that_came_before(direction: Direction, reached: dict[int, int]) -> None:
-    study = Study(SPACE, ASHA(eta=3, mode="stopping"), direction=direction, max_budget=27, n_trials=27)
+    study = Study(
+        SPACE, ASHA(sampler="random", eta=3, mode="stopping"), direction=direction, max_budget=27, n_trials=27
+    )
     steps = search(study, lambda trial: float(trial.id))
     assert Counter(trial.step for trial in study.trials) == reached
     assert steps == sum(step * n for step, n in reached.items())
@@ -145,7 +147,7 @@ def test_the_optimizer_is_told_losses_and_what_is_pending(direction: Direction, 
 
 
 def test_a_promotion_is_pending_again_and_a_lost_attempt_still_is() -> None:
-    study = Study(SPACE, ASHA(eta=2), max_budget=2)
+    study = Study(SPACE, ASHA(sampler="random", eta=2), max_budget=2)
     first, second = started(study), started(study)
     study.tell(first, 0.5)
     study.apply(AttemptEnded(1, 1, TrialState.PENDING, 0.0, failure=Failure(FailureKind.SIGNAL, "killed")))
@@ -228,7 +230,7 @@ def test_a_trial_is_worth_its_best_report() -> None:
 
 
 def test_a_promoted_trial_keeps_its_best_report() -> None:
-    study = Study(SPACE, ASHA(eta=3), max_budget=3, n_trials=3)
+    study = Study(SPACE, ASHA(sampler="random", eta=3), max_budget=3, n_trials=3)
     for value in (0.1, 0.2, 0.9):
         trial = started(study)
         study.report(trial, 1, value)
@@ -300,7 +302,7 @@ def test_what_the_optimizer_is_told_of_a_trial_that_ended_is_what_it_is_worth() 
     study.tell(trial)
     seen = [update for update in study.take_updates() if isinstance(update, Observation)]
     assert [(each.step, each.loss, each.ended) for each in seen] == [(3, -0.9, True)]
-    paused = Study(SPACE, ASHA(eta=3, min_budget=3), max_budget=9, n_trials=3)
+    paused = Study(SPACE, ASHA(sampler="random", eta=3, min_budget=3), max_budget=9, n_trials=3)
     trial = started(paused)
     for step, value in ((1, 0.9), (2, 0.3), (3, 0.4)):
         paused.report(trial, step, value)
@@ -324,7 +326,7 @@ def test_a_trial_that_runs_for_the_first_time_is_worth_its_newest_report() -> No
 
 
 def test_a_promoted_trial_keeps_its_rank_until_it_rests() -> None:
-    study = Study(SPACE, ASHA(eta=3), value="last", max_budget=3, n_trials=3)
+    study = Study(SPACE, ASHA(sampler="random", eta=3), value="last", max_budget=3, n_trials=3)
     for value in (0.1, 0.2, 0.9):
         trial = started(study)
         study.report(trial, 1, value)

@@ -11,8 +11,9 @@ import pytest
 from optimizers.core.base import FullBudget, Problem, Scheduler
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial, TrialState
-from optimizers.schedulers.asha import ASHA, PromotionScheduler, StoppingScheduler
+from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.brackets import BracketScheduler, bracket_shares
+from optimizers.schedulers.successive_halving import PromotionScheduler, StoppingScheduler
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
 
@@ -50,7 +51,7 @@ def test_a_bracket_does_not_depend_on_which_trials_were_asked_about() -> None:
 
 
 def test_each_bracket_promotes_its_own_up_to_its_quota() -> None:
-    study = Study(LINE, ASHA(brackets=None), max_budget=9, direction="min", seed=2, n_trials=90)
+    study = Study(LINE, ASHA(sampler="random", brackets=None), max_budget=9, direction="min", seed=2, n_trials=90)
     draw = random.Random(0)
     running: list[Trial] = []
     while (trial := study.ask()) is not None or running:
@@ -77,7 +78,7 @@ def test_each_bracket_promotes_its_own_up_to_its_quota() -> None:
 
 @pytest.mark.parametrize(("brackets", "expected"), [(1, 1), (2, 2), (4, 4), (9, 4), (None, 4)])
 def test_there_are_at_most_as_many_brackets_as_rungs(brackets: int | None, expected: int) -> None:
-    scheduler = ASHA(mode="stopping", brackets=brackets).scheduler(Problem(LINE, max_budget=27))
+    scheduler = ASHA(sampler="random", mode="stopping", brackets=brackets).scheduler(Problem(LINE, max_budget=27))
     if expected == 1:
         assert isinstance(scheduler, StoppingScheduler)
         return

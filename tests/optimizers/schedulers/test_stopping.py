@@ -135,7 +135,7 @@ def test_threshold_knows_the_worse_side(direction: Any, values: dict[int, float]
 def test_rules_stack_and_leave_the_inner_scheduler_its_say() -> None:
     study = Study(
         PROBLEM.space,
-        Threshold(MedianRule(ASHA(eta=2)), step=2, worse_than=5.0, direction="min"),
+        Threshold(MedianRule(ASHA(sampler="random", eta=2)), step=2, worse_than=5.0, direction="min"),
         direction="min",
         max_budget=8,
         n_trials=16,
@@ -156,7 +156,7 @@ def test_rules_stack_and_leave_the_inner_scheduler_its_say() -> None:
 
 
 def test_an_inner_stop_stands() -> None:
-    scheduler = watch(MedianRule(ASHA(eta=2, mode="stopping")))
+    scheduler = watch(MedianRule(ASHA(sampler="random", eta=2, mode="stopping")))
     assert scheduler.report(0, 1, 1.0) is Decision.CONTINUE
     assert scheduler.report(1, 1, 2.0) is STOP  # neither the best so far nor in the better half
     assert scheduler.grant(1).milestones == (1, 3, 6, 12, 25, 50)
@@ -166,15 +166,16 @@ def test_a_rule_proposes_what_its_optimizer_does() -> None:
     history = History(PROBLEM)
     assert Patience(Sobol()).ask(5, history) == Sobol().ask(5, history)
     assert MedianRule().ask(5, history) == RandomSearch().ask(5, history)
-    assert not Patience(ASHA()).adaptive
+    assert MedianRule("sobol").ask(5, history) == Sobol().ask(5, history)
+    assert not Patience(ASHA(sampler="random")).adaptive
     with pytest.raises(OptimizerError, match="above max_budget"):
-        Patience(ASHA(min_budget=200)).validate(PROBLEM)
+        Patience(ASHA(sampler="random", min_budget=200)).validate(PROBLEM)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MedianRule("asha"), "got 'asha'; use make_optimizer"),  # type: ignore[arg-type]
+        (lambda: MedianRule("asah"), "unknown optimizer 'asah'"),
         (lambda: MedianRule(grace=-1), "grace must be an integer of at least 0, got -1"),
         (lambda: MedianRule(min_trials=0), "min_trials must be"),
         (lambda: Patience(patience=1.5), "patience must be"),  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ def measurements(hand: Hand) -> list[Measured]:
 
 
 def test_the_first_report_says_it_in_the_journal_and_a_resumed_run_knows() -> None:
-    hand = Hand(ASHA(eta=2), metric="loss").start()
+    hand = Hand(ASHA(sampler="random", eta=2), metric="loss").start()
     first, second = hand.join(0), hand.join(1)
     assert hand.study.direction is None
     hand.report(first, 1, 0.5)
@@ -23,7 +23,7 @@ def test_the_first_report_says_it_in_the_journal_and_a_resumed_run_knows() -> No
     assert [event.direction for event in measurements(hand)] == ["min", None]
     assert hand.study.best is hand.study.trials[1]
     assert hand.shown == []  # the display's headline says it
-    again = Study(hand.study.problem.space, ASHA(eta=2), max_budget=9, n_trials=4)
+    again = Study(hand.study.problem.space, ASHA(sampler="random", eta=2), max_budget=9, n_trials=4)
     for event in hand.events:
         again.apply(from_json(to_json(event)))
     assert (again.direction, again.best and again.best.id) == ("min", 1)

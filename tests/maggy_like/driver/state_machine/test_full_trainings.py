@@ -17,10 +17,10 @@ from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.samplers.random_search import RandomSearch
-from optimizers.schedulers.asha import ASHA, Mode, PromotionScheduler
-from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.asha import ASHA, Mode
 from optimizers.schedulers.rungs import rung_levels
 from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
+from optimizers.schedulers.successive_halving import PromotionScheduler
 from optimizers.space.config import Config
 from optimizers.space.domains import Float
 
@@ -35,18 +35,18 @@ class Recorded(Study):
 
 def halving(mode: Mode) -> Optimizer:
     """The rungs of ``"asha"``, without its model, which is slow."""
-    made = ModelASHA(mode=mode)
+    made = ASHA(mode=mode)
     made.sampler = RandomSearch()
     return made
 
 
 KINDS: dict[str, Callable[[Mode], Optimizer]] = {
-    "plain": lambda mode: ASHA(mode=mode),
-    "eta=2": lambda mode: ASHA(eta=2, mode=mode),
+    "plain": lambda mode: ASHA(sampler="random", mode=mode),
+    "eta=2": lambda mode: ASHA(sampler="random", eta=2, mode=mode),
     "asha": halving,
-    "hyperband": lambda mode: ASHA(mode=mode, brackets=None),
-    "patience": lambda mode: Patience(ASHA(mode=mode), patience=100),
-    "threshold": lambda mode: Threshold(ASHA(mode=mode), step=1, worse_than=9.0, direction="min"),
+    "hyperband": lambda mode: ASHA(sampler="random", mode=mode, brackets=None),
+    "patience": lambda mode: Patience(ASHA(sampler="random", mode=mode), patience=100),
+    "threshold": lambda mode: Threshold(ASHA(sampler="random", mode=mode), step=1, worse_than=9.0, direction="min"),
 }
 
 
@@ -102,15 +102,15 @@ def test_the_stopping_form_ends_a_small_search_with_a_full_training(n_trials: in
 @pytest.mark.parametrize("mode", ["promotion", "stopping"])
 @pytest.mark.parametrize("n_trials", [54, 270])
 def test_about_as_many_trainings_complete_as_the_schedule_means(mode: Mode, n_trials: int) -> None:
-    studies = [search(ASHA(mode=mode), n_trials, 27, 4, seed) for seed in range(10)]
-    meant = ASHA(mode=mode).full_trainings(studies[0].problem)
+    studies = [search(ASHA(sampler="random", mode=mode), n_trials, 27, 4, seed) for seed in range(10)]
+    meant = ASHA(sampler="random", mode=mode).full_trainings(studies[0].problem)
     assert meant == pytest.approx(n_trials / 27)
     mean = np.mean([study.counts[TrialState.COMPLETED] for study in studies])
     assert meant - 1 <= mean <= 2 * meant + 2
 
 
 def test_at_the_close_the_best_at_rest_is_trained_on_once_nothing_runs() -> None:
-    study = search(ASHA(), 5, 27, 3, 0)
+    study = search(ASHA(sampler="random"), 5, 27, 3, 0)
     (completed,) = (trial for trial in study.trials if trial.state is TrialState.COMPLETED)
     starts = [event for event in study.events if isinstance(event, AttemptStarted)]
     assert [event.trial for event in starts if event.attempt > 1] == [completed.id] * 3
@@ -119,19 +119,19 @@ def test_at_the_close_the_best_at_rest_is_trained_on_once_nothing_runs() -> None
 
 def test_a_rule_that_stops_the_last_training_has_the_last_word() -> None:
     """Else each trial at rest would be trained on until the rule stops it too."""
-    rule = Threshold(ASHA(), step=5, worse_than=-1.0, direction="min")
+    rule = Threshold(ASHA(sampler="random"), step=5, worse_than=-1.0, direction="min")
     study = search(rule, 8, 9, 2, 0)
     assert (study.counts[TrialState.COMPLETED], study.counts[TrialState.STOPPED]) == (0, 1)
 
 
 def test_a_median_rule_around_it_leaves_a_training_or_has_stopped_it() -> None:
     for seed in range(5):
-        study = search(MedianRule(ASHA(), grace=3), 9, 27, 2, seed)
+        study = search(MedianRule(ASHA(sampler="random"), grace=3), 9, 27, 2, seed)
         assert study.counts[TrialState.COMPLETED] + study.counts[TrialState.STOPPED] >= 1
 
 
 def test_one_that_fails_at_the_close_makes_room_for_the_next() -> None:
-    study = Study({"x": Float(0, 1)}, ASHA(), direction="min", max_budget=9, n_trials=4)
+    study = Study({"x": Float(0, 1)}, ASHA(sampler="random"), direction="min", max_budget=9, n_trials=4)
     while (trial := study.ask()) is not None:
         if trial.attempt > 1 and trial.id < 3:
             study.fail(trial)

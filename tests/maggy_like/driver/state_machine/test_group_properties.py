@@ -104,7 +104,7 @@ class Rank:
 
 
 def study(n_trials: int) -> Study:
-    rule = Threshold(ASHA(eta=2, min_budget=2), step=1, worse_than=0.5, direction="max")
+    rule = Threshold(ASHA(sampler="random", eta=2, min_budget=2), step=1, worse_than=0.5, direction="max")
     return Study({"x": Float(0, 1)}, rule, max_budget=4, n_trials=n_trials)
 
 

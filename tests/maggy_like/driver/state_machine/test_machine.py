@@ -199,7 +199,7 @@ def test_a_mistake_in_reporting_is_paid_for_once() -> None:
 
 
 def test_an_attempt_that_starts_over_says_nothing_twice_and_leaves_nothing_out() -> None:
-    hand = Hand(ASHA(mode="stopping"), n_trials=3).start()
+    hand = Hand(ASHA(sampler="random", mode="stopping"), n_trials=3).start()
     worker = hand.join(0)
     for value in (1.0, 2.0):
         hand.report(worker, 1, value, awaiting=True)
@@ -281,7 +281,7 @@ def test_nothing_reported_and_nothing_returned_is_a_failure_that_says_so() -> No
 
 
 def test_stopping_asha_answers_at_milestones() -> None:
-    hand = Hand(ASHA(mode="stopping"), n_trials=3).start()
+    hand = Hand(ASHA(sampler="random", mode="stopping"), n_trials=3).start()
     worker = hand.join(0)
     assert hand.assigned(worker).milestones == (1, 3)
     assert hand.report(worker, 1, 2.0, awaiting=True) == [Decided(0, 1, stop=False)]  # the best so far
@@ -293,7 +293,7 @@ def test_stopping_asha_answers_at_milestones() -> None:
 
 
 def test_a_worker_lost_after_the_verdict_leaves_a_stopped_trial() -> None:
-    hand = Hand(ASHA(mode="stopping"), n_trials=1).start()
+    hand = Hand(ASHA(sampler="random", mode="stopping"), n_trials=1).start()
     worker = hand.join(0)
     hand.report(worker, 1, math.nan, awaiting=True)
     hand.tell(WorkerLost(worker, "kill -9"))
@@ -301,7 +301,7 @@ def test_a_worker_lost_after_the_verdict_leaves_a_stopped_trial() -> None:
 
 
 def test_promotion_asha_pauses_and_promotes_the_best() -> None:
-    hand = Hand(ASHA(), n_trials=3).start()
+    hand = Hand(ASHA(sampler="random"), n_trials=3).start()
     worker = hand.join(0)
     for value in (0.1, 0.3, 0.2):
         assert hand.assigned(worker).budget == 1
@@ -319,7 +319,7 @@ def test_promotion_asha_pauses_and_promotes_the_best() -> None:
 
 
 def test_a_parked_worker_gets_a_promotion_that_comes_due() -> None:
-    hand = Hand(ASHA(), n_trials=3).start()
+    hand = Hand(ASHA(sampler="random"), n_trials=3).start()
     first, second = hand.join(0), hand.join(1)
     hand.finish(first, 0.1)
     hand.finish(second, 0.3)
@@ -331,7 +331,7 @@ def test_a_parked_worker_gets_a_promotion_that_comes_due() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_not_finite_is_told_once_and_never_promoted(value: float) -> None:
-    hand = Hand(ASHA(), n_trials=3).start()
+    hand = Hand(ASHA(sampler="random"), n_trials=3).start()
     worker = hand.join(0)
     for _ in range(3):
         hand.report(worker, 1, value)
@@ -343,7 +343,7 @@ def test_a_value_that_is_not_finite_is_told_once_and_never_promoted(value: float
 
 
 def test_a_store_that_is_not_shared_ends_promotion_before_any_trial() -> None:
-    hand = Hand(ASHA()).start()
+    hand = Hand(ASHA(sampler="random")).start()
     assert hand.tell(WorkerJoined(WorkerId(0, 0), "far", store_unseen="")) == [Shutdown()]
     assert isinstance(hand.machine.error, ConfigError)
     assert "'far' does not see the store" in str(hand.machine.error)
@@ -370,13 +370,13 @@ def test_a_stop_keeps_what_there_is_and_leaves_the_rest_to_be_resumed() -> None:
 
 
 def test_replay_gives_the_same_study_and_goes_on() -> None:
-    hand = Hand(ASHA(), n_trials=9).start()
+    hand = Hand(ASHA(sampler="random"), n_trials=9).start()
     worker = hand.join(0)
     for value in (0.1, 0.3, 0.2, 0.5):
         hand.report(worker, 1, value)
         hand.finish(worker)
     running = hand.assigned(worker)
-    again = Hand(ASHA(), n_trials=9)
+    again = Hand(ASHA(sampler="random"), n_trials=9)
     again.machine.replay(hand.events)
     assert again.study.trials == hand.study.trials
     assert again.study.next_promotion() == hand.study.next_promotion()
@@ -404,7 +404,7 @@ def test_the_fall_of_a_gang_is_a_share_of_the_blame_for_each_of_its_trials() -> 
 
 def test_promotions_are_no_falls_of_the_gang() -> None:
     """A trial that was promoted more often than the gang may fall still has all of its falls."""
-    hand = Hand(ASHA(eta=2), n_trials=8, workers=1, max_attempts=2).start()
+    hand = Hand(ASHA(sampler="random", eta=2), n_trials=8, workers=1, max_attempts=2).start()
     worker = hand.join(0)
     while (assign := hand.assigned(worker)).attempt < 3:
         hand.finish(worker, float(assign.trial))

@@ -184,7 +184,9 @@ def test_a_store_of_a_past_attempt_is_told_to_nobody() -> None:
 
 @pytest.mark.parametrize("value", [0.1, 0.9])
 def test_the_verdict_at_a_milestone_goes_to_all_ranks(value: float) -> None:
-    rule = Threshold(ASHA(eta=3, min_budget=3, mode="promotion"), step=1, worse_than=0.5, direction="max")
+    rule = Threshold(
+        ASHA(sampler="random", eta=3, min_budget=3, mode="promotion"), step=1, worse_than=0.5, direction="max"
+    )
     run, members = wide(3, rule, n_trials=3)
     before = len(run.sent)
     run.report(members[0], 3, value, awaiting=True)
@@ -226,7 +228,9 @@ def test_an_attempt_that_all_have_ended_before_they_could_be_stopped_stands_as_i
 
 def test_who_is_halted_at_a_milestone_gets_its_verdict_first() -> None:
     """Rank 0 is halted while its report at the milestone is on its way: nobody can be past it."""
-    rule = Threshold(ASHA(eta=3, min_budget=3, mode="stopping"), step=1, worse_than=0.5, direction="max")
+    rule = Threshold(
+        ASHA(sampler="random", eta=3, min_budget=3, mode="stopping"), step=1, worse_than=0.5, direction="max"
+    )
     run, members = wide(2, rule, n_trials=3)
     run.report(members[0], 1, 0.1)
     before = len(run.sent)

@@ -101,7 +101,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from maggy_like import Float, lagom, load_run
 from maggy_like.spark.engine.engine import SparkEngine
-from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.asha import ASHA
 
 def train(x, reporter):
     print("at", x)
@@ -114,7 +114,7 @@ conf = {"spark.submit.deployMode": "cluster", "spark.ui.enabled": "false", "spar
 spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=conf).getOrCreate()
 
 def search(directory, **options):
-    return lagom(train, {"x": Float(0, 1)}, optimizer=ModelASHA(mode="promotion"), n_trials=4, max_budget=3, workers=2,
+    return lagom(train, {"x": Float(0, 1)}, optimizer=ASHA(mode="promotion"), n_trials=4, max_budget=3, workers=2,
                  engine=SparkEngine(spark), name="run", directory=directory, progress="plain", **options)
 
 result = search(sys.argv[1])

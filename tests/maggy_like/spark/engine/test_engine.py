@@ -19,7 +19,7 @@ from maggy_like.spark.engine.failures import cause_of
 from maggy_like.spark.engine.job import SparkRun
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event
 from optimizers.core.trial import TrialState
-from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.asha import ASHA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ from pathlib import Path
 from gate import Gate
 from maggy_like import Float, SparkEngine, lagom, spark_session
 from optimizers.core.events import AttemptStarted
-from optimizers.schedulers.model_asha import ModelASHA
+from optimizers.schedulers.asha import ASHA
 
 def train(gate, x, reporter):
     open(gate, "rb").close()
@@ -66,7 +66,7 @@ if __name__ == "__main__":
     while not connect and SparkEngine(spark).slots() < 2:  # executors register one by one
         time.sleep(0.1)
     try:
-        result = lagom(train, space, n_trials=9, optimizer=ModelASHA(min_budget=1), max_budget=9, directory=folder,
+        result = lagom(train, space, n_trials=9, optimizer=ASHA(min_budget=1), max_budget=9, directory=folder,
                        progress="plain", callbacks=[on_event], **more)
     finally:
         spark.stop()
@@ -88,7 +88,7 @@ def test_local_master_runs_the_search_in_its_tasks(spark_local: SparkSession, tm
                 gate.open()
 
     result = lagom(fns.climb_on_past_gate, {"gate": gate.path, **SPACE}, n_trials=9,
-                   optimizer=ModelASHA(min_budget=1), max_budget=9, directory=tmp_path, progress=False,
+                   optimizer=ASHA(min_budget=1), max_budget=9, directory=tmp_path, progress=False,
                    callbacks=[open_when_both_are_there])  # fmt: skip
     assert result.counts == {TrialState.PAUSED: 7, TrialState.COMPLETED: 2}
     assert {trial.worker for trial in result.trials} == {0, 1}

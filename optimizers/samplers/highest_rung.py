@@ -1,7 +1,4 @@
-"""Successive halving by the names that people know it by: ASHA with a sampler, a lowest rung and brackets.
-
-The docs page "Which optimizer?" has the figures that the defaults come from.
-"""
+"""A sampler that is shown the results at one budget only."""
 
 from __future__ import annotations
 
@@ -10,37 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from optimizers.core.base import Answer, History, Optimizer, Problem
-from optimizers.samplers.adapters import TPE
-from optimizers.samplers.bayesian import BayesianSearch
 from optimizers.samplers.deduplication import untried
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.schedulers.asha import ASHA, Mode
-
-
-def mobster(eta: int = 3, min_budget: int = 1, mode: Mode = "promotion", n_initial: int = 8) -> ASHA:
-    """ASHA from one step on, with a joint Gaussian process over configuration and budget.
-
-    Source: Klein, Tiao, Lienart, Archambeau and Seeger, "Model-based Asynchronous Hyperparameter and Neural
-    Architecture Search", 2020. The scores that are modelled are ours, see :mod:`optimizers.samplers.bayesian.scores`.
-    """
-    return ASHA(eta=eta, min_budget=min_budget, mode=mode, sampler=BayesianSearch(n_initial))
-
-
-def hyperband(eta: int = 3, min_budget: int = 1, mode: Mode = "promotion") -> ASHA:
-    """All brackets of Hyperband, asynchronously, over random configurations.
-
-    See :mod:`optimizers.schedulers.brackets`.
-    """
-    return ASHA(eta=eta, min_budget=min_budget, mode=mode, brackets=None, sampler=RandomSearch())
-
-
-def bohb(eta: int = 3, min_budget: int = 1, mode: Mode = "promotion") -> ASHA:
-    """All brackets of Hyperband over the proposals of a density model of the highest rung that has enough results.
-
-    Source: Falkner, Klein and Hutter, "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018.
-    The density model is Optuna's (``pip install 'maggy_like[optuna]'``).
-    """
-    return ASHA(eta=eta, min_budget=min_budget, mode=mode, brackets=None, sampler=HighestRung(TPE(n_startup_trials=1)))
 
 
 class HighestRung(Optimizer):
