@@ -99,7 +99,6 @@ def main(on_spark: bool) -> None:
         )
         engine = "spark" if on_spark else "local"
         answer = ablate(train, study, metric="accuracy", repeats=10, workers=2, engine=engine)
-    assert answer.result is not None
     print(answer)
     picture = Path(answer.result.directory, "ablation.png")
     answer.plot(picture)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from maggy_like.ablation import forest, text
 from maggy_like.ablation.comparisons import Comparisons, Row, Run
 from maggy_like.ablation.design import Design
+from maggy_like.errors import UserError
 from maggy_like.extras import require
 from optimizers.comparisons.repeats import SEED, VARIANT
 from optimizers.core.trial import Trial, TrialState
@@ -37,10 +38,6 @@ class Ablation(Comparisons):
         bound: The bound of adaptive repeats; None where their number was fixed.
         first_seed: The first seed of the study, from which adaptive repeats are counted.
 
-    Attributes:
-        result: The trials and the run's files: what a search returns, without a best trial; None where it was made
-            of trials alone.
-
     Example:
         >>> answer = ablate(train_fn, study)
         >>> print(answer)
@@ -48,7 +45,20 @@ class Ablation(Comparisons):
         >>> answer.result.to_pandas()
     """
 
-    result: Result | None = None
+    _result: Result | None = None
+
+    @property
+    def result(self) -> Result:
+        """The trials and the run's files: what a search returns, without a best trial.
+
+        Raises:
+            UserError: The answer was made of trials alone.
+        """
+        if self._result is None:
+            raise UserError(
+                "this answer was made of trials alone, and belongs to no run; use that of maggy_like.ablate"
+            )
+        return self._result
 
     @classmethod
     def of_trials(
@@ -62,12 +72,14 @@ class Ablation(Comparisons):
         bound: int | None = None,
         first_seed: int = 0,
         seeds: int | None = None,
+        result: Result | None = None,
     ) -> Ablation:
         """The answer that trials give; those that did not end are left out. For the other arguments, see the class.
 
         Args:
             seeds: How many seeds there are; trials of later ones are left out: they are the searches of a tuned
                 study (:class:`optimizers.comparisons.tuned_repeats.TunedRepeats`).
+            result: Of the run that the trials are from, if there is one.
         """
         runs = [
             Run(
@@ -79,7 +91,9 @@ class Ablation(Comparisons):
             for trial in trials
             if trial.is_over and (seeds is None or trial.config[SEED] < first_seed + seeds)
         ]
-        return cls(design, runs, metric=metric, direction=direction, alpha=alpha, bound=bound, first_seed=first_seed)
+        answer = cls(design, runs, metric=metric, direction=direction, alpha=alpha, bound=bound, first_seed=first_seed)
+        answer._result = result
+        return answer
 
     @property
     def method(self) -> str:

@@ -6,7 +6,7 @@ import operator
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from maggy_like.ablation.calls import RESERVED, names_of, parameters_of
 from maggy_like.ablation.design import AUTO_BOUND, Design, DesignName
@@ -21,8 +21,10 @@ from maggy_like.train_function.pickling import pickle_train_fn
 from optimizers.comparisons.repeats import SEED, VARIANT
 from optimizers.comparisons.tuned_repeats import TunedRepeats, tuned_space
 from optimizers.core.base import Optimizer
-from optimizers.core.trial import Trial
 from optimizers.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    from maggy_like.results.result import Result
 
 
 @dataclass(frozen=True)
@@ -83,16 +85,17 @@ class AblationSearch:
         of_torch = ("maggy_like.ablation.modules",) if self.design.parameters else ()
         return ("maggy_like.ablation.search", *of_torch, *of_factory)
 
-    def outcome(self, trials: list[Trial], metric: str, direction: str) -> Ablation:
-        """The answer that the trials give."""
+    def outcome(self, result: Result) -> Ablation:
+        """The answer that the trials of a run give."""
         return Ablation.of_trials(
             self.design,
-            trials,
-            metric=metric,
-            direction="min" if direction == "min" else "max",
+            result.trials,
+            metric=result.objective,
+            direction="min" if result.direction == "min" else "max",
             bound=self.bound,
             first_seed=self.first_seed,
             seeds=self.seeds,
+            result=result,
         )
 
 

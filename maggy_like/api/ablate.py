@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, overload
 
 from maggy_like.ablation.design import DesignName
 from maggy_like.ablation.outcome import Ablation
-from maggy_like.ablation.search import AblatedFunction, AblationSearch, plan_ablation
+from maggy_like.ablation.search import AblatedFunction, plan_ablation
 from maggy_like.ablation.study import AblationStudy
 from maggy_like.api.engine_choice import choose_engine, read_driver
 from maggy_like.api.execution import search, start
@@ -227,12 +227,4 @@ def ablate(
         sources=sources_of(train_fn),
         driver=read_driver(driver),
     )
-    return start(spec, lambda spec: _answer(planned, spec), block=block)
-
-
-def _answer(planned: AblationSearch, spec: RunSpec) -> Ablation:
-    """Execute the study, and make its answer of the trials."""
-    result = search(spec)
-    answer = planned.outcome(result.trials, result.objective, result.direction)
-    answer.result = result
-    return answer
+    return start(spec, lambda spec: planned.outcome(search(spec)), block=block)

@@ -120,7 +120,7 @@ def lagom(
         metric: Name of the objective, if more than one metric is reported; a list of several gives a Pareto set.
         direction: ``"max"`` or ``"min"``, one for each objective; by default the metric's name says it.
         value: What a trial is worth: the ``"best"`` of its reports, or the ``"last"``.
-        n_trials: How many configurations to try; 50 if nothing else ends the search.
+        n_trials: How many configurations to try; by default 50, all of a grid, or no bound with a ``timeout``.
         timeout: Seconds after which the search ends with what it has.
         target: The search is over once a trial has this value of the objective, or a better one.
         max_budget: Steps of a full training: ``reporter.budget`` tells the function its share.

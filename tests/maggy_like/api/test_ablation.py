@@ -103,7 +103,6 @@ def test_weights_are_those_of_the_seed(tmp_path: Path) -> None:
 
     study = AblationStudy(model=fns.Network, data=fns.COLUMNS, label="y").modules("norm")
     answer = maggy_like.ablate(train, study, repeats=2, engine="inline", directory=tmp_path, progress=False)
-    assert answer.result is not None
     assert [trial.value for trial in answer.result.trials] == [1.0] * 4
     assert "none is the best: an ablation compares groups of trials" in repr(answer.result)
 
@@ -173,7 +172,6 @@ def test_what_is_tuned_reaches_the_factory(tmp_path: Path, n_trials: int | None)
     answer = maggy_like.ablate(
         fns.tuned_model, study, tune=tune, repeats=1, engine="inline", directory=tmp_path, progress=False
     )
-    assert answer.result is not None
     assert len(answer.result.trials) == 2 * ((n_trials or 8) + 1)
     assert {trial.value for trial in answer.result.trials} == {1.0}
 
@@ -184,7 +182,6 @@ def test_other_optimizers_tune_too(tmp_path: Path) -> None:
         fns.tuned, study, tune=Tuning({"x": Float(0, 1)}, 10, "bayesian"), repeats=3, engine="inline",
         directory=tmp_path, progress=False,
     )  # fmt: skip
-    assert answer.result is not None
     best = {trial.config["variant"]: trial.config["x"] for trial in answer.result.trials if trial.config["seed"] == 0}
     assert best == pytest.approx({"base": 0.2, "without A": 0.8}, abs=0.05)
 
