@@ -74,16 +74,27 @@ def test_what_is_no_place_for_a_run(search: Any, tmp_path: Path) -> None:
         search(resume=True)
 
 
+@pytest.fixture
+def apart(elsewhere: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A directory that processes of workers may not see, and a store that they do."""
+    monkeypatch.setattr("maggy_like.driver.runner.is_in_memory", lambda _: False)
+    return {"directory": elsewhere, "store": tmp_path / "states"}
+
+
 def test_a_damaged_run_goes_on_and_tells_where_and_what(
-    search: Any, elsewhere: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    search: Any,
+    elsewhere: str,
+    apart: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    first = search(directory=elsewhere)
+    first = search(**apart)
     lost = {line: flip(f"{elsewhere}/run", line) for line in range(2, 40) if says(f"{elsewhere}/run", line, "created")}
     assert len(lost) == 4
     seen: list[Event] = []
     with caplog.at_level(logging.WARNING, logger="maggy_like"):
         options: dict[str, Any] = {"engine": "local", "workers": 1, "progress": "plain", "callbacks": [seen.append]}
-        again = search(directory=elsewhere, resume=True, n_trials=5, **options)
+        again = search(**apart, resume=True, n_trials=5, **options)
     assert [repr(trial) for trial in again.trials[:4]] == [repr(trial) for trial in first.trials]
     assert [event.trial for event in seen if isinstance(event, AttemptStarted)] == [4]
     name = "journal-000001.jsonl" if elsewhere.startswith("memory") else "journal.jsonl"
@@ -95,7 +106,7 @@ def test_a_damaged_run_goes_on_and_tells_where_and_what(
     assert "... and 5 more" in out
 
     caplog.clear()
-    third = search(directory=elsewhere, resume=True, n_trials=6)
+    third = search(**apart, resume=True, n_trials=6)
     assert [repr(trial) for trial in third.trials[:5]] == [repr(trial) for trial in again.trials]
     assert not caplog.messages
 
@@ -181,7 +192,7 @@ def test_workers_that_a_slow_store_kept_from_being_heard_are_not_lost(
     assert [(trial.state, trial.attempt) for trial in result.trials] == [(TrialState.COMPLETED, 1)] * 2
 
 
-def test_a_store_that_is_gone_ends_the_search(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_gone_ends_the_search(search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(event: Event) -> None:
         if isinstance(event, AttemptEnded):
             monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.pipe_file", refuse)
@@ -189,17 +200,19 @@ def test_a_store_that_is_gone_ends_the_search(search: Any, monkeypatch: pytest.M
     def refuse(*args: Any, **options: Any) -> None:
         raise PermissionError("the key was withdrawn")
 
-    url = f"memory://{uuid.uuid4().hex}"
+    url, store = f"memory://{uuid.uuid4().hex}", tmp_path / "states"
+    monkeypatch.setattr("maggy_like.driver.runner.is_in_memory", lambda _: False)
     monkeypatch.setattr("maggy_like.driver.loop.WriteAhead", partial(WriteAhead, patience=0.5))
     told = r"in memory://.*/run cannot be written: the key was withdrawn, for \d+ s now; make room"
     with pytest.raises(StoreError, match=told):
-        search(fns.climb, engine="local", workers=2, directory=url, n_trials=500, callbacks=[leave])
+        search(fns.climb, engine="local", workers=2, directory=url, store=store, n_trials=500,
+               callbacks=[leave])  # fmt: skip
     monkeypatch.undo()
     before = read_journal(backend_of(f"{url}/run"))
     done = {event.trial for event in before.events if isinstance(event, AttemptEnded)}
     assert done
     seen: list[Event] = []
-    again = search(fns.climb, directory=url, resume=True, n_trials=len(done) + 5, callbacks=[seen.append])
+    again = search(fns.climb, directory=url, store=store, resume=True, n_trials=len(done) + 5, callbacks=[seen.append])
     assert again.counts[TrialState.COMPLETED] >= len(done)
     assert not done & {event.trial for event in seen if isinstance(event, AttemptStarted)}
 
