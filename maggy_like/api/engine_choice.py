@@ -8,7 +8,6 @@ from typing import cast, get_args
 from maggy_like.argument_checks import one_of
 from maggy_like.driver.run_spec import DriverSide
 from maggy_like.engines.base import Engine
-from maggy_like.engines.inline import InlineEngine
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import ConfigError, EngineError
 from optimizers.checks.near_names import did_you_mean
@@ -29,6 +28,8 @@ def choose_engine(engine: str | Engine) -> Engine:
         near = did_you_mean(engine, ENGINES) if isinstance(engine, str) else ""
         raise ConfigError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {engine!r}{near}")
     if engine == "inline":
+        from maggy_like.engines.inline import InlineEngine
+
         return InlineEngine()
     if engine == "spark" or (engine == "auto" and "pyspark" in sys.modules):
         from maggy_like.spark.engine.engine import SparkEngine

@@ -1,4 +1,7 @@
-"""From what is to be run to its result: here or in the background, with the driver here or in the cluster."""
+"""From what is to be run to its result: here or in the background, with the driver here or in the cluster.
+
+The driver, its server and its engines are loaded when a run starts, so that importing ``lagom`` stays quick.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from maggy_like.api.train_again import TrainAgain
-from maggy_like.cluster_driver.client import execute_in_cluster
-from maggy_like.cluster_driver.remote_run import FOLLOW
 from maggy_like.driver.run_handle import RunHandle
 from maggy_like.driver.run_spec import Outcome, RunSpec
-from maggy_like.driver.runner import execute
 from maggy_like.errors import ConfigError, MaggyError
 from maggy_like.results.result import Result
-from maggy_like.results.runs import make_result
 
 T = TypeVar("T")
 
@@ -55,11 +54,25 @@ def search(spec: RunSpec) -> Result:
 
 def execute_anywhere(spec: RunSpec) -> Outcome:
     """Execute a run whose driver is in this process, or in a task of the cluster."""
-    return execute_in_cluster(spec) if spec.driver == "cluster" else execute(spec)
+    if spec.driver == "cluster":
+        from maggy_like.cluster_driver.client import execute_in_cluster
+
+        return execute_in_cluster(spec)
+    return execute_here(spec)
+
+
+def execute_here(spec: RunSpec) -> Outcome:
+    """Execute a run whose driver is in this process."""
+    from maggy_like.driver.runner import execute
+
+    return execute(spec)
 
 
 def _result_of(spec: RunSpec, outcome: Outcome) -> Result:
     """What came of a search, and of the training that followed it."""
+    from maggy_like.cluster_driver.remote_run import FOLLOW
+    from maggy_like.results.runs import make_result
+
     machine, settings = outcome.machine, spec.settings
     return make_result(
         machine,

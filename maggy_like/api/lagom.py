@@ -16,9 +16,8 @@ from maggy_like.api.search_settings import check_search
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.display import make_display
 from maggy_like.driver.failure_policy import FailurePolicy, read_policy
-from maggy_like.driver.monitor import Callback
 from maggy_like.driver.run_handle import RunHandle
-from maggy_like.driver.run_spec import DriverSide, RunSpec, check_callbacks
+from maggy_like.driver.run_spec import Callback, DriverSide, RunSpec, check_callbacks
 from maggy_like.driver.settings import LimitSettings, SearchSettings, Settings, TrainingSettings
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from maggy_like.api.engine_choice import choose_engine
-from maggy_like.api.execution import start
+from maggy_like.api.execution import execute_here, start
 from maggy_like.api.file_settings import check_files
 from maggy_like.api.gang_settings import check_gang
 from maggy_like.api.other_spellings import OTHER_SPELLINGS_OF_RUN
@@ -17,10 +17,8 @@ from maggy_like.api.returned import read_returned, save_returned
 from maggy_like.argument_checks import whole
 from maggy_like.display import make_display
 from maggy_like.driver.failure_policy import FailurePolicy, read_policy
-from maggy_like.driver.monitor import Callback
 from maggy_like.driver.run_handle import RunHandle
-from maggy_like.driver.run_spec import RunSpec, check_callbacks
-from maggy_like.driver.runner import execute
+from maggy_like.driver.run_spec import Callback, RunSpec, check_callbacks
 from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, TrainingError
@@ -160,7 +158,7 @@ def _returned(spec: RunSpec) -> Any:
     Raises:
         TrainingError: It returned nothing.
     """
-    outcome, files = execute(spec), spec.settings.files
+    outcome, files = execute_here(spec), spec.settings.files
     if outcome.error is not None:
         raise outcome.error
     machine = outcome.machine

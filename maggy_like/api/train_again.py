@@ -14,7 +14,6 @@ from maggy_like.driver.run_handle import StopSwitch
 from maggy_like.driver.run_spec import Outcome, RunSpec
 from maggy_like.driver.settings import FileSettings, LimitSettings, TrainingSettings
 from maggy_like.errors import ConfigError
-from maggy_like.results.runs import training_of
 from maggy_like.results.training import Training
 from maggy_like.storage.run_paths import check_name
 from maggy_like.train_function.modules import RENDEZVOUS, TORCH_LATE
@@ -87,4 +86,6 @@ class TrainAgain:
         outcome = self.execute(spec)
         if outcome.error is not None:
             raise outcome.error
+        from maggy_like.results.runs import training_of
+
         return training_of(outcome.machine, settings.paths, outcome.machine.objective or "value")

@@ -10,7 +10,6 @@ from typing import Any
 from maggy_like.argument_checks import listed
 from maggy_like.errors import ConfigError
 from maggy_like.results.result import Result
-from maggy_like.results.runs import find_run, replay
 from maggy_like.storage.journal import Contents, Earlier, RunHeader, backend_of, from_records, read_journal, reading
 from optimizers.core.base import Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.core.direction import Direction
@@ -52,6 +51,8 @@ def gather(
         ConfigError: A run is none, had other metrics or directions, or has nothing of use.
         JournalError: A run's journal is damaged.
     """
+    from maggy_like.results.runs import replay
+
     earlier, notes = [], []
     for run in listed("warm_start", warm_start, "runs"):
         name, contents = _read(run)
@@ -89,6 +90,8 @@ def recorded(journal: str, warm_start: Sequence[Result | str | Path]) -> tuple[E
 
 def _read(run: Result | str | Path) -> tuple[str, Contents]:
     """A run's name, and what its journal holds."""
+    from maggy_like.results.runs import find_run
+
     if not isinstance(run, Result | str | Path):
         raise ConfigError(f"warm_start takes results of lagom and folders of runs, got {run!r}")
     folder = str(run.directory) if isinstance(run, Result) else str(run)

@@ -12,8 +12,7 @@ from maggy_like.cluster_driver.log_lines import LogLineReader
 from maggy_like.cluster_driver.watcher import Watcher
 from maggy_like.display import make_display
 from maggy_like.display.base import Snapshot
-from maggy_like.driver.monitor import Callback
-from maggy_like.driver.run_spec import check_callbacks
+from maggy_like.driver.run_spec import Callback, check_callbacks
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.results.result import Result, RunActions

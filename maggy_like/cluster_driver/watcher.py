@@ -10,7 +10,7 @@ from maggy_like.cluster_driver.log_lines import LogLineReader
 from maggy_like.display import Display, SilentDisplay
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
 from maggy_like.display.drawing import draw
-from maggy_like.driver.monitor import Callback
+from maggy_like.driver.run_spec import Callback
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
 from maggy_like.errors import JournalError
 from maggy_like.protocol.endings import Phase

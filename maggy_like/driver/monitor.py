@@ -13,15 +13,13 @@ from maggy_like.driver.first_workers import FirstWorkers
 from maggy_like.driver.growing_supervisor import GrowingSupervisor
 from maggy_like.driver.interrupts import interrupts_to, raise_interrupt
 from maggy_like.driver.loop import Driver
+from maggy_like.driver.run_spec import Callback
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import Engine
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import LOG_PATIENCE, KeyPair, WorkerTask
-from optimizers.core.events import Event
-
-Callback = Callable[[Event], None]
 
 POLL = 0.05
 LEAVE_PATIENCE = 3.0

@@ -5,18 +5,22 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from maggy_like.argument_checks import listed
 from maggy_like.display import Display
-from maggy_like.driver.monitor import Callback
 from maggy_like.driver.run_handle import StopSwitch
 from maggy_like.driver.settings import Settings
-from maggy_like.driver.state_machine import StateMachine
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
 from maggy_like.train_function.names import name_of
+from optimizers.core.events import Event
+
+if TYPE_CHECKING:
+    from maggy_like.driver.state_machine import StateMachine
+
+Callback = Callable[[Event], None]
 
 DriverSide = Literal["client", "cluster"]
 """Where the driver of a run is."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
     from maggy_like.driver.failure_policy import FailurePolicy
-    from maggy_like.driver.monitor import Callback
+    from maggy_like.driver.run_spec import Callback
 
 
 @dataclass(frozen=True)
