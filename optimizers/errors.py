@@ -3,7 +3,7 @@
 ::
 
     MaggyError
-    └── UserError (also a ValueError)   something the caller can mend
+    └── UserError (also a ValueError)   something the caller can correct
         ├── SearchSpaceError            a domain, a configuration or their JSON is wrong
         └── OptimizerError              an optimizer's name, option or proposal is wrong
 """
@@ -31,7 +31,7 @@ class MaggyError(Exception):
 
 
 class UserError(MaggyError, ValueError):
-    """Something the caller can mend; the message names the value and the mend."""
+    """Something the caller can correct; the message names the value and the remedy."""
 
 
 class SearchSpaceError(UserError):

@@ -118,11 +118,11 @@ _PEERS = {
     "pbt": "population",
     "sobol": "qmc",
 }
-"""Our names, and words by which peers know the same."""
+"""Our names, and what other libraries call the same."""
 
 
 def _peer(spec: str) -> str:
-    """A clause that names ours where ``spec`` is what a peer calls it, or nothing."""
+    """A clause with our name where ``spec`` is that of another library, or nothing."""
     words = re.findall(r"[a-z]+", spec.lower().replace("sampler", "").replace("search", ""))
     meant = [ours for ours, theirs in _PEERS.items() if {*words} & {ours, *theirs.split()}]
     return f" (did you mean {meant[0]!r}?)" if meant else ""

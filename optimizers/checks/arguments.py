@@ -43,11 +43,11 @@ _PEERS_WORDS = {
     "prior": "default default_value init",
     "when": "condition conditions parent",
 }
-"""Our arguments, and what Optuna, Ray, Hyperopt, scikit-optimize, Horovod and the first Maggy call the same."""
+"""Our arguments, and their names in Optuna, Ray, Hyperopt, scikit-optimize, Horovod and the first Maggy."""
 
 
 def explains_arguments(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a public function name what was meant where it is called with an argument that it lacks.
+    """Decorate a public function: an unknown argument raises an error that names the one that was meant.
 
     Its signature stays as it is, for readers, ``help()`` and type checkers.
 
@@ -79,7 +79,7 @@ def explains_arguments(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]
 
 
 def explains_init(cls: type[R]) -> type[R]:
-    """Make a class do the same where it is made: see :func:`explains_arguments`."""
+    """Decorate a class in the same way: see :func:`explains_arguments`."""
     init: Callable[..., None] = cls.__init__
     signature = inspect.signature(cls)
 

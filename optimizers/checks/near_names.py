@@ -1,4 +1,4 @@
-"""Near names for messages about mistakes."""
+"""Names near a misspelled one, for error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of optimizers: checked as they are given, and described so that two runs can be compared."""
+"""Checks the options of optimizers, and describes them so that two runs can be compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def integer(name: str, value: Any, *, least: int, hint: str = "") -> int:
         hint: What to use instead, for the message.
 
     Raises:
-        OptimizerError: It is none, or too small.
+        OptimizerError: It is no integer, or too small.
 
     Example:
         >>> integer("eta", np.int64(3), least=2)

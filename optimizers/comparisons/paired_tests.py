@@ -1,4 +1,4 @@
-"""Differences between variants, paired by seed, and what may be said of several of them at once.
+"""Differences between variants, paired by seed, and simultaneous tests of several of them.
 
 A *contrast* is a weighted sum of the losses of variants that had the same seed: ``{"without A": 1, "base": -1}``
 is the difference that removing A makes, ``{"without A and B": 1, "without A": -1, "without B": -1, "base": 1}``
@@ -36,7 +36,7 @@ _LARGEST = 1e150
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the repeats say of one contrast.
+    """The result of the repeats for one contrast.
 
     Attributes:
         difference: The mean of the contrast over the seeds; nan if there is none.

@@ -73,7 +73,7 @@ class AdaptiveRepeats(Optimizer):
         first_seed: The first seed.
         alpha: The probability of any false difference, at most.
         ahead: How many seeds past the last look may have begun. More keeps more workers busy, but the trials that
-            ran when a comparison is decided were in vain.
+            run when a comparison is decided are wasted.
 
     Raises:
         OptimizerError: An argument is not valid.

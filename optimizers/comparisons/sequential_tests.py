@@ -10,7 +10,7 @@ that the probability of any false difference at any look keeps to the level.
   O'Brien and Fleming ("A Multiple Testing Procedure for Clinical Trials", Biometrics, 1979), which loses least
   against repeats fixed beforehand, and steeper ones, which find large differences sooner. The height of a contrast
   is that of the highest line that it reached at any look.
-- The p-value is the probability that a Brownian motion without drift ever gets past that line. It holds at every look,
+- The p-value is the probability that a Brownian motion without drift ever crosses that line. It holds at every look,
   and never rises. The first step is an approximation, which has somewhat too many false differences (up to a fifth,
   in simulations of 4 to 30 seeds); that the motion may cross at any time, not at the looks alone, more than makes
   up for it: 3 to 100 seeds have 0.3 to 0.9 times as many false differences as the level says.
@@ -50,12 +50,12 @@ FIRST_LOOK = 3
 
 _FUTILE = 0.1  # the predictive probability below which a contrast is given up
 _SLOPE = 0.5  # of the boundary; 0 is O'Brien and Fleming's
-_FURTHEST = 30.0  # standard deviations; the normal distribution has no tail that floats can tell past it
+_FURTHEST = 30.0  # standard deviations; beyond it the tail of the normal distribution is zero in floats
 
 
 @dataclass(slots=True)
 class Looks:
-    """How far the looks have come.
+    """The state of the looks so far.
 
     Attributes:
         seeds: The number of seeds that the last look took.
@@ -193,11 +193,11 @@ class SequentialTests:
 
 
 def crossing_probability(height: float) -> float:
-    """The probability that a Brownian motion gets past a line up or down before time 1.
+    """The probability that a Brownian motion crosses a line above or below before time 1.
 
     The line rises with time ``t`` as ``height * (1 + t / 2) / 1.5``, the other one falls so. For a line ``a + b t``:
-    Siegmund, "Sequential Analysis", 1985, equation (3.15). Paths that get past both lines count twice, and also
-    those that are past a line between two looks alone: so it is an upper bound.
+    Siegmund, "Sequential Analysis", 1985, equation (3.15). Paths that cross both lines count twice, and also
+    those that are across a line only between two looks: so it is an upper bound.
 
     Args:
         height: Of the line at time 1, as a multiple of the standard deviation there.

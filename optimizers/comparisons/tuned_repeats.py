@@ -19,7 +19,7 @@ from optimizers.samplers.random_search import RandomSearch
 from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
-_MEND = "tune with one that only proposes configurations, such as optimizer='random' or 'bayesian'"
+_REMEDY = "tune with one that only proposes configurations, such as optimizer='random' or 'bayesian'"
 
 
 class TunedRepeats(Optimizer):
@@ -64,7 +64,7 @@ class TunedRepeats(Optimizer):
         if type(self.optimizer).scheduler is not Optimizer.scheduler:
             raise OptimizerError(
                 f"{type(self.optimizer).__name__} has a schedule of its own, and what is compared must have had full "
-                f"trainings; {_MEND}"
+                f"trainings; {_REMEDY}"
             )
         for name, config in self.variants.items():
             if both := sorted(set(config) & set(space)):
@@ -81,7 +81,7 @@ class TunedRepeats(Optimizer):
                 if isinstance(answer, Proposal) and answer.parent is not None:
                     raise OptimizerError(
                         f"{type(self.optimizer).__name__} goes on from the state of trial {answer.parent}, and what "
-                        f"is compared must have had full trainings; {_MEND}"
+                        f"is compared must have had full trainings; {_REMEDY}"
                     )
                 if isinstance(answer, dict | Proposal):
                     config = answer.config if isinstance(answer, Proposal) else answer

@@ -1,4 +1,4 @@
-"""Proposals that nobody tried yet, and least of all one that runs now."""
+"""Replaces a proposal that was tried before, or that runs at the moment, with another one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from optimizers.samplers.grid import Grid
 from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
-_DRAWS = 50  # by chance, before the few configurations left are looked up one after another
-_LOOKED_THROUGH = 10_000  # combinations, where a constraint has each of them looked at
+_DRAWS = 50  # random draws, before the configurations are enumerated
+_LOOKED_THROUGH = 10_000  # the most combinations that are enumerated where each must be checked against constraints
 
 
 def untried(
@@ -17,7 +17,7 @@ def untried(
 ) -> Config:
     """``proposal`` if it was not tried; else one that was not, else one that does not run now, else any.
 
-    One that the space's constraints do not allow never comes back.
+    What it returns satisfies the constraints of the space.
     """
     if not space.allows(proposal):
         proposal = space.sample(rng)

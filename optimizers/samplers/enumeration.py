@@ -1,4 +1,4 @@
-"""Configurations that are known from the start, one after the other."""
+"""Proposes a given list of configurations."""
 
 from __future__ import annotations
 

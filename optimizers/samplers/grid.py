@@ -12,7 +12,7 @@ from optimizers.space.filtered_sequence import FilteredSequence
 from optimizers.space.search_space import SearchSpace
 
 Axis = list[Config]
-"""All partial configurations of parameters that conditions tie together, or of a single one."""
+"""All partial configurations of a parameter, or of several that conditions tie together."""
 
 
 class Grid(Optimizer):
@@ -20,7 +20,7 @@ class Grid(Optimizer):
 
     Only parameters that conditions tie together are enumerated ahead; the rest is found from the
     index alone, so a huge grid costs nothing. With a constraint (:meth:`SearchSpace.where`), combinations
-    that it does not allow are left out, which are found one after another.
+    that it does not allow are left out, so each one before the asked one is checked.
 
     Args:
         resolution: How many values a range or an :class:`~optimizers.space.domains.Ordinal` contributes

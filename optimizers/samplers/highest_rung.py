@@ -1,4 +1,4 @@
-"""A sampler that is shown the results at one budget only."""
+"""The sampler of BOHB: a model of the highest rung that has enough results."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class SkoptSearch(Optimizer):
     def ask(self, index: int, history: History) -> Config:
         space, rng = history.problem.space, history.rng(index)
         observed = _newest_by_trial(history.observations)
-        # A promoted trial runs again, but its loss so far is a better guess than a lie.
+        # A promoted trial runs again, and its loss so far is a better guess than the mean.
         pending = [config for trial, config in history.pending.items() if trial not in observed]
         if sum(math.isfinite(seen.loss) for seen in observed.values()) < self.n_initial:
             proposal = self._initial.ask(index, history)

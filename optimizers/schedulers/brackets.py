@@ -1,7 +1,7 @@
 """Hyperband's brackets, run asynchronously side by side.
 
-How much a short training tells of a long one is not known beforehand. So each bracket leaves one more of the
-lowest rungs out, and every new trial is put into one of them by chance, in proportion to the bracket's size.
+How well a short training predicts a long one is not known beforehand. So each bracket leaves one more of the
+lowest rungs out, and every new trial is put into a random one of them, in proportion to the bracket's size.
 
 Sources: Li, Jamieson, DeSalvo, Rostamizadeh and Talwalkar, "Hyperband: A Novel Bandit-Based Approach to
 Hyperparameter Optimization", JMLR 2018, Algorithm 1 (sizes); Klein et al., "Model-based Asynchronous

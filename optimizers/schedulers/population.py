@@ -8,12 +8,12 @@ A population trains, and each member rests every few steps. One that is among th
 trial takes its place, which starts from the state of one of the best (exploit) with a configuration somewhat off
 that one's (explore). The others go on. The two sides of the algorithm live apart: the scheduler lets members go
 on, the optimizer fills the places of those given up. Both follow the same :class:`Population`, which knows
-nothing but the observations in their order, so they agree without a word.
+nothing but the observations in their order, so they agree without communicating.
 
 Where this differs from what is often done:
 
-- A member is compared with what each place of the population had at no later step than its own, whoever had it
-  then. So a slow one is not given up because others are ahead.
+- A member is compared with what each place of the population had at no later step than its own, whichever
+  trial had it then. So a slow one is not given up because others are ahead.
 - Where there are fewer workers than members, the one with the fewest steps goes on first, of those the best: so
   the worst are judged last, when the others' results are in.
 - A member goes on with equal results; only strictly better ones can push it out.
@@ -41,7 +41,7 @@ _MOVES = 20  # from one configuration, until one is allowed
 
 @dataclass(slots=True)
 class Place:
-    """A place in the population: who has it, and the results at rest of all who had it.
+    """A place in the population: the trial that has it, and the results at pauses of all trials that had it.
 
     Attributes:
         trial: The trial that has it, or had it last.
@@ -76,15 +76,15 @@ class Place:
 
 
 class Population:
-    """Who is in and who is given up, from the observations in their order and nothing else.
+    """Which trials are members and which are given up; a function of the observations in their order.
 
-    Trials are numbered as they are created, so the first ``size`` of them begin a place each, and whoever comes
-    after them takes the place of the next one that was given up.
+    Trials are numbered as they are created, so the first ``size`` of them begin a place each, and each
+    later one takes the place of the next trial that was given up.
 
     Args:
         size: The number of places.
         quantile: The share of the places that counts as the worst, and as the best.
-        max_budget: Steps of a full training: who ends before, without a pause, was stopped or has failed.
+        max_budget: Steps of a full training: a trial that ends before, without a pause, was stopped or has failed.
 
     Attributes:
         given_up: The trials that were given up, in order.
@@ -134,13 +134,13 @@ class Population:
 
 
 class PopulationScheduler(Scheduler):
-    """Grants one interval after another to all who are not given up.
+    """Grants one interval after another to all trials that are not given up.
 
-    Nobody goes on while a place is empty: with fewer workers than places, there is always somebody who could, and
-    those who fill the places would never get their turn.
+    No trial goes on while a place is empty: with fewer workers than places, there is always one that could, and
+    the trials that fill the places would never start.
 
     Args:
-        population: Nobody else's.
+        population: Not shared with another scheduler.
         size: Its number of places.
         interval: Steps between rests.
         problem: The search.
@@ -155,7 +155,7 @@ class PopulationScheduler(Scheduler):
         self._max_budget = problem.max_budget
         self._n_trials = math.inf if problem.n_trials is None else problem.n_trials
         self._created = 0
-        self._rests: dict[int, int] = {}  # how often a trial rested, those from whom it stems included
+        self._rests: dict[int, int] = {}  # how often a trial paused, its ancestors' pauses included
         self._due: dict[int, tuple[int, float, int]] = {}  # its rank among those that rest and are in
 
     def create(self, trial: int, parent: int | None) -> None:
@@ -185,7 +185,7 @@ class PopulationScheduler(Scheduler):
         return min(self._due.values())[2]
 
     def promote(self, trial: int) -> None:
-        self._due.pop(trial, None)  # not there if its rest was lost with a damaged line of the journal
+        self._due.pop(trial, None)  # absent where the line of its pause was lost from a damaged journal
 
 
 class PBT(Optimizer):
@@ -228,7 +228,7 @@ class PBT(Optimizer):
             raise OptimizerError(f"quantile must lie above 0 and not above 0.5, got {quantile!r}; 0.25 is usual")
         if population * quantile < 1.0:
             raise OptimizerError(
-                f"population={population} and quantile={quantile} never give anybody up; "
+                f"population={population} and quantile={quantile} never give a trial up; "
                 f"use a population of at least {math.ceil(1.0 / quantile)}"
             )
         if not 0.0 < perturbation < math.inf:
@@ -250,7 +250,7 @@ class PBT(Optimizer):
             )
         if problem.n_trials is not None and problem.n_trials <= self.population:
             raise OptimizerError(
-                f"population={self.population} leaves none of n_trials={problem.n_trials} to replace anybody with; "
+                f"population={self.population} leaves none of n_trials={problem.n_trials} to replace a member with; "
                 "lower the one or raise the other"
             )
 

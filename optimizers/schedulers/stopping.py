@@ -141,7 +141,7 @@ class MedianRule(StoppingRule):
 
 @dataclass(slots=True)
 class _Run:
-    """What the median rule keeps of a trial: its last step, and its losses in sum."""
+    """What the median rule records of a trial: its last step, best loss and the sum of its losses."""
 
     step: int = -1
     best: float = math.inf

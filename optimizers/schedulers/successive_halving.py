@@ -92,7 +92,7 @@ class PromotionScheduler(RungScheduler):
 class StoppingScheduler(RungScheduler):
     """The stopping form: a trial goes on past a rung if it is in the quota as it arrives, or the best so far.
 
-    What has failed since, or diverged, is no longer compared with: else nobody might be left to train to the end.
+    Trials that have failed or diverged since are no longer compared with: else no trial might be trained to the end.
     """
 
     def __init__(self, levels: tuple[int, ...], etas: tuple[float, ...]) -> None:

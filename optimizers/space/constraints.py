@@ -28,10 +28,10 @@ def holds(constraint: Constraint, config: Mapping[str, Any]) -> bool:
     try:
         answer: object = constraint(dict(config))
     except Exception as error:
-        mend = "; a parameter that is not active is left out, so use config.get(name)"
+        remedy = "; a parameter that is not active is left out, so use config.get(name)"
         raise SearchSpaceError(
             f"the constraint {name_of(constraint)} raised {error!r} for {dict(config)!r}"
-            f"{mend if isinstance(error, KeyError) else ''}"
+            f"{remedy if isinstance(error, KeyError) else ''}"
         ) from error
     if not isinstance(answer, bool | np.bool_):
         raise SearchSpaceError(

@@ -1,7 +1,7 @@
-"""What every domain of a parameter has, whatever its values.
+"""The base classes of all domains, and the cells of the unit interval.
 
 Every algorithm works on the unit interval. A domain of ``n`` values cuts it into ``n`` cells of the
-same width (on a log scale where it has one), so a uniform draw from the interval is a fair draw from
+same width (on a log scale where it has one), so a uniform draw from the interval is a uniform draw from
 the domain.
 """
 
@@ -105,7 +105,7 @@ class Domain(ABC):
     def _settings(self) -> dict[str, Any]:
         """The arguments that differ from their defaults, with values in lists."""
         pairs = [(item.name, getattr(self, item.name), item.default) for item in fields(cast(Any, self))]
-        # A text that came out of a pickle is not the default itself, but equal to it.
+        # An unpickled text is equal to the default, but not the same object.
         given = {name: v for name, v, default in pairs if v is not default and not (type(v) is str and v == default)}
         if "values" in given:
             given["values"] = list(given["values"])
@@ -117,8 +117,8 @@ class Domain(ABC):
 class Dimension(Domain):
     """A domain that is searched: any but a constant.
 
-    ``prior`` is the value believed best, and ``confidence`` how firmly. Draws lie around it more often
-    (see :meth:`~optimizers.space.search_space.SearchSpace.sample`), and models that can give it weight.
+    ``prior`` is the value that the user expects to be best, and ``confidence`` how firmly. Draws lie around it
+    more often (see :meth:`~optimizers.space.search_space.SearchSpace.sample`), and models that can weigh it do.
     """
 
     __slots__ = ()
@@ -127,12 +127,12 @@ class Dimension(Domain):
     confidence: Confidence
 
     @property
-    def belief(self) -> Prior | None:
-        """Where the best value is believed to lie on the unit interval; None without a prior."""
-        return None if self.prior is NO_PRIOR else self._belief(self.to_unit(self.prior))
+    def density(self) -> Prior | None:
+        """The prior as a density on the unit interval; None without a prior."""
+        return None if self.prior is NO_PRIOR else self._density_at(self.to_unit(self.prior))
 
-    def _belief(self, position: float) -> Prior:
-        """Values have an order: those near the prior are likelier than those far from it."""
+    def _density_at(self, position: float) -> Prior:
+        """The density around a prior at ``position``: values near it are likelier than those far from it."""
         return Bell(position, WIDTHS[self.confidence])
 
     def _read_prior(self) -> None:

@@ -63,24 +63,24 @@ class Choice(_Listed):
     Args:
         values: The values: bool, int, float, str or None, or tuples or lists of them.
         when: Condition under which the parameter is active.
-        prior: The value believed best, if any.
+        prior: The value that is expected to be best, if any.
         confidence: How firmly: ``low``, ``medium`` or ``high``.
 
     Raises:
-        SearchSpaceError: There are no values, two are the same, or one is nothing of the kind.
+        SearchSpaceError: There are no values, two are the same, or one is of another type.
     """
 
-    values: Sequence[Value] = field(hash=False)  # lists have none
+    values: Sequence[Value] = field(hash=False)  # lists have no hash
     _: KW_ONLY
     when: When | None = field(default=None, hash=False)
     prior: Value | NoPrior = field(default=NO_PRIOR, hash=False)
     confidence: Confidence = "medium"
 
     def grid(self, n: int) -> list[Value]:
-        """All values, however many: none lies between two others and could be left out."""
+        """All values, whatever ``n`` is: they have no order in which some could be skipped."""
         return list(map(fresh, self.values))
 
-    def _belief(self, position: float) -> Prior:
+    def _density_at(self, position: float) -> Prior:
         return Favourite(cell(position, self.size), self.size, WEIGHTS[self.confidence])
 
 
@@ -92,18 +92,18 @@ class Ordinal(_Listed):
     Args:
         values: The values in their order: bool, int, float, str or None, or tuples or lists of them.
         when: Condition under which the parameter is active.
-        prior: The value believed best, if any.
+        prior: The value that is expected to be best, if any.
         confidence: How firmly: ``low``, ``medium`` or ``high``.
 
     Raises:
-        SearchSpaceError: There are no values, two are the same, or one is nothing of the kind.
+        SearchSpaceError: There are no values, two are the same, or one is of another type.
 
     Example:
         >>> Ordinal(["low", "middle", "high"]).to_unit("middle")
         0.5
     """
 
-    values: Sequence[Value] = field(hash=False)  # lists have none
+    values: Sequence[Value] = field(hash=False)  # lists have no hash
     _: KW_ONLY
     when: When | None = field(default=None, hash=False)
     prior: Value | NoPrior = field(default=NO_PRIOR, hash=False)
@@ -120,7 +120,7 @@ class Constant(Domain):
         when: Condition under which the parameter is active.
 
     Raises:
-        SearchSpaceError: The value is nothing of the kind.
+        SearchSpaceError: The value is of another type.
     """
 
     value: Value = field(hash=False)

@@ -1,4 +1,4 @@
-"""What is believed of the best configuration before the search: the priors of all parameters together."""
+"""The priors of all parameters together, as one density on the unit cube."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from optimizers.space.scalars import same
 class JointPrior:
     """A density on the unit cube of a search space.
 
-    Each parameter has its own prior, or none; where a condition rules a parameter out, its prior says
-    nothing. The product of them is mixed with a share of the uniform density, which keeps a wrong prior
-    from shutting a region out.
+    Each parameter has its own prior, or none; the prior of a parameter that is not active has
+    no effect. The product of them is mixed with a share of the uniform density, so that a wrong prior
+    excludes no region.
 
     Args:
         domains: Of all parameters, by name.
@@ -28,8 +28,8 @@ class JointPrior:
     def __init__(self, domains: Mapping[str, Domain], dimensions: Sequence[str]) -> None:
         self._domains = domains
         self._axes = {name: axis for axis, name in enumerate(dimensions)}
-        believed = {name: domain.belief for name, domain in domains.items() if isinstance(domain, Dimension)}
-        self._priors = {name: prior for name, prior in believed.items() if prior is not None}
+        densities = {name: domain.density for name, domain in domains.items() if isinstance(domain, Dimension)}
+        self._priors = {name: prior for name, prior in densities.items() if prior is not None}
 
     def __bool__(self) -> bool:
         return bool(self._priors)

@@ -12,8 +12,8 @@ from optimizers.space.domain import Dimension, cell, middle
 from optimizers.space.priors import NO_PRIOR, Confidence, NoPrior
 from optimizers.space.scalars import When, plain, read_number, read_when
 
-_LARGEST_INTEGER = 2**40  # far beyond, a cell of a log scale is narrower than floats can tell
-_ON_GRID = 1e-9  # of a step: how far a number may lie from the grid it belongs to
+_LARGEST_INTEGER = 2**40  # above it, a cell of a log scale is narrower than the resolution of floats
+_ON_GRID = 1e-9  # how far a number may lie from its grid point, as a share of a step
 
 
 @explains_init
@@ -27,7 +27,7 @@ class Float(Dimension):
         log: Spread evenly over orders of magnitude, as fits learning rates.
         step: Take only ``low, low + step, ...`` up to ``high``.
         when: Condition under which the parameter is active.
-        prior: The value believed best, if any.
+        prior: The value that is expected to be best, if any.
         confidence: How firmly: ``low``, ``medium`` or ``high``.
 
     Raises:
@@ -111,7 +111,7 @@ class Integer(Dimension):
         log: Spread evenly over orders of magnitude, as fits numbers of units.
         step: Take only ``low, low + step, ...`` up to ``high``.
         when: Condition under which the parameter is active.
-        prior: The value believed best, if any.
+        prior: The value that is expected to be best, if any.
         confidence: How firmly: ``low``, ``medium`` or ``high``.
 
     Raises:
@@ -188,8 +188,8 @@ def _bounds(domain: Float | Integer) -> list[str]:
         if read_number(value) is None:
             raise SearchSpaceError(f"{name} of {kind} must be a finite number, got {value!r}")
     if low >= high:
-        mend = f"Constant({low!r})" if low == high else f"{kind}({high!r}, {low!r})"
-        raise SearchSpaceError(f"low must lie below high, got low={low!r} and high={high!r}; use {mend}")
+        remedy = f"Constant({low!r})" if low == high else f"{kind}({high!r}, {low!r})"
+        raise SearchSpaceError(f"low must lie below high, got low={low!r} and high={high!r}; use {remedy}")
     if domain.log and low <= 0:
         raise SearchSpaceError(f"a log scale needs bounds above 0, got low={low!r}; raise it or drop log")
     if domain.log and step is not None:

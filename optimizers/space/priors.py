@@ -1,4 +1,4 @@
-"""What is believed of a parameter before the search: densities of its best value on the unit interval."""
+"""Priors: where the user expects the best value of a parameter, as densities on the unit interval."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class NoPrior(enum.Enum):
 NO_PRIOR: Final = NoPrior.NO_PRIOR
 
 WIDTHS: Mapping[Confidence, float] = {"low": 0.5, "medium": 0.25, "high": 0.125}
-"""Standard deviation around a believed number, as a share of the axis."""
+"""Standard deviation around a number given as prior, as a share of the axis."""
 
 WEIGHTS: Mapping[Confidence, float] = {"low": 2.0, "medium": 4.0, "high": 8.0}
-"""How many times as likely a believed choice is as each of the others."""
+"""How many times as likely the choice given as prior is as each of the others."""
 
 UNIFORM_SHARE = 0.25
-"""Share of draws that know of no prior: where all priors are wrong, one draw in four is as good as without them."""
+"""Share of draws that ignore all priors: where all of them are wrong, one draw in four is as good as without."""
 
 
 class Prior(ABC):
@@ -46,7 +46,7 @@ class Prior(ABC):
 
     @abstractmethod
     def quantile(self, p: float) -> float:
-        """The position below which the share ``p`` in [0, 1) of the density lies: a uniform draw becomes a fair one."""
+        """The position below which the share ``p`` in [0, 1) of the density lies; maps uniform draws to its own."""
 
     @abstractmethod
     def log_density(self, units: Array) -> Array:
@@ -110,4 +110,4 @@ def read_confidence(confidence: object, prior: object) -> Confidence:
         raise SearchSpaceError(f"confidence must be one of {', '.join(map(repr, known))}, got {confidence!r}{near}")
     if prior is NO_PRIOR and confidence != "medium":
         raise SearchSpaceError(f"confidence={confidence!r} is that in a prior; give prior=... as well")
-    return cast(Confidence, known[known.index(confidence)])  # the very object, by which defaults are told
+    return cast(Confidence, known[known.index(confidence)])  # the object itself: defaults are compared by identity

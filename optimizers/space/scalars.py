@@ -106,7 +106,7 @@ def read_values(values: object, kind: str) -> tuple[Value, ...]:
 
 
 def _key(value: Value) -> object:
-    """What two values have in common if they are the same."""
+    """A hashable key: equal for values that are the same."""
     if isinstance(value, tuple | list):
         return tuple(map(_key, value))
     return isinstance(value, bool), value

@@ -77,7 +77,7 @@ class SearchSpace:
         self._constraints: tuple[Constraint, ...] = ()
 
     def where(self, constraint: Constraint) -> SearchSpace:
-        """This space, without the configurations that ``constraint`` does not allow.
+        """A copy of this space without the configurations that ``constraint`` does not allow.
 
         Optimizers propose what is allowed alone. Several constraints hold together. Functions have no JSON
         form, so :meth:`to_json` is that of the space without them.
@@ -88,7 +88,7 @@ class SearchSpace:
 
         Raises:
             SearchSpaceError: It is no function, raises, answers with something else than True or False,
-                or allows none of 10,000 configurations drawn by chance.
+                or allows none of 10,000 random configurations.
 
         Example:
             >>> space = SearchSpace(low=Float(0, 1), high=Float(0, 1))
@@ -100,7 +100,7 @@ class SearchSpace:
             raise SearchSpaceError(f"a constraint is a function of a configuration, got {constraint!r}; use a lambda")
         space = copy.copy(self)
         space._constraints = (*self._constraints, constraint)
-        space.sample(np.random.default_rng(0))  # one that cannot be met is told here
+        space.sample(np.random.default_rng(0))  # raises here if no configuration is allowed
         return space
 
     @property
@@ -140,7 +140,7 @@ class SearchSpace:
 
     @property
     def has_constraint(self) -> bool:
-        """Whether there is anything that :meth:`allows` does not allow."""
+        """Whether :meth:`where` has added a constraint."""
         return bool(self._constraints)
 
     @property
@@ -193,7 +193,7 @@ class SearchSpace:
         )
 
     def log_prior(self, units: Any) -> NDArray[np.float64]:
-        """How much likelier points are believed to be the best than under no prior.
+        """The logarithm of how much likelier points are under the priors than without any.
 
         The density from which :meth:`sample` draws (constraints left aside). It lies nowhere below
         ``log(0.25)``, since a quarter of the draws is uniform. For acquisition functions that weigh their

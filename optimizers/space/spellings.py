@@ -94,7 +94,7 @@ _CALL = re.compile(
 
 
 def _check_no_list(text: str) -> None:
-    """Check that a text is not meant as several numbers, or as a domain: it would be a constant."""
+    """Raise where a text looks like several numbers or a domain: read as it is, it would be a constant."""
     if not (_NUMBERS.fullmatch(text) or _CALL.fullmatch(text)):
         return
     numbers = re.findall(_NUMBER, text)

@@ -61,8 +61,8 @@ SPACES: Mapping[str, SearchSpace] = {
         only=Ordinal(["one"]),
     ),
 }
-"""Spaces that find what optimizers get wrong: log scales, conditions, constraints, fewer points than trials, values
-below zero, grids that their bounds are not on, values that are lists, names that are no identifiers."""
+"""Spaces that expose common mistakes of optimizers: log scales, conditions, constraints, fewer points than trials,
+values below zero, bounds that are off the grid, values that are lists, names that are no identifiers."""
 
 _TRIALS = 27  # of a scheduler
 _STEPS = 27  # of a full training
@@ -135,7 +135,7 @@ def _check_several(factory: Callable[[], Optimizer], problem: Problem, where: st
 
 def _check_scheduler(optimizer: Optimizer, problem: Problem, where: str) -> None:
     first, again = (_Drive(optimizer.scheduler(problem), problem, where).run() for _ in range(2))
-    require(first == again, where, "a fresh scheduler told the same decides the same")
+    require(first == again, where, "a fresh scheduler with the same inputs decides the same")
 
 
 class _Drive:
@@ -219,12 +219,14 @@ class _Drive:
         self._require(isinstance(decision, Decision), "report returns a Decision", repr(decision))
         if decision is Decision.STOP:
             announced = scheduler.watches_reports or step in (*grant.milestones, grant.budget)
-            self._require(announced, "a scheduler stops at milestones, or says watches_reports", f"step {step}")
+            self._require(announced, "a scheduler stops at milestones, or sets watches_reports", f"step {step}")
             self._end(trial, step, loss)
         elif step == grant.budget:
             paused = not scheduler.is_final(trial)
             if paused:
-                self._require(scheduler.may_promote, "who pauses trials says may_promote", f"trial {trial}")
+                self._require(
+                    scheduler.may_promote, "a scheduler that pauses trials sets may_promote", f"trial {trial}"
+                )
                 scheduler.pause(trial)
                 self.paused[trial] = grant.budget
                 self.ever_paused.add(trial)

@@ -25,7 +25,7 @@ def require(holds: bool, where: str, clause: str, detail: object = "") -> None:
 
 @contextmanager
 def survives(where: str, what: str) -> Iterator[None]:
-    """Turn what is raised inside into a broken clause."""
+    """Report an exception raised inside as a broken clause."""
     try:
         yield
     except Exception as error:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from optimizers.samplers.adapters.optuna_trials import StudyMirror
 
 _INDEXED = {"QMCSampler": "sobol", "GridSampler": "grid"}
-"""Samplers that count how often they were asked, which Optuna writes into its own study; use ours by name."""
+"""Samplers that count their asks in Optuna's own study, and our optimizer that does the same."""
 
-_TRIES = 3  # of a sampler that repeats itself, as genetic ones do, or knows no constraint of the space
-_APART = 20  # then, of each parameter apart from the others
-_BY_CHANCE = 200  # then by chance, where all that came of it runs just now
-_LAST = 10_000  # by chance, where the space's constraints allowed nothing of it
+_TRIES = 3  # asks of a sampler that repeats itself, as genetic ones do, or that ignores the space's constraints
+_APART = 20  # further asks that draw each parameter independently
+_BY_CHANCE = 200  # random draws, where all configurations found so far are running
+_LAST = 10_000  # random draws, where the constraints allowed none of the configurations so far
 
 
 class OptunaSampler(Optimizer):
@@ -47,13 +47,13 @@ class OptunaSampler(Optimizer):
     ``PartialFixedSampler`` takes its values as they stand in the search space. ``BruteForceSampler`` ends the
     search when all configurations are tried; it tries all of them unless ``n_trials`` or ``timeout`` is given.
 
-    Samplers that keep a state in marks on the trials, CMA-ES and the genetic ones, find each trial
-    marked as if it had been asked for when the one before it ended: a generation is full when as many
-    trials have ended as its population has. Their population should not be smaller than the gang,
-    else generations learn from points of long past ones.
+    Samplers that keep their state in the trials' system attributes, CMA-ES and the genetic ones, find each
+    trial with the attributes of one that was asked for when the trial before it ended: a generation is full
+    when as many trials have ended as its population has. Their population should not be smaller than the
+    number of workers, else generations learn from points of much earlier ones.
 
-    Conditional parameters are asked for when they are active; whether a sampler models them is its own
-    affair (``TPESampler(multivariate=True, group=True)`` does). Listed values and a float's steps are
+    Conditional parameters are asked for when they are active; not every
+    sampler models them (``TPESampler(multivariate=True, group=True)`` does). Listed values and a float's steps are
     indexes to the sampler. Earlier searches (``Problem.earlier``) are not used.
 
     Args:
@@ -67,7 +67,7 @@ class OptunaSampler(Optimizer):
         >>> lagom(train_fn, space, optimizer=OptunaSampler(lambda seed: CmaEsSampler(seed=seed, popsize=16)))
     """
 
-    multi_objective = True  # of most samplers; validate() tells where one is not
+    multi_objective = True  # of most samplers; validate() raises where it is not so
 
     def __init__(self, sampler: Callable[[int], BaseSampler]) -> None:
         if isinstance(sampler, type) or not callable(sampler):
@@ -84,7 +84,7 @@ class OptunaSampler(Optimizer):
 
         Raises:
             OptimizerError: Optuna is missing, the function does not make a new sampler at each call, or the
-                sampler would not be told what it goes by.
+                sampler needs information that it would not get.
         """
         if importlib.util.find_spec("optuna") is None:
             raise OptimizerError(
@@ -122,7 +122,7 @@ class OptunaSampler(Optimizer):
         return space.size if is_exhaustive(self._make(0)) else None
 
     def _check_several(self, problem: Problem) -> None:
-        """Ask once, since samplers of one objective tell only then."""
+        """Ask once: only then do samplers of one objective raise."""
         try:
             self.ask(0, History(problem))
         except ValueError as error:
@@ -143,7 +143,7 @@ class OptunaSampler(Optimizer):
         if self._mirror is None or not self._mirror.serves(history):
             self._mirror = StudyMirror(history, self._sampler_for(space, history.rng(0)))
         running = {space.key(config) for config in history.pending.values()}
-        second_best: Config | None = None  # none that runs, if there is one
+        second_best: Config | None = None  # tried before, but not running if possible
         with quiet(), self._mirror.asked(history) as draw:
             tried = running | self._mirror.keys
             size = math.inf if space.size is None else space.size
@@ -171,7 +171,7 @@ class OptunaSampler(Optimizer):
         return second_best
 
     def _samplers(self, space: SearchSpace, rng: np.random.Generator) -> Iterator[BaseSampler]:
-        """Samplers to draw from, one after another, until a proposal will do: what one fixes, all of them fix."""
+        """Samplers to draw from in turn until a proposal is acceptable; all fix the same parameters."""
         from optuna.samplers import PartialFixedSampler, RandomSampler
 
         from optimizers.samplers.adapters.optuna_samplers import Independent, fixed_values, is_exhaustive

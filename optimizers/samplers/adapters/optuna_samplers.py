@@ -1,4 +1,4 @@
-"""What has to be known of the kinds of Optuna's samplers."""
+"""Properties of Optuna's samplers that the adapter depends on."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from optimizers.space.search_space import SearchSpace
 class Independent(BaseSampler):
     """Draws each parameter as ``sampler`` draws those that it does not model together with others.
 
-    That is by chance with most samplers, so that it repeats itself less, and a ``PartialFixedSampler`` keeps
-    what it fixes.
+    Most samplers draw those at random, so proposals repeat less often; a ``PartialFixedSampler`` keeps the
+    values that it fixes.
     """
 
     def __init__(self, sampler: BaseSampler) -> None:
@@ -45,8 +45,8 @@ def innermost(sampler: BaseSampler) -> BaseSampler:
     return inner
 
 
-def leaves_marks(sampler: BaseSampler) -> bool:
-    """Whether the sampler's state lies in marks on the trials."""
+def uses_system_attrs(sampler: BaseSampler) -> bool:
+    """Whether the sampler keeps its state in the trials' system attributes."""
     return isinstance(innermost(sampler), (CmaEsSampler, BaseGASampler))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Optuna's log lines and warnings from the user, who did not call it."""
+    """Suppress Optuna's log lines and warnings: the user did not call it."""
     import optuna
 
     verbosity = optuna.logging.get_verbosity()

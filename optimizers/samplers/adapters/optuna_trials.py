@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optimizers.core.base import History, Observation
 from optimizers.errors import OptimizerError
-from optimizers.samplers.adapters.optuna_samplers import is_exhaustive, leaves_marks
+from optimizers.samplers.adapters.optuna_samplers import is_exhaustive, uses_system_attrs
 from optimizers.samplers.adapters.optuna_space import distributions, quiet, suggest, to_params
 from optimizers.samplers.clipped_losses import clipped
 from optimizers.space.config import Config
@@ -81,23 +81,23 @@ class StudyMirror:
 
     Args:
         history: The search.
-        keeper: A sampler that is told of each result (``after_trial``, which enters the values of
-            constraints), and asked before it where samplers keep their state in marks on the trials (a
-            generation's number, say), for the marks alone.
+        observer: A sampler whose ``after_trial`` is called with each result, which enters the values of
+            constraints. Where samplers keep their state in the trials' system attributes (a generation's
+            number, say), it is also asked before each result, for those attributes alone.
     """
 
-    def __init__(self, history: History, keeper: BaseSampler) -> None:
+    def __init__(self, history: History, observer: BaseSampler) -> None:
         self.problem = history.problem
         self.observations = history.observations
         self.keys: set[bytes] = set()
         self._space = history.problem.space
         self._dims = distributions(self._space)
-        self._keeper = keeper
-        self._marks_trials = leaves_marks(keeper)
+        self._observer = observer
+        self._uses_system_attrs = uses_system_attrs(observer)
         self._storage = TrialList()
         with quiet():
             directions = [StudyDirection.MINIMIZE] * history.problem.n_objectives
-            self._study = optuna.create_study(storage=self._storage, sampler=keeper, directions=directions)
+            self._study = optuna.create_study(storage=self._storage, sampler=observer, directions=directions)
         self._n_seen = 0
         self._places: dict[int, int] = {}  # of our trials in the list
         self._steps: list[int] = []
@@ -120,7 +120,7 @@ class StudyMirror:
             A function that asks one sampler.
         """
         self._catch_up()
-        exhaustive = is_exhaustive(self._keeper)
+        exhaustive = is_exhaustive(self._observer)
         with self._restored():
             for trial, config in history.pending.items():
                 if trial not in self._places:  # a promoted one has a loss, which says more
@@ -145,7 +145,7 @@ class StudyMirror:
             if self.problem.n_objectives == 1 or seen.losses:  # of several objectives, a running trial has none yet
                 self._observe(seen)
             self._n_seen += 1
-            if self._marks_trials:  # a later mark depends on the values known at its time
+            if self._uses_system_attrs:  # later attributes depend on the values known at that time
                 self._enter_values()
         self._enter_values()
 
@@ -155,8 +155,8 @@ class StudyMirror:
         place = self._places.get(seen.trial)
         if place is None:
             place = self._places[seen.trial] = len(self._storage.trials)
-            marks = self._marks()
-            self._enter(seen.config, TrialState.FAIL).system_attrs = marks
+            attrs = self._system_attrs()
+            self._enter(seen.config, TrialState.FAIL).system_attrs = attrs
             self._steps.append(seen.step)
             self._losses.append(losses)
             self.keys.add(self._space.key(seen.config))
@@ -167,8 +167,8 @@ class StudyMirror:
             self._tell(self._storage.trials[place], seen, losses)
 
     def _tell(self, trial: FrozenTrial, seen: Observation, losses: tuple[float, ...]) -> None:
-        """Tell the keeper of a result, as Optuna does before it enters the values."""
-        if is_exhaustive(self._keeper):  # it would end the study here; an answer of None does so
+        """Pass a result to the observer, as Optuna does before it enters the values."""
+        if is_exhaustive(self._observer):  # it would end the study here; an answer of None does so
             return
         trial.user_attrs = dict(seen.metrics)
         view = copy.copy(trial)  # with the values that people know instead of indexes
@@ -177,22 +177,22 @@ class StudyMirror:
         finite = all(map(np.isfinite, losses))
         state, values = (TrialState.COMPLETE, list(losses)) if finite else (TrialState.FAIL, None)
         try:
-            self._keeper.after_trial(self._study, view, state, values)
+            self._observer.after_trial(self._study, view, state, values)
         except Exception as error:
             raise OptimizerError(
-                f"{type(self._keeper).__name__} cannot take in trial {seen.trial}, whose user_attrs are "
+                f"{type(self._observer).__name__} cannot take in trial {seen.trial}, whose user_attrs are "
                 f"{trial.user_attrs!r}: {type(error).__name__}: {error}; a constraints_func finds the metrics that "
                 "train_fn returned or reported in trial.user_attrs, and the configuration in trial.params"
             ) from error
         self._constrained = self._constrained or bool(trial.constraints)
 
-    def _marks(self) -> dict[str, Any]:
-        """The marks that the trial about to be entered would have, had it been asked for just now."""
-        if not self._marks_trials:
+    def _system_attrs(self) -> dict[str, Any]:
+        """The system attributes that the trial to be entered would have if it were asked for now."""
+        if not self._uses_system_attrs:
             return {}
-        marked = self._storage.get_trial(self._suggest(self._keeper)[0].number)
+        asked = self._storage.get_trial(self._suggest(self._observer)[0].number)
         self._storage.trials.pop()
-        return marked.system_attrs
+        return asked.system_attrs
 
     def _suggest(self, sampler: BaseSampler) -> tuple[Trial, Config]:
         self._study.sampler = sampler

@@ -21,8 +21,8 @@ _LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
 def log_augmented_improvement(means: Array, variances: Array, best: Array, noise: float) -> Array:
     """Logarithm of the augmented expected improvement, averaged over fantasies.
 
-    The augmentation discounts what another look cannot tell: where the noise is larger than the doubt that is
-    left, a point beside the best one would be proposed again and again.
+    The augmentation discounts what another observation cannot show: without it, a point beside the best one would be
+    proposed again and again where the noise is larger than the remaining uncertainty.
 
     Sources: Huang, Allen, Notz and Zeng, 2006, equation 13; Ament, Daulton, Eriksson, Balandat and Bakshy, "Unexpected
     Improvements to Expected Improvement for Bayesian Optimization", 2023, equations 8 and 9.
@@ -59,16 +59,16 @@ def _log_h(z: Array) -> Array:
 def maximize(
     score: Callable[[Array], Array], axes: Axes, starts: Array, rng: np.random.Generator, taken: set[bytes]
 ) -> Array:
-    """The points of the highest scores, best first: a broad look, then climbs from the best of it.
+    """The points of the highest scores, best first: random points, then local search from the best of them.
 
     Args:
         score: Of points, shape (m, d) to (m,).
         axes: The unit cube.
-        starts: Points worth a look around, best first, shape (k, d).
+        starts: Points to search around, best first, shape (k, d).
         taken: Points (as bytes) that must not be proposed.
 
     Returns:
-        Shape (t, d); empty if every point looked at is taken.
+        Shape (t, d); empty if every point that was scored is taken.
     """
     broad = axes.snap(rng.random((_BROAD, axes.d)))
     near = _around(axes, starts, _NEAR, rng, 0.5) if len(starts) else broad[:0]

@@ -13,7 +13,7 @@ from optimizers.space.search_space import SearchSpace
 Array = NDArray[np.float64]
 
 _MAX_CELLS = 1024
-"""Values up to which a discrete domain is told from a continuous one."""
+"""A discrete domain of more values is treated as continuous."""
 
 
 class Axes:

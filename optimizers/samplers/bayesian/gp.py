@@ -30,7 +30,7 @@ _BOUNDS_SCALE, _BOUNDS_SIGNAL, _BOUNDS_NOISE = (-2.0, 5.0), (-4.0, 4.0), (-9.0, 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What a Gaussian process learns of its data.
+    """The hyperparameters of a Gaussian process.
 
     Attributes:
         values: Logarithms of the length scales, shape (d,), of the signal's variance, and of the noise's.

@@ -1,4 +1,4 @@
-"""Losses as a model wants them: of one scale over all rungs, with nothing that diverged in sight."""
+"""Scores that a model is fitted to: losses on one scale over all rungs, with diverged ones cut."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Integers = NDArray[np.int64]
 
 _NO_LEVEL = 1 << 30
 _ENOUGH = 8  # finite results above the floor, from which on those below it are left out
-_WORST = 1 / 3  # of those below the floor: what a glance throws out
-_CUT = 2.0  # distances from the best to the median, above the median
+_WORST = 1 / 3  # the share of those below the floor that counts as failed
+_CUT = 2.0  # in distances from the best to the median: losses further above the median are cut
 
 
 class Results:
@@ -113,9 +113,9 @@ class Results:
 
 
 def _standardized(losses: Array) -> Array:
-    tame = clipped(losses, _CUT)
-    spread = tame.std()
-    return np.asarray((tame - tame.mean()) / spread) if spread > 0 else np.zeros(len(losses))
+    cut = clipped(losses, _CUT)
+    spread = cut.std()
+    return np.asarray((cut - cut.mean()) / spread) if spread > 0 else np.zeros(len(losses))
 
 
 def _dealt(losses: Array, scores: Array) -> Array:

@@ -22,8 +22,8 @@ Array = NDArray[np.float64]
 
 _FANTASIES = 8
 _STARTS = 8  # configurations known to be good around which to look
-_TRUSTED = 0.5  # rank correlation from which on the model is not doubted
-_PRIOR_WEIGHT = 10.0  # results until which a prior outweighs the acquisition
+_TRUSTED = 0.5  # rank correlation from which on no proposal is random
+_PRIOR_WEIGHT = 10.0  # weight of the log prior, divided by the number of results
 
 
 class BayesianSearch(Optimizer):
@@ -35,10 +35,10 @@ class BayesianSearch(Optimizer):
       the acquisition is the mean over the draws. None of them is proposed again.
     - Several budgets (under ASHA): one model over configuration and budget, of scores that are ranks from
       rung to rung; it proposes what it expects to be good at the full budget.
-    - Diverged, failed and wild losses: cut to where they still tell bad from good, see
+    - Losses of diverged and failed trials, and outliers: cut, see
       :meth:`~optimizers.samplers.bayesian.scores.Results.scores`.
-    - A model that does not predict results that it has not seen is doubted: up to half of the proposals
-      are random then.
+    - A model that predicts left-out results badly is trusted less: up to half of the proposals are
+      random then.
     - Cost: hyperparameters are fitted anew, from the last ones on, when there are 15 % more results; the
       model has 200 points at most, those that got furthest with the best losses and the newest. Within an
       ask, running configurations extend the factorisation.
@@ -124,12 +124,12 @@ class BayesianSearch(Optimizer):
         else:
             weights = weights[:, None]
 
-        belief = _PRIOR_WEIGHT / max(len(history.observations), 1) if space.has_prior else 0.0
+        prior_weight = _PRIOR_WEIGHT / max(len(history.observations), 1) if space.has_prior else 0.0
 
         def score(units: Array) -> Array:
             means, variances = model.predict(surrogate.features(units), weights)
             improvement = log_augmented_improvement(means, variances, best, fit.hyperparameters.noise)
-            return improvement + belief * space.log_prior(units) if belief else improvement
+            return improvement + prior_weight * space.log_prior(units) if prior_weight else improvement
 
         taken = {point.tobytes() for point in surrogate.units}
         taken.update(space.to_unit(config).tobytes() for config in history.pending.values())

@@ -1,4 +1,4 @@
-"""What a search has learned so far: a Gaussian process over configurations and how far they were trained."""
+"""The model of a search: a Gaussian process over configurations and how far they were trained."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Fit:
 
 
 class Surrogate:
-    """The model of one search. All that it keeps can be made anew from the history.
+    """The model of one search; all of its state can be rebuilt from the history.
 
     The features of a point are those of its configuration, the share of the full budget that it was
-    trained for (on a log scale, as an axis of its own, so that the data say how much a short training
-    tells: the joint model of MOBSTER, Klein, Tiao, Lienart, Archambeau and Seeger, "Model-based
+    trained for (on a log scale, as an axis of its own, so that the data determine how much a short training
+    predicts: the joint model of MOBSTER, Klein, Tiao, Lienart, Archambeau and Seeger, "Model-based
     Asynchronous Hyperparameter and Neural Architecture Search", 2020), and whether it comes from an
-    earlier search (again an axis of its own: how much that one tells is learned as well).
+    earlier search (again an axis of its own: how much that one predicts is learned as well).
 
     Args:
         history: The search; its observations only ever grow.

@@ -250,7 +250,7 @@ def test_ask_and_tell_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"population": 3}, "population=3 and quantile=0.25 never give anybody up; use a population of at least 4"),
+        ({"population": 3}, "population=3 and quantile=0.25 never give a trial up; use a population of at least 4"),
         ({"population": True}, "population must be an integer of at least 1, got True"),
         ({"interval": 0}, "interval must be an integer of at least 1, got 0"),
         ({"quantile": 0.6}, "quantile must lie above 0 and not above 0.5, got 0.6"),
@@ -267,7 +267,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> No
     ("options", "message"),
     [
         ({"max_budget": 5}, r"interval=5 leaves no rest within max_budget=5; lower"),
-        ({"max_budget": 50, "n_trials": 16}, r"population=16 leaves none of n_trials=16 to replace anybody with"),
+        ({"max_budget": 50, "n_trials": 16}, r"population=16 leaves none of n_trials=16 to replace a member with"),
     ],
 )
 def test_searches_that_make_no_sense(options: dict[str, Any], message: str) -> None:

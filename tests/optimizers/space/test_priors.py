@@ -50,13 +50,13 @@ def test_priors_travel_as_json_pickle_and_repr(domain: Dimension) -> None:
     assert copy == domain == pickle.loads(pickle.dumps(domain)) == eval(repr(domain))
     assert copy.to_json() == domain.to_json()
     assert isinstance(copy, Dimension)
-    assert copy.belief == domain.belief is not None
+    assert copy.density == domain.density is not None
 
 
 def test_no_prior_leaves_no_trace() -> None:
     assert Float(0, 1).to_json() == {"type": "float", "low": 0.0, "high": 1.0}
-    assert Float(0, 1).belief is None
-    assert Choice([None, 1]).belief is None
+    assert Float(0, 1).density is None
+    assert Choice([None, 1]).density is None
     assert Choice([None, 1]) != Choice([None, 1], prior=None)
     assert pickle.loads(pickle.dumps(NO_PRIOR)) is NO_PRIOR
 
@@ -105,7 +105,7 @@ def test_the_bell_is_the_truncated_normal_of_the_books() -> None:
 
 
 def test_a_favourite_is_so_many_times_as_likely_as_any_other() -> None:
-    prior = Choice(list("abcd"), prior="b", confidence="low").belief
+    prior = Choice(list("abcd"), prior="b", confidence="low").density
     assert prior is not None
     counts = np.bincount([int(prior.quantile((i + 0.5) / 500) * 4) for i in range(500)])
     assert counts.tolist() == [100, 200, 100, 100]
@@ -114,7 +114,7 @@ def test_a_favourite_is_so_many_times_as_likely_as_any_other() -> None:
 
 
 def test_what_has_an_order_is_likelier_near_its_prior() -> None:
-    prior = Ordinal([1, 2, 3, 4], prior=2).belief
+    prior = Ordinal([1, 2, 3, 4], prior=2).density
     assert prior is not None
     low, centre, next_to, far = prior.log_density(np.array([0.125, 0.375, 0.625, 0.875]))
     assert centre > low == pytest.approx(next_to)
