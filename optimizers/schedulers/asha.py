@@ -43,8 +43,9 @@ class ASHA(Optimizer):
             ``max_budget // eta**3``, or for 1 where ``sampler`` is given.
         mode: ``promotion`` pauses every trial at its rung and later continues the best from their checkpoints
             (without checkpoints they start over, which costs up to ``eta / (eta - 1)`` of the steps). ``stopping``
-            decides once, when a trial reaches a rung. None for ``promotion`` where the training function saves and
-            restores states, and ``stopping`` where it does not.
+            decides once, when a trial reaches a rung. None leaves it to ``lagom``: ``promotion`` where the
+            training function saves and restores states, and ``stopping`` where it does not; a study of one's own
+            promotes.
         sampler: Proposes the configurations: a name (``"random"``), an optimizer or its class. None for
             ``BayesianSearch(min_share=1 / eta)``.
         brackets: How many brackets of Hyperband run side by side (see :mod:`optimizers.schedulers.brackets`), each

@@ -76,7 +76,7 @@ def test_own_names_may_be_given_anew_but_built_in_ones_not() -> None:
         (lambda: 3, {}, "makes 3, which is no Optimizer"),
     ],
 )
-def test_mistakes_name_the_mend(spec: Any, options: dict[str, Any], message: str) -> None:
+def test_mistakes_name_the_remedy(spec: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptimizerError, match=message):
         make_optimizer(spec, **options)
 

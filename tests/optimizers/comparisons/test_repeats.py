@@ -139,7 +139,7 @@ def test_with_nothing_to_do_it_waits() -> None:
         (lambda: AdaptiveRepeats(VARIANTS, CONTRASTS, alpha=1.5), "alpha must lie between 0 and 1"),
     ],
 )
-def test_mistakes_are_told(make: object, message: str) -> None:
+def test_mistakes_raise(make: object, message: str) -> None:
     with pytest.raises(OptimizerError, match=message):
         make()  # type: ignore[operator]
 

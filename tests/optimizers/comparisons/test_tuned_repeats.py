@@ -76,7 +76,7 @@ def test_constraints_hold() -> None:
     assert not space.allows({"variant": "base", "seed": 0, "norm": True, "lr": 0.7})
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_raise() -> None:
     with pytest.raises(OptimizerError, match="sets \\['lr'\\], which are searched"):
         TunedRepeats({"base": {"lr": 0.1}}, 2, SPACE)
 

@@ -45,11 +45,11 @@ def test_the_worst_of_four_is_given_up() -> None:
     assert [place.trial for place in seen.best()] == [1]
 
 
-def test_nobody_is_given_up_before_there_is_somebody_to_compare_with() -> None:
+def test_no_trial_is_given_up_before_there_is_another_to_compare_with() -> None:
     assert population(rest(0, 10, 9.0), rest(1, 10, 1.0), rest(2, 10, 1.0)).given_up == []
 
 
-def test_equal_results_push_nobody_out() -> None:
+def test_equal_results_push_no_trial_out() -> None:
     assert population(*(rest(trial, 10, 1.0) for trial in range(4))).given_up == []
 
 
@@ -67,18 +67,18 @@ def test_a_slow_member_is_compared_with_what_the_others_had_at_its_step() -> Non
         rest(1, 10, math.inf),  # diverged
     ],
 )
-def test_who_has_no_usable_result_is_given_up_at_once(end: Observation) -> None:
+def test_a_trial_without_a_usable_result_is_given_up_at_once(end: Observation) -> None:
     assert population(rest(0, 10, 1.0), end).given_up == [1]
 
 
-def test_a_completed_training_stays_but_is_nobody_s_parent() -> None:
+def test_a_completed_training_stays_but_has_no_children() -> None:
     done = Observation(0, {"x": 0.5}, 100, 0.1)
     seen = population(done, rest(1, 50, 0.5), rest(2, 50, 0.4))
     assert seen.given_up == []
     assert [place.trial for place in seen.best()] == [2]
 
 
-def test_who_takes_a_place_takes_over_its_results() -> None:
+def test_a_trial_that_takes_a_place_takes_over_its_results() -> None:
     """So the others are still judged by four results at the step at which one was given up."""
     seen = population(rest(0, 10, 1.0), rest(1, 10, 2.0), rest(2, 10, 3.0), rest(3, 10, 4.0))
     seen.observe(rest(4, 20, 0.5))  # trial 3's successor, which started from trial 0's state

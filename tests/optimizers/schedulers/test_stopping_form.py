@@ -61,7 +61,7 @@ def test_a_skipped_rung_is_not_filled_backwards() -> None:
     assert [len(rung) for rung in scheduler.rungs] == [0, 2, 1]
 
 
-def test_nobody_stops_at_the_top_nor_between_rungs() -> None:
+def test_no_trial_stops_at_the_top_nor_between_rungs() -> None:
     scheduler = StoppingScheduler((2, 6), (3, 3))
     assert scheduler.report(0, 1, 1.0) is CONTINUE
     assert scheduler.report(0, 6, math.nan) is CONTINUE

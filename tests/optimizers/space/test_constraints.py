@@ -106,7 +106,7 @@ def test_a_predicate_gets_the_active_parameters_in_a_dict_of_its_own() -> None:
         (lambda config: None, "must return True or False, got None for"),
     ],
 )
-def test_mistakes_are_told_at_once(constraint: Any, message: str) -> None:
+def test_mistakes_raise_at_once(constraint: Any, message: str) -> None:
     with pytest.raises(SearchSpaceError, match=message):
         PLAIN.where(constraint)
 
@@ -187,12 +187,12 @@ def test_children_of_a_population_stay_near_their_parents() -> None:
 
 
 def test_a_model_that_knows_no_constraint_still_proposes_near_the_best() -> None:
-    told = history(LINE)
+    known = history(LINE)
     rng = np.random.default_rng(3)
     for trial in range(40):
         config = LINE.sample(rng)
-        told.apply(Observation(trial, config, 1, (config["low"] - 0.6) ** 2 + (config["high"] - 0.7) ** 2))
-    proposals = [TPE().ask(index, told) for index in range(12)]
+        known.apply(Observation(trial, config, 1, (config["low"] - 0.6) ** 2 + (config["high"] - 0.7) ** 2))
+    proposals = [TPE().ask(index, known) for index in range(12)]
     assert all(ordered(config) for config in proposals)
     assert np.median([abs(config["low"] - 0.6) for config in proposals]) < 0.2
 

@@ -191,7 +191,7 @@ def test_positions_outside_the_unit_interval_are_refused(u: float) -> None:
         (lambda: Float(0, 1, when=["a"]), "must be a dict"),  # type: ignore[arg-type]
     ],
 )
-def test_mistakes_are_told_at_once_with_a_mend(make: Any, message: str) -> None:
+def test_mistakes_raise_at_once_and_name_a_remedy(make: Any, message: str) -> None:
     with pytest.raises(SearchSpaceError, match=message):
         make()
 

@@ -48,7 +48,7 @@ def test_configurations_travel_exactly(config: dict[str, Value]) -> None:
     assert repr(from_records(to_records(((seen,),)))) == repr(((seen,),))
 
 
-def test_nobody_changes_the_value_of_a_choice() -> None:
+def test_the_value_of_a_choice_cannot_be_changed() -> None:
     drawn = LAYERS.from_unit([0.6])
     assert drawn == {"layers": [32, [16]]}
     drawn["layers"][1].append(3)

@@ -49,6 +49,6 @@ def test_spellings(spelling: Any, expected: Domain) -> None:
         (float("inf"), "no JSON form"),
     ],
 )
-def test_what_cannot_be_read_names_the_parameter_and_a_mend(spelling: Any, message: str) -> None:
+def test_an_unreadable_spelling_raises_with_the_parameter_and_a_remedy(spelling: Any, message: str) -> None:
     with pytest.raises(SearchSpaceError, match=f"parameter 'p': .*{message}"):
         read_domain("p", spelling)

@@ -141,7 +141,7 @@ def test_fixed_values_stay_where_the_space_allows_little(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("wrap", [lambda inner: inner, MedianRule, lambda inner: ASHA(sampler=inner)])
-def test_who_goes_through_all_configurations_knows_how_many_there_are(wrap: Callable[[Optimizer], Optimizer]) -> None:
+def test_an_exhaustive_sampler_knows_how_many_configurations_there_are(wrap: Callable[[Optimizer], Optimizer]) -> None:
     space = SearchSpace(act=["relu", "gelu"], units=Integer(1, 5))
     assert wrap(OptunaSampler(lambda seed: BruteForceSampler(seed))).size(space) == 10
     assert wrap(OptunaSampler(lambda seed: RandomSampler(seed))).size(space) is None
@@ -185,12 +185,12 @@ def test_brute_force_ends_when_all_configurations_are_tried(hasty: bool) -> None
         (lambda: TPE(multivariate=1), "multivariate must be True or False, got 1"),  # type: ignore[arg-type]
     ],
 )
-def test_mistakes_name_the_mend(make: Callable[[], Optimizer], message: str) -> None:
+def test_mistakes_name_the_remedy(make: Callable[[], Optimizer], message: str) -> None:
     with pytest.raises(OptimizerError, match=message):
         make().validate(Problem(PLANE))
 
 
-def test_without_optuna_the_pip_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_the_error_has_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(OptimizerError, match=r"TPE needs Optuna; install it with: pip install 'maggy_like\[optuna\]'"):
         TPE().validate(Problem(PLANE))

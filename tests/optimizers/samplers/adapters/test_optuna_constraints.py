@@ -78,7 +78,7 @@ def test_the_function_of_constraints_sees_each_ended_trial_once_as_people_know_i
     assert len(seen) == 26  # all but the failed ones, and the last, after which nothing is asked
 
 
-def test_a_function_of_constraints_that_fails_is_told_with_the_metrics_there_are() -> None:
+def test_a_failing_function_of_constraints_raises_with_the_metrics_there_are() -> None:
     def sampler(seed: int) -> BaseSampler:
         return TPESampler(seed=seed, constraints_func=lambda trial: [trial.user_attrs["memory"]])
 

@@ -72,16 +72,16 @@ def test_failures_have_the_worst_loss_once_there_is_one() -> None:
 
 @settings(max_examples=examples(50))
 @given(st.lists(st.floats(), min_size=1, max_size=30))
-def test_tamed_losses_keep_their_order(losses: list[float]) -> None:
+def test_clipped_losses_keep_their_order(losses: list[float]) -> None:
     array = np.array(losses)
-    tame = clipped(array)
+    cut = clipped(array)
     finite = np.isfinite(array)
-    assert np.isfinite(tame).all() == finite.any()
+    assert np.isfinite(cut).all() == finite.any()
     if finite.any():
         order = np.argsort(array[finite])
-        assert (np.diff(tame[finite][order]) >= 0).all()
-        assert (tame[~finite] == tame.max()).all()
-        assert np.isfinite(np.square(tame)).all()
+        assert (np.diff(cut[finite][order]) >= 0).all()
+        assert (cut[~finite] == cut.max()).all()
+        assert np.isfinite(np.square(cut)).all()
 
 
 @settings(max_examples=examples(50))

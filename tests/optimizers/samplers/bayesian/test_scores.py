@@ -45,8 +45,8 @@ def test_what_tells_nothing_scores_nothing(losses: list[float]) -> None:
 
 @pytest.mark.parametrize("wild", [1e3, 1e300])
 def test_a_diverged_loss_squeezes_no_other(wild: float) -> None:
-    tame = np.linspace(0.0, 1.0, 11)
-    given = full([*tame, wild])
+    usual = np.linspace(0.0, 1.0, 11)
+    given = full([*usual, wild])
     assert given[-1] == given.max()
     assert np.diff(given[:11]).min() > 0.2  # of standard deviations; 1e3 itself would leave 3e-4
 
@@ -91,12 +91,12 @@ def test_a_prefix_has_the_same_scores_later() -> None:
 
 
 def test_below_the_floor_only_the_worst_third_counts_and_as_failed() -> None:
-    glance = [(trial, 1, 0.1 * trial) for trial in range(12)]
+    low = [(trial, 1, 0.1 * trial) for trial in range(12)]
     above = [(trial, 3, 5.0 - trial) for trial in range(7)]
-    few = scores(glance + above, min_share=1 / 3)
+    few = scores(low + above, min_share=1 / 3)
     assert not np.isnan(few).any()  # seven results above are too few to do without the others
     above.append((10, 3, 3.0))  # had a bad start, and was let go on
-    given = scores(glance + above, min_share=1 / 3)
+    given = scores(low + above, min_share=1 / 3)
     assert np.flatnonzero(~np.isnan(given)).tolist() == [8, 9, 11, *range(12, 20)]
     assert (given[[8, 9, 11]] == given[12]).all()
     assert given[12] == np.nanmax(given)  # the worst of those that got there

@@ -83,9 +83,9 @@ def test_a_promoted_trial_counts_with_what_it_has() -> None:
 
 def test_a_prior_pulls_the_first_proposals() -> None:
     """Where the results tell nothing: the loss does not depend on ``x``."""
-    believing = SearchSpace(x=Float(0, 1, prior=0.9), y=Float(0, 1))
+    with_prior = SearchSpace(x=Float(0, 1, prior=0.9), y=Float(0, 1))
     distances = []
-    for space in (PLANE, believing):
+    for space in (PLANE, with_prior):
         history = History(Problem(space), seen(8, lambda config: config["y"]))
         optimizer = BayesianSearch(4)
         distances.append(np.mean([abs(optimizer.ask(index, history)["x"] - 0.9) for index in range(8, 16)]))
