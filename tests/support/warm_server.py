@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 import warnings
@@ -165,6 +166,7 @@ def set_up(request: Request) -> None:
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)
+    tempfile.tempdir = None  # of the warm process's environment
     first = [] if "-P" in request.arguments else [request.folder]
     path = [entry for entry in request.environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:] = [*first, *path, *(entry for entry in BASE if entry not in path)]
