@@ -12,12 +12,11 @@ import pytest
 import train_functions as fns
 from gate import Gate
 
-from maggy_like import Choice, FailurePolicy, Float, LocalEngine, Result, Store, lagom
+from maggy_like import Choice, FailurePolicy, Float, LocalEngine, Result, lagom
 from maggy_like.driver import monitor as watch
 from maggy_like.driver.loop import Driver
 from maggy_like.errors import ConfigError, OptimizerError
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.storage.checkpoints import load_state
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA
@@ -334,21 +333,3 @@ def test_a_conditional_parameter_is_left_out_where_it_is_not_active(search: Any)
     result = search(train, space, optimizer="random", n_trials=8)
     assert {trial.value for trial in result.trials if trial.config["kind"] == "sgd"} == {1.0}
     assert {trial.value for trial in result.trials if trial.config["kind"] == "adam"} == {0.0}
-
-
-@pytest.mark.parametrize(("keep", "left"), [(1, {3, 6}), (2, {3, 5, 6}), (4, {3, 4, 5, 6})])
-def test_the_last_states_and_the_best_are_kept_and_no_other(
-    search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int, left: set[int]
-) -> None:
-    monkeypatch.setattr("maggy_like.worker.child.saves.ANSWER_PATIENCE", 60.0)
-
-    def train(x: float, reporter: Any) -> None:
-        for step in range(1, 7):
-            reporter.checkpoint(step)
-            reporter.report(score=-abs(step - 3), step=step)
-
-    search(train, engine="inline", workers=1, n_trials=2, optimizer="random", max_budget=6, name="run",
-           store=Store(keep_checkpoints=keep))  # fmt: skip
-    for trial in (0, 1):
-        states = (tmp_path / "run" / "checkpoints" / f"{trial:05d}").iterdir()
-        assert {load_state(state.as_uri()) for state in states} == left

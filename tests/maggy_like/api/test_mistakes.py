@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from maggy_like import FailurePolicy, Float, Integer, LocalEngine, Searchspace, Store, lagom
+from maggy_like import FailurePolicy, Float, Integer, Searchspace, lagom
 from maggy_like.api.optimizer_choice import reach_hint
 from maggy_like.errors import EngineError, JournalError, MaggyError, UserError
 from optimizers.core.base import Optimizer, Problem
@@ -148,30 +147,6 @@ def by_value(function: Any) -> Any:
     copy = types.FunctionType(function.__code__, function.__globals__, function.__name__)
     copy.__module__ = "__main__"
     return copy
-
-
-OBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
-    "max_attempts=0": (lambda: FailurePolicy(0), "max_attempts must be a whole number of at least 1, got 0"),
-    "trial_timeout=-1": (
-        lambda: FailurePolicy(trial_timeout=-1), "trial_timeout must be a positive number of seconds, got -1"),
-    "report_timeout=0.5": (
-        lambda: FailurePolicy(report_timeout=0.5),
-        "report_timeout must be a number of seconds of at least 1, got 0.5; leave it out"),
-    "min_workers=0": (
-        lambda: FailurePolicy(min_workers=0), "min_workers must be a whole number of at least 1, got 0"),
-    "keep_checkpoints=0": (
-        lambda: Store(keep_checkpoints=0), "keep_checkpoints must be a whole number of at least 1, got 0"),
-    "a store that is nowhere": (lambda: Store("nowhere://x"), "store='nowhere://x' cannot be opened"),
-    "an unknown isolation": (
-        lambda: LocalEngine(isolation="proces"), r"got 'proces' \(did you mean 'process'\?\)"),  # type: ignore[arg-type]
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", OBJECTS)
-def test_an_object_of_a_concern_checks_itself(case: str) -> None:
-    make, message = OBJECTS[case]
-    with pytest.raises(UserError, match=message):
-        make()
 
 
 def test_a_run_is_not_overwritten_and_not_resumed_as_another(tmp_path: Path) -> None:

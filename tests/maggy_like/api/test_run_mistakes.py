@@ -1,0 +1,42 @@
+"""Wrong use of ``run`` is an error before anything starts, which names the value and the remedy."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maggy_like import FailurePolicy, run
+from maggy_like.errors import EngineError, UserError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"config": [1]}, r"config must be a dict of arguments by name, got \[1\]"),
+        ({"config": {"x": [{1}]}}, r"config\['x'\] is \[\{1\}\] of type list; .* by functools.partial"),
+        ({"config": {"x": math.nan}}, r"config\['x'\] is nan, which the journal cannot hold; pass a finite number"),
+        ({"config": {"x": np.arange(2)}}, r"config\['x'\] is .* of type ndarray"),
+        ({"config": {"x": 1, "y": 1}}, r"no parameter 'y', which config sets"),
+        ({"config": {}}, r"nothing fills the parameter 'x'.*add it to config \(which has nothing\)"),
+        (
+            {"engine": "inline", "workers": None, "failures": FailurePolicy(min_workers=2)},
+            "engine='inline' has 1 worker by default; use engine=",
+        ),
+        ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
+        ({"failures": FailurePolicy(min_workers=3)}, "min_workers=3 is more than workers=2; pass 2 or fewer"),
+        ({"budget": 0}, "budget must be a whole number of at least 1, got 0"),
+        ({"callbacks": [3]}, "callbacks must be functions of one event, got 3"),
+        ({"engine": "inline"}, "workers=2 but engine='inline' has 1 slot;"),
+    ],
+)
+def test_a_mistake_is_an_error_and_nothing_starts(tmp_path: Path, arguments: Any, message: str) -> None:
+    with pytest.raises((UserError, EngineError), match=message):
+        run(
+            lambda x: x,
+            **{"config": {"x": 1}, "engine": "local", "workers": 2, "directory": tmp_path / "runs", **arguments},
+        )
+    assert not (tmp_path / "runs").exists()
