@@ -130,6 +130,10 @@ def standalone_cluster() -> Iterator[StandaloneCluster]:
 
     with StandaloneCluster(2, memory="1g", gpus=1) as cluster:
         yield cluster
+        pids = cluster.pids
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,7 @@ CANCEL_PATIENCE = 15.0
 
 
 def require_driver_host(engine: Engine) -> DriverHost:
-    """See that an engine can run the driver.
+    """Return the engine if it can run the driver in a task.
 
     Raises:
         ConfigError: It cannot.
@@ -63,17 +63,17 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
     """
     settings, host = spec.settings, require_driver_host(spec.engine)
     check_reach(settings, spec.engine)
-    room = SlotsBesideDriver(host)
-    size = gang_size(settings, room)
+    capacity = SlotsBesideDriver(host)
+    size = gang_size(settings, capacity)
     started = time.monotonic()
     run_id = secrets.token_hex(8)
-    # The journal is begun here, so that all that is wrong with it is told before anything starts; the driver goes on.
-    journal, journal_hints = open_journal(settings, new_machine(settings, size, grows=True), run_id)
+    # The journal is begun here, so that its errors are raised before anything starts; the driver resumes it.
+    journal, warnings = open_journal(settings, new_machine(settings, size, grows=True), run_id)
     try:
         files = ControlFiles(settings.paths.journal)
         files.clear(run_id)
         follower = Follower(backend_of(settings.paths.journal))
-        follower.look()  # callbacks hear of what is new
+        follower.look()  # callbacks get what is new from here on
     finally:
         journal.close()
     server = new_key_pair()
@@ -82,7 +82,7 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
     task = worker_task(spec, run_id, "", server[0])
     client = _Client(spec, run_id, files, follower, started)
     client.watcher.lines += [
-        LogLine(None, hint) for hint in (*settings.hints, *size_hints(settings, room, size), *journal_hints)
+        LogLine(None, hint) for hint in (*settings.hints, *size_hints(settings, capacity, size), *warnings)
     ]
     with interrupts_to(client.interrupted):
         spec.stop.attach(client.stopped)
@@ -121,7 +121,7 @@ class _Client:
         self._files = files
         self._follower = follower
         self._started = started
-        self._wanted: Ending | None = None  # the ending that somebody here wants
+        self._wanted: Ending | None = None  # the ending that was asked for in this process
         self._asked = self._hurried = self._gave_up = False
         base = first_snapshot(spec.settings)
         self.watcher = Watcher(follower, base, time.time(), spec.display, spec.callbacks, LogLineReader(files))
@@ -152,7 +152,7 @@ class _Client:
             if waiting and time.monotonic() - self._started > JOIN_PATIENCE and self._driver() is None:
                 self.watcher.lines.append(LogLine(None, waiting))
                 waiting = ""
-            self._heed()
+            self._pass_on_stop()
             time.sleep(POLL)
         if reason is None and not self._gave_up:
             self._await_job()
@@ -170,8 +170,8 @@ class _Client:
         if not self.run.wait(0.0):
             self.run.cancel()
 
-    def _heed(self) -> None:
-        """Pass on what somebody here wants; a job whose driver has not begun is cancelled."""
+    def _pass_on_stop(self) -> None:
+        """Ask the driver to stop if that was asked for here; a job whose driver has not begun is cancelled."""
         if self._wanted and not self._asked:
             self._asked = True
             try:
@@ -183,8 +183,8 @@ class _Client:
             self.run.cancel()
             if not self.run.wait(CANCEL_PATIENCE) and self._hurried:
                 self._gave_up = True
-                told = f"its job has not ended within {CANCEL_PATIENCE:g} s after it was cancelled, and may go on"
-                self.watcher.lines.append(LogLine(None, told))
+                warning = f"its job has not ended within {CANCEL_PATIENCE:g} s after it was cancelled, and may go on"
+                self.watcher.lines.append(LogLine(None, warning))
 
     def _driver(self) -> DriverRecord | None:
         """Where the driver is, once it has said so."""
@@ -218,12 +218,12 @@ class _Client:
         return Outcome(machine, ending, seconds, error)
 
     def _record(self, ending: Ending, seconds: float) -> None:
-        """Say in the journal how the run ended, where its driver could not."""
-        place = backend_of(self._spec.settings.paths.journal)
-        with contextlib.suppress(JournalError, OSError):  # another driver goes on with it, or its place does not serve
-            if ending is Ending.ERROR and place.is_held():
+        """Record in the journal how the run ended, where its driver could not."""
+        backend = backend_of(self._spec.settings.paths.journal)
+        with contextlib.suppress(JournalError, OSError):  # another driver has resumed it, or the store does not answer
+            if ending is Ending.ERROR and backend.is_held():
                 return  # it may be this client alone that was cut off
-            journal = Journal(place, self._run_id)
+            journal = Journal(backend, self._run_id)
             try:
                 journal.read()
                 journal.note(RunStatus(ending, time.time(), seconds))

@@ -34,13 +34,13 @@ STOP_LOOK = 1.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What the driver is given beside the workers' task.
+    """The data of the driver's task.
 
     Attributes:
         settings: Those of the run, which has begun: its journal is resumed.
         size: How many workers there are.
         server: The server's key pair.
-        public: The public keys of each worker's incarnations, by place.
+        public: The public keys of each worker's incarnations, by worker index.
         engine: Name of the engine.
         ports: Of which the server takes one.
     """
@@ -54,15 +54,15 @@ class Plan:
 
 
 def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
-    """Drive the run until its end, and tell the clients of that.
+    """Drive the run until its end, and record that for the clients.
 
     Args:
-        task: What the workers are told, without the driver's address.
-        attempt: Of Spark, at this task. A later one goes on where the journal of the one before ends.
+        task: The workers' task, without the driver's address.
+        attempt: Spark's attempt number of this task. A later one goes on where the journal of the one before ends.
         host: This machine's address, as the workers reach it.
 
     Raises:
-        StoreError: The place of the journal does not serve; another attempt may find that it does.
+        StoreError: The journal cannot be read or written now; another attempt may succeed.
         EngineError: Another attempt has taken over.
     """
     files = ControlFiles(plan.settings.paths.journal)
@@ -98,7 +98,7 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
 
 
 class _DriverTask:
-    """A driver among the tasks, and who looks for stop requests meanwhile."""
+    """Runs the driver in this task, and a thread that looks for stop requests."""
 
     def __init__(self, plan: Plan, task: WorkerTask, files: ControlFiles, record: DriverRecord, host: str) -> None:
         self._plan = plan

@@ -23,7 +23,7 @@ class Follower:
     """Reads what was added since it looked last.
 
     Args:
-        place: Where the journal is; there is one already.
+        backend: Where the journal is; there is one already.
 
     Attributes:
         contents: What it holds, but for the events that :meth:`look` has given.
@@ -33,8 +33,8 @@ class Follower:
         JournalError: It cannot be read.
     """
 
-    def __init__(self, place: JournalBackend) -> None:
-        self._place = place
+    def __init__(self, backend: JournalBackend) -> None:
+        self._backend = backend
         self._mark = Mark()
         self._given = 0
         self.contents: Contents
@@ -51,8 +51,8 @@ class Follower:
         Raises:
             JournalError: The journal cannot be read.
         """
-        with reading(self._place):
-            added = self._place.added(self._mark)
+        with reading(self._backend):
+            added = self._backend.added(self._mark)
         if added is None or not self._take(added[0]):
             self._look_anew()
         else:
@@ -74,12 +74,12 @@ class Follower:
         return True
 
     def _look_anew(self) -> None:
-        """Read all of it: for the first time, or since a mended journal has taken the place of a damaged one."""
-        with reading(self._place):
-            added = self._place.added(Mark())
+        """Read all of it: for the first time, or since a repaired journal has replaced a damaged one."""
+        with reading(self._backend):
+            added = self._backend.added(Mark())
         if added is None or not added[0]:
-            raise JournalError(f"there is no journal in {self._place.name}; use the folder of a run")
-        self.contents = decode([Part(self._place.name, added[0])])
+            raise JournalError(f"there is no journal in {self._backend.name}; use the folder of a run")
+        self.contents = decode([Part(self._backend.name, added[0])])
         self.machine = replay(self.contents, RandomSearch())
         self.contents.events = self.contents.events[self._given :]
         self._mark = added[1]

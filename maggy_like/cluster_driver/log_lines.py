@@ -1,4 +1,4 @@
-"""The driver's lines for the reader, passed on through an object beside the journal."""
+"""The driver's log lines, passed to clients through a file beside the journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.storage.control_files import ControlFiles, LogLineRecord, LogLinesRecord
 
 MOST = 300
-"""Lines that are kept there; a client that comes later, or is slow, sees no older ones."""
+"""Lines in the file; a client that comes later, or is slow, sees no older ones."""
 
 LONGEST = 2000
 """Characters of a line; the trial's log file has all."""
@@ -21,10 +21,10 @@ PAUSE = 1.0
 
 
 class LogLineWriter:
-    """A display for clients elsewhere: it keeps the newest lines in one object.
+    """A display that writes the newest lines to a file for clients elsewhere.
 
     Args:
-        notes: Where the object is.
+        files: Where the file is.
         run: The call of ``lagom``.
         first: The number of the first line.
     """
@@ -62,10 +62,10 @@ class LogLineWriter:
 
 
 class LogLineReader:
-    """Reads them, each once.
+    """Reads the driver's lines, each once.
 
     Args:
-        notes: Where the object is.
+        files: Where the file is.
     """
 
     def __init__(self, files: ControlFiles) -> None:
@@ -74,7 +74,7 @@ class LogLineReader:
         self._next = 0
 
     def take(self) -> list[LogLine]:
-        """Those that are new."""
+        """Return the new lines."""
         record = None
         with contextlib.suppress(Exception):
             record = self._files.lines()
@@ -86,6 +86,6 @@ class LogLineReader:
         found = [LogLine(line.trial, line.text, line.rank) for line in record.lines[max(0, -missed) :]]
         self._next = max(self._next, record.first + len(record.lines))
         if missed > 0:
-            told = f"{missed} lines came too fast to be shown; the trials' log files have them"
-            return [LogLine(None, told), *found]
+            notice = f"{missed} lines came too fast to be shown; the trials' log files have them"
+            return [LogLine(None, notice), *found]
         return found

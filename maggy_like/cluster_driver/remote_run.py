@@ -73,14 +73,14 @@ def stop_run(journal: str) -> None:
     """Ask the driver of a run, a task of a Spark application, to end it.
 
     Raises:
-        UserError: Nobody would hear it.
+        UserError: No driver would read the request.
     """
-    place, files = backend_of(journal), ControlFiles(journal)
+    backend, files = backend_of(journal), ControlFiles(journal)
     record = files.driver()
-    if record is not None and not record.is_over and Follower(place).ended is None:
+    if record is not None and not record.is_over and Follower(backend).ended is None:
         files.ask_to_stop(StopRequestRecord(record.run, Ending.STOPPED))
         return
-    if place.is_held():
+    if backend.is_held():
         raise UserError(
             f"the driver of the run in {journal} is a process that takes no requests; press Ctrl-C there, or call "
             "stop() of what lagom(..., block=False) has returned there (only driver='cluster' can be stopped from "
@@ -95,7 +95,7 @@ FOLLOW = RunActions(train=None, watch=watch_run, stop=stop_run)
 
 def _follow(journal: str, files: ControlFiles, follower: Follower, watcher: Watcher) -> None:
     """Show the run until it has ended, or its driver is gone for good."""
-    place = backend_of(journal)
+    backend = backend_of(journal)
     held = looked = time.monotonic()
     while follower.ended is None:
         watcher.look()
@@ -103,10 +103,10 @@ def _follow(journal: str, files: ControlFiles, follower: Follower, watcher: Watc
         if time.monotonic() - looked < HOLD_LOOK:
             continue
         looked = time.monotonic()
-        with contextlib.suppress(Exception):  # of whatever file system it is; the watcher tells
+        with contextlib.suppress(Exception):  # of whatever file system it is; the watcher reports it
             record = files.driver()
             patience = SUCCESSION_PATIENCE if record is not None and not record.is_over else 0.0
-            if place.is_held():
+            if backend.is_held():
                 held = looked
             elif looked - held > patience:
                 return

@@ -29,7 +29,7 @@ class DriverHost(Capacity):
         return ANY_PORT
 
     def cluster_driver_hints(self) -> list[str]:
-        """Hints for a client that means to go away, one a line."""
+        """Hints for a client that may end before the run, one a line."""
         return []
 
     @abstractmethod
@@ -41,7 +41,7 @@ class DriverHost(Capacity):
         """Launch the driver and the workers.
 
         Args:
-            plan: What the driver's task is given, pickled.
+            plan: The data of the driver's task, pickled.
             task: The workers' task, without the driver's address.
             keys: The key pairs of each worker.
             journal: The folder of the run's journal.

@@ -1,4 +1,4 @@
-"""What the task of a worker runs: an agent, and another where its driver was lost and came again elsewhere."""
+"""The task of a worker: an agent, and another one where the driver was lost and started again elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST_PATIENCE = 600.0
 """Seconds that the driver's task gets to start."""
 
 NEXT_PATIENCE = 60.0
-"""Seconds that a lost driver gets to come again elsewhere; then the last of the workers leaves its slot to it."""
+"""Seconds that a lost driver gets to start again elsewhere; then the last of the workers leaves its slot to it."""
 
 STAGGER = 15.0
 """Seconds more for each worker before that one: one slot is enough."""
@@ -32,22 +32,20 @@ LOOK = 1.0
 """Seconds between two looks for the driver's address."""
 
 SILENCE = 5.0
-"""Seconds without a word of the driver after which it is looked for elsewhere."""
+"""Seconds without a message from the driver after which it is looked for elsewhere."""
 
 
-def serve(
-    task: WorkerTask, index: int, size: int, attempt: int, keys: Keys, journal: str, place: WorkerContext
-) -> None:
+def serve(task: WorkerTask, index: int, size: int, attempt: int, keys: Keys, journal: str, site: WorkerContext) -> None:
     """Serve the run until it is over.
 
     Args:
         task: What the run is, without the driver's address.
-        index: The worker's place.
+        index: The worker's index in the gang.
         size: How many workers there are.
-        attempt: Of Spark, at this task.
-        keys: The worker's.
+        attempt: Spark's attempt number of this task.
+        keys: The worker's key pairs.
         journal: The folder of the run's journal, in which the driver says where it is.
-        place: Host and accelerators.
+        site: Host and accelerators.
 
     Raises:
         EngineError: There is no driver, or it was lost too often.
@@ -65,14 +63,14 @@ def serve(
         if record.is_over:
             return
         address = record.address
-        context = WorkerContext(index, incarnation, place.host, pair, place.accelerators)
+        context = WorkerContext(index, incarnation, site.host, pair, site.accelerators)
         if serve_once(msgspec.structs.replace(task, address=address, ipv6="[" in address), context, files):
             return
     raise EngineError(f"worker {index} has lost its driver too often")
 
 
 def serve_once(task: WorkerTask, context: WorkerContext, files: ControlFiles) -> bool:
-    """Serve the driver at ``task.address``; whether it has said that the run is over."""
+    """Serve the driver at ``task.address``; whether the driver said that the run is over."""
     lifeline, launcher = os.pipe()
     try:
         agent = Agent(task, context, lifeline=lifeline)
@@ -88,7 +86,7 @@ def find_driver(files: ControlFiles, run: str, lost: str, patience: float) -> Dr
     """Where the driver is; None if it does not say so in time.
 
     Args:
-        lost: An address at which nobody answered. It counts again after a while: it may have been the network.
+        lost: An address that did not answer. It counts again once it does: the network may have been at fault.
     """
     began = time.monotonic()
     while (waited := time.monotonic() - began) < patience:

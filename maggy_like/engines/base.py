@@ -1,4 +1,4 @@
-"""The protocols of the engines: what counts slots, what launches workers in them, and what tells where they connect."""
+"""The protocols of the engines: count slots, launch workers in them, and say where the driver listens."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class EngineRun(ABC):
         is_hopeless: Whether they ended for a cause that another launch would meet again.
         details: The file that says more about why they ended; empty if there is none.
         stopped_by: Who ended them from outside, on purpose, once :meth:`poll` says that they ended: the user of a Spark
-            cluster who cancelled their job, say. Empty where nobody did, and where :meth:`cancel` did.
+            cluster who cancelled their job, say. Empty where they ended otherwise, also by :meth:`cancel`.
         has_come: Whether any of them has connected to the driver.
         leaving: Why their machine is about to be taken away; empty if it is not, as far as the engine knows.
-        with_node: Whether they ended because their machine was taken away, or nobody knows that it was not.
+        with_node: Whether they ended because their machine was taken away, or may have been.
         is_cut_off: Whether they ended because one of them could not reach the driver.
     """
 
@@ -139,7 +139,7 @@ class Launcher(Capacity):
         return
 
     def waits_for(self, workers: int, came: int) -> str:
-        """Say in a few words why some launched workers have not connected yet; empty if nobody knows.
+        """Say in a few words why some launched workers have not connected yet; empty if that is not known.
 
         Args:
             workers: How many were launched.

@@ -137,7 +137,7 @@ class LocalEngine(Engine):
             )
         gpus = (self._gpus[index % len(self._gpus)],) if self._gpus else ()
         context = WorkerContext(index, incarnation, socket.gethostname(), keys, gpus)
-        with contextlib.suppress(BrokenPipeError):  # it died at once; poll() tells
+        with contextlib.suppress(BrokenPipeError):  # it died at once; poll() reports it
             write_launch(cast(BinaryIO, process.stdin), Launch(task, context, os.getpid()))
         return LocalRun(process, index, incarnation, log)
 

@@ -55,9 +55,9 @@ def spark_session(
       defaults look every 15 seconds, and wait ten minutes. A search counts the slots before it launches, so a
       session made elsewhere pays those 15 seconds only where an executor is lost in just that moment.
     - ``spark.scheduler.revive.interval=200ms`` and ``spark.python.task.killTimeout=500ms``: a barrier stage
-      that fell starts again once its last task has been killed; Spark's defaults (1 s and 2 s) let it wait.
+      that failed starts again once its last task has been killed; Spark's defaults (1 s and 2 s) let it wait.
     - ``spark.ui.showConsoleProgress=false``: Spark's progress bar would draw over the display of the search.
-    - ``spark.log.level=ERROR``: the warnings of a lost task are told by the search itself. What Spark's classes for
+    - ``spark.log.level=ERROR``: the search itself reports a lost task. What Spark's classes for
       tasks (:data:`LOUD`) log of a failed one is left out too, unless you set the level: pages of Java that PySpark's
       exception has as well, and for a search the file ``workers/spark.log`` of its run.
     - ``spark.ui.enabled=false``, and ``spark.driver.host`` and ``spark.driver.bindAddress`` on 127.0.0.1, for a local
@@ -129,14 +129,14 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
         return builder.remote(remote).config(map=GANG_DEFAULTS | _LOCAL_DEFAULTS | conf).getOrCreate()
     if master := master or conf.get("spark.master") or os.environ.get("SPARK_MASTER"):
         conf["spark.master"] = master
-    # The JVM starts here, with what it can only be told at its start (spark.driver.memory). The SparkConf
+    # The JVM starts here, with the settings that it reads at its start alone (spark.driver.memory). The SparkConf
     # below then knows what spark-submit and spark-defaults.conf say, too: the master, and what is set.
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
     configured = SparkConf()
     local = (configured.get("spark.master") or "").startswith("local")
     defaults = GANG_DEFAULTS | (_LOCAL_DEFAULTS if local else {})
     settings = {key: value for key, value in defaults.items() if not configured.contains(key)}
-    # Spark's launcher turns this one on for every program that it did not start itself: nobody asked for it.
+    # Spark's launcher turns this one on for every program that it did not start itself.
     settings["spark.ui.showConsoleProgress"] = "false"
     session = builder.config(map=settings | conf).getOrCreate()
     if "spark.log.level" in settings and "spark.log.level" not in conf:

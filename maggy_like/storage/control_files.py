@@ -1,4 +1,4 @@
-"""Small objects in the folder of a run's journal, by which its driver, workers and clients find each other."""
+"""Small files beside a run's journal, through which its driver, workers and clients find each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ErrorRecord(msgspec.Struct, frozen=True):
 
 
 class DriverRecord(msgspec.Struct, frozen=True):
-    """Where the driver of a run is. Nothing in it lets anybody in.
+    """Where the driver of a run is. It holds no secret.
 
     Attributes:
         run: The call of ``lagom``.
@@ -32,7 +32,7 @@ class DriverRecord(msgspec.Struct, frozen=True):
         began: When the first attempt began: Unix time.
         n_trials: How many configurations are wanted, or None for no bound.
         timeout: Seconds that the search may take, or None.
-        is_over: Whether the run has ended, and nobody need look for a driver any more.
+        is_over: Whether the run has ended, and no driver is to be looked for.
         fault: What it ended of, if of an error.
     """
 
@@ -48,7 +48,7 @@ class DriverRecord(msgspec.Struct, frozen=True):
 
 
 class StopRequestRecord(msgspec.Struct, frozen=True):
-    """A client's wish that a run ends; ``reason`` is its ending then."""
+    """A client's request that a run ends; ``reason`` becomes its ending."""
 
     run: str
     reason: Ending
@@ -76,10 +76,10 @@ class LogLinesRecord(msgspec.Struct, frozen=True):
 
 
 class ControlFiles:
-    """Those of one run.
+    """The control files of one run.
 
     Args:
-        folder: That of its journal: a path or a URL.
+        folder: The folder of its journal: a path or a URL.
     """
 
     def __init__(self, folder: str) -> None:
@@ -104,7 +104,7 @@ class ControlFiles:
         self._fs.pipe_file(self._stop, msgspec.json.encode(record))
 
     def stop_wanted(self, run: str) -> Ending | None:
-        """The ending that somebody wants for this call of ``lagom``, if anybody does."""
+        """The ending that a client asked for in this call of ``lagom``, if one did."""
         record = self._read(self._stop, StopRequestRecord)
         return record.reason if record is not None and record.run == run else None
 
@@ -117,7 +117,7 @@ class ControlFiles:
         return self._read(self._lines, LogLinesRecord)
 
     def clear(self, run: str) -> None:
-        """Remove what calls of ``lagom`` before this one have left: nobody is to follow or stop one of those."""
+        """Remove the files of earlier calls of ``lagom``, so that no client follows or stops one of those."""
         kinds: dict[str, type[DriverRecord | StopRequestRecord | LogLinesRecord]] = {
             self._driver: DriverRecord,
             self._stop: StopRequestRecord,

@@ -1,18 +1,21 @@
-"""A network of one's own, for tests that cut it; an object store: moto's server, a process of its own."""
+"""Fixtures of several rooms: a network of its own, an object store, scripts with one session on a cluster."""
 
 from __future__ import annotations
 
 import os
 import random
-import re
 import secrets
 import shutil
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from script_process import ScriptProcess
+
+if TYPE_CHECKING:
+    from maggy_like import StandaloneCluster
 
 
 @pytest.fixture
@@ -40,23 +43,38 @@ def namespace() -> Iterator[tuple[str, str, str]]:
 def object_store() -> Iterator[dict[str, str]]:
     """The environment in which ``s3://`` names the store; its bucket is ``runs``."""
     pytest.importorskip("moto.server", reason="needs the extra 'test'")
-    s3fs = pytest.importorskip("s3fs", reason="needs the extra 'test'")
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stderr is not None
-            found = next(filter(None, (re.search(r"http://127\.0\.0\.1:\d+", line) for line in server.stderr)))
-            # It logs each request: a pipe that nobody reads would fill, and the server would stand still.
-            threading.Thread(target=server.stderr.read, daemon=True).start()
-            environment = {
-                "AWS_ENDPOINT_URL": found[0],
-                "AWS_ACCESS_KEY_ID": "testing",
-                "AWS_SECRET_ACCESS_KEY": "testing",
-                "AWS_DEFAULT_REGION": "eu-west-1",
-            }
-            s3fs.S3FileSystem(
-                key="testing", secret="testing", endpoint_url=found[0], client_kwargs={"region_name": "eu-west-1"}
-            ).mkdir("runs")
-            yield environment
-        finally:
-            server.kill()
+    pytest.importorskip("s3fs", reason="needs the extra 'test'")
+    from benchmarks.platforms.object_store import object_store
+
+    with object_store() as environment:
+        yield environment
+
+
+@pytest.fixture(scope="session")
+def cluster_process(standalone_cluster: StandaloneCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Runs scripts that have one session on ``standalone_cluster``; see :func:`cluster_script`."""
+    process = ScriptProcess(tmp_path_factory.mktemp("cluster"))
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def cluster_script(cluster_process: ScriptProcess, standalone_cluster: StandaloneCluster, tmp_path: Path) -> Any:
+    """Run Python code in a process that has its session on ``standalone_cluster``: all such code has the same one.
+
+    ``cluster_script(code, *args)`` returns a ``CompletedProcess``, as ``run_script`` does. The code finds the master's
+    URL and the session's settings in ``sys.argv[1:3]``, and must not stop the session.
+    """
+
+    def run(code: str, *args: object) -> subprocess.CompletedProcess[str]:
+        where = standalone_cluster.master_url, standalone_cluster.conf
+        return cluster_process.run(code, *where, *args, folder=tmp_path)
+
+    return run
+
+
+@pytest.fixture
+def free_cluster(cluster_process: ScriptProcess, standalone_cluster: StandaloneCluster) -> StandaloneCluster:
+    """``standalone_cluster`` with all its cores free, for a session of one's own."""
+    cluster_process.close()
+    return standalone_cluster

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEAST_DEFAULT = 2
-"""Spark splits a range that nobody else splits into as many parts as its executors have cores, and these at least."""
+"""The fewest parts into which Spark splits a range by default; else there are as many as its executors have cores."""
 
 HOLD = 0.5
 """Seconds that two tasks stay, to be seen side by side."""
@@ -59,7 +59,7 @@ class ConnectSlots(Slots):
     def wait(self, wanted: int | None) -> int | None:
         if self.is_local or not self._is_vague:
             return super().wait(wanted)
-        # Two cores by Spark's word: there may be no executor yet, and a job of one task ends once there is one.
+        # Spark says two cores: there may be no executor yet, and a job of one task ends once there is one.
         if not self._within(FIRST_PATIENCE, lambda: bool(self._session.range(0, 1, 1, 1).collect())):
             return 0
         slots = super().wait(wanted)
@@ -73,7 +73,7 @@ class ConnectSlots(Slots):
 
     @property
     def _is_vague(self) -> bool:
-        """Whether there may be fewer cores than Spark's word has it."""
+        """Whether there may be fewer cores than Spark says."""
         return self._cores() == LEAST_DEFAULT and int(self.conf("spark.executor.cores", "0")) < LEAST_DEFAULT
 
     @property

@@ -1,6 +1,6 @@
 """The executors behind a gang's jobs: which of them are about to leave, and why one was lost.
 
-Spark tells neither in Python: a classic session's JVM is asked. On Spark Connect nobody can be.
+PySpark reports neither, so a classic session's JVM is asked. A Spark Connect session has no JVM to ask.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Executors:
             context = self._session.sparkContext._jsc.sc()
             present = set(context.schedulerBackend().getExecutorIds().mkString(" ").split())
             for run in runs:
-                with contextlib.suppress(Exception):  # what is not known of one keeps nobody from looking at the others
+                with contextlib.suppress(Exception):  # what is unknown about one job must not hide the others
                     self._look(context, run, present)
         self._due = time.monotonic() + LOOK_INTERVAL
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def driver_endpoint(session: SparkSession, host: str, bind: str, ports: PortRange) -> Endpoint:
-    """Where the driver of a search listens, and what its workers are told.
+    """Return where the driver of a search listens, and the address at which its workers connect.
 
     Args:
         session: Says what is not given: ``spark.driver.host`` and ``spark.driver.bindAddress``.
-        host: What workers are told; empty for the session's word.
-        bind: What the server binds to. If empty, ``host`` where that is this machine's own, else the session's word.
+        host: The address at which workers connect; empty for the session's setting.
+        bind: What the server binds to. If empty, ``host`` where that is this machine's own, else the session's setting.
         ports: The ports that it may take.
     """
     if not bind and host and listens_here(host):

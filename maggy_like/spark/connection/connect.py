@@ -41,7 +41,7 @@ def server_endpoint(session: SparkSession) -> tuple[str, int]:
     """Host and port of the server that a Spark Connect session talks to, from the client that does the talking.
 
     Raises:
-        EngineError: The session was made with a channel builder that does not tell.
+        EngineError: The session was made with a channel builder that does not name it.
     """
     builder = session.client._builder
     try:
@@ -156,5 +156,5 @@ def server_name(session: SparkSession) -> str:
 def orphan_hint(session: SparkSession) -> str:
     """For how long a search whose driver is a task outlives its client."""
     settings = (DETACHED, "5m"), (SESSION_TIMEOUT, "60m")
-    told = " and ".join(f"{key}={session.conf.get(key, default)}" for key, default in settings)
-    return f"this process may go away; the Spark Connect server ends the search some time after that (it has {told})"
+    limits = " and ".join(f"{key}={session.conf.get(key, default)}" for key, default in settings)
+    return f"this process may go away; the Spark Connect server ends the search some time after that (it has {limits})"

@@ -1,4 +1,4 @@
-"""Tells a Spark job that somebody cancelled from one that failed, by what Spark says of its end."""
+"""Distinguishes a Spark job that a user cancelled from one that failed, by Spark's message about its end."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _REASONS = (
 
 
 def cancelled_by(text: str) -> str:
-    """Who cancelled the job that ended so; empty where nobody did.
+    """Say who cancelled a job; empty where it was not cancelled.
 
     Args:
         text: The error of the job, as pyspark gives it.
     """
     for line in _messages(text):
         if (match := _CANCELLED.search(line)) is not None:
-            return _told(match[1], match[2])
+            return _in_words(match[1], match[2])
         if _INTERRUPTED.search(line):
             return "its Spark Connect operation was interrupted"
         if _CLOSED.search(line):
@@ -51,7 +51,7 @@ def _messages(text: str) -> list[str]:
     return [line.strip() for line in head.splitlines()[:3]]
 
 
-def _told(job: str, reason: str) -> str:
+def _in_words(job: str, reason: str) -> str:
     for pattern, words in _REASONS:
         if (match := pattern.search(reason)) is not None:
             return words.format(job=job, what=match[1])

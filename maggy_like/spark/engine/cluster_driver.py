@@ -1,4 +1,4 @@
-"""A Spark job whose first task is the driver, and whose others are its workers.
+"""A Spark job whose first task is the driver and whose other tasks are its workers.
 
 It is no barrier job: Spark runs a task that failed again by itself, with the same row and the next attempt number.
 """
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class ClusterDriverRun(SparkRun):
-    """The driver and its workers.
+    """The job of the driver and its workers.
 
     Args:
-        plan: What the driver's task is given, pickled.
-        task: What the workers are told, without the driver's address.
-        keys: Those of each worker.
+        plan: The data of the driver's task, pickled.
+        task: The workers' task, without the driver's address.
+        keys: The key pairs of each worker.
         journal: The folder of the run's journal.
     """
 
@@ -58,8 +58,8 @@ class ClusterDriverRun(SparkRun):
         each = self._session.range(0, size, 1, size)
         rows = each.join(broadcast(self._session.createDataFrame(table)), "id")
         towards = str(self._session.conf.get("spark.driver.host", "") or "")
-        member = entry(cluster_driver_task(self._task, size - 1, self._journal, towards))
-        return rows.mapInArrow(member, "worker bigint", profile=self._profile)
+        function = entry(cluster_driver_task(self._task, size - 1, self._journal, towards))
+        return rows.mapInArrow(function, "worker bigint", profile=self._profile)
 
 
 def cluster_driver_task(
@@ -68,7 +68,7 @@ def cluster_driver_task(
     """The function that each task runs.
 
     Args:
-        task: What the workers are told.
+        task: The workers' task.
         size: How many workers there are.
         journal: The folder of the run's journal.
         towards: The host of Spark's own driver, which all executors reach.
@@ -89,11 +89,11 @@ def cluster_driver_task(
 
 
 def run_task(
-    place: int, data: bytes, task: WorkerTask, size: int, journal: str, towards: str, context: TaskContext
+    number: int, data: bytes, task: WorkerTask, size: int, journal: str, towards: str, context: TaskContext
 ) -> None:
     """Run the driver, or one of the workers."""
     attempt = context.attemptNumber()
-    if place == 0:
+    if number == 0:
         import cloudpickle
 
         from maggy_like.cluster_driver.driver import drive
@@ -105,8 +105,8 @@ def run_task(
     gpu = context.resources().get("gpu")
     accelerators = tuple(gpu.addresses) if gpu is not None else ()
     keys = Keys(msgspec.msgpack.decode(data, type=tuple[tuple[bytes, bytes], ...]))
-    where = WorkerContext(place - 1, 0, socket.gethostname(), (b"", b""), accelerators)
-    serve(task, place - 1, size, attempt, keys, journal, where)
+    where = WorkerContext(number - 1, 0, socket.gethostname(), (b"", b""), accelerators)
+    serve(task, number - 1, size, attempt, keys, journal, where)
 
 
 def host_towards(host: str) -> str:

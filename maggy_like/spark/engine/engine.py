@@ -2,9 +2,9 @@
 
 A job runs in a background thread that inherits the session, so Ctrl-C stays with the caller. It
 goes through ``mapInArrow``, which classic sessions and Spark Connect both serve. Spark neither retries a
-barrier stage nor starts a second copy of a slow task in it, and it falls as a whole. A job without a barrier
-has one task, which ends at once where Spark runs it again. Either way the driver launches what fell again, with
-the next incarnation.
+barrier stage nor starts a second copy of a slow task in it, and one failed task ends the whole stage. A job without
+a barrier has one task, which ends at once where Spark runs it again. Either way the driver launches what ended again,
+with the next incarnation.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SparkEngine(Engine, DriverHost):
 
     Args:
         session: The session; the active one if not given.
-        barrier: Whether the gang starts, and falls, as a whole; ``"auto"`` for wherever Spark can do it.
+        barrier: Whether the workers start, and end, together; ``"auto"`` for wherever Spark can do it.
         host: The name or address at which workers reach this machine; by default ``spark.driver.host``. Workers
             resolve a name, so it need not resolve here.
         bind: The name or address of this machine at which the search listens. By default ``host``, if that is this
@@ -177,10 +177,10 @@ class SparkEngine(Engine, DriverHost):
         if slots is not None and slots < workers + self._reserve:
             reserved = f", of which reserve={self._reserve} are for others" if self._reserve else ""
             fit = slots - self._reserve
-            mend = "pass a smaller reserve" if fit < 1 and self._reserve else f"pass workers={max(1, fit)} or fewer"
+            remedy = "pass a smaller reserve" if fit < 1 and self._reserve else f"pass workers={max(1, fit)} or fewer"
             raise EngineError(
-                f"workers={workers} but the Spark session has {slots} slot{'s' * (slots != 1)} now{reserved}; {mend}, "
-                "or give the session more executors or cores"
+                f"workers={workers} but the Spark session has {slots} slot{'s' * (slots != 1)} now{reserved}; "
+                f"{remedy}, or give the session more executors or cores"
             )
 
     def hints(self, workers: int) -> list[str]:

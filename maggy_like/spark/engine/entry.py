@@ -12,7 +12,7 @@ from maggy_like.protocol.versions import own_versions
 if TYPE_CHECKING:
     import pyarrow
 
-    Member = Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
+    TaskFunction = Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
 
 UNFIT = "cannot serve this search"
 """In the error of a task whose machine lacks something: another launch would end in the same way."""
@@ -23,13 +23,13 @@ _REMEDY = (
 )
 
 
-def entry(member: Member) -> Member:
-    """A function that needs nothing of maggy_like to be unpickled, and runs ``member`` where that can be loaded.
+def entry(function: TaskFunction) -> TaskFunction:
+    """A function that needs nothing of maggy_like to be unpickled, and runs ``function`` where that can be loaded.
 
-    Spark would load ``member`` itself, and its error names neither the machine nor the interpreter; an older
+    Spark would load ``function`` itself, and its error names neither the machine nor the interpreter; an older
     maggy_like there may even load it, and misread the task.
     """
-    payload, versions = cloudpickle.dumps(member), own_versions()
+    payload, versions = cloudpickle.dumps(function), own_versions()
     package, home, remedy, unfit = versions.package, versions.home, _REMEDY, UNFIT
 
     def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

@@ -114,8 +114,8 @@ def java_end(session: SparkSession) -> JavaEnd | None:
         how = f"killed by {name}" + (", as the kernel does where memory is short" if name == "SIGKILL" else "")
     else:
         how = f"exit status {status}"
-    told = f"the Spark application's Java process (pid {process.pid}) is gone: {how}"
-    return JavaEnd(told, status in _SHUT_DOWN)
+    message = f"the Spark application's Java process (pid {process.pid}) is gone: {how}"
+    return JavaEnd(message, status in _SHUT_DOWN)
 
 
 def check_python(program: str) -> None:
@@ -133,7 +133,7 @@ def check_python(program: str) -> None:
     try:
         done = subprocess.run([program, "-c", ask], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
-        return  # Spark tells what is wrong with it
+        return  # Spark's own error says what is wrong with it
     version, own = done.stdout.strip(), f"{sys.version_info[0]}.{sys.version_info[1]}"
     if version != own:
         raise EngineError(

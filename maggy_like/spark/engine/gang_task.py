@@ -19,7 +19,7 @@ TOO_FEW_PARTITIONS = (
 
 
 STARTED_AGAIN = -1
-"""What a task says instead of its worker's index if Spark started it again: the key in its row is used up."""
+"""What a task returns instead of its worker's index if Spark started it again: the key in its row is used up."""
 
 
 def gang_task(

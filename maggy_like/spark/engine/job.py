@@ -38,12 +38,12 @@ class SparkRun(EngineRun):
     Args:
         session: Classic or Spark Connect.
         task: What the run is.
-        indexes: Their places in the gang.
+        indexes: The workers' indexes in the gang.
         incarnation: Their incarnation.
         keys: The key pair of each.
         profile: What each task asks for, if the session's own settings do not say it.
         logs: Folder that gets what Spark says of failures; none where empty.
-        barrier: Whether they start, and fall, together.
+        barrier: Whether the workers start, and end, together.
         server: Watches the server of a Spark Connect session.
 
     Attributes:
@@ -123,7 +123,7 @@ class SparkRun(EngineRun):
         with contextlib.suppress(Exception):
             self._session.interruptTag(self.tag)
 
-    def _places(self) -> DataFrame:
+    def _worker_rows(self) -> DataFrame:
         """A row a worker: each task gets its own, and no task sees the keys of the others, as a closure would show."""
         import pyarrow
 
@@ -133,8 +133,8 @@ class SparkRun(EngineRun):
 
     def _tasks(self) -> DataFrame:
         """What the job computes."""
-        member = entry(gang_task(self._task, self.incarnation))
-        return self._places().mapInArrow(member, "worker bigint", barrier=self._barrier, profile=self._profile)
+        function = entry(gang_task(self._task, self.incarnation))
+        return self._worker_rows().mapInArrow(function, "worker bigint", barrier=self._barrier, profile=self._profile)
 
     def _collect(self) -> None:
         try:
@@ -166,7 +166,7 @@ class SparkRun(EngineRun):
     def _stopped_by(self, text: str, gone: JavaEnd | None) -> str:
         """Who ended the job, if it was not :meth:`cancel`.
 
-        A classic session names the tag by which a job was cancelled; Connect does not tell one cancel from another.
+        A classic session names the tag by which a job was cancelled; Connect's error is the same for every cancel.
         """
         if gone is not None:
             return gone.text if gone.was_shut_down else ""

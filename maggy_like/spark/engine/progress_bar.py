@@ -28,10 +28,10 @@ def hidden_progress_bar(session: SparkSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hidden_handlers(session: SparkSession) -> Iterator[None]:
-    """Have neither a Connect client's own bar nor its progress handlers told of the operations of this thread.
+    """Keep the operations of this thread from a Connect client's progress bar and its progress handlers.
 
     Each operation takes them as it begins, from a list of its client and from a function, both without an argument
-    that could say no; so they are replaced by such as look at who asks. Where that cannot be done they are told.
+    that could say no; so they are replaced by such as look at who asks. Where that cannot be done they see them.
     """
     with contextlib.suppress(Exception):
         progress: Any = importlib.import_module("pyspark.sql.connect.shell.progress")

@@ -1,4 +1,4 @@
-"""Why the tasks of a gang do not start, or are not heard: what a classic session tells of its jobs."""
+"""Why the workers of a gang do not start or do not connect, by what a classic session knows of its jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MUTE_PATIENCE = 10.0
-"""Seconds that tasks run before it counts that none was heard: a worker's Python imports what it needs first."""
+"""Seconds that tasks may run without a worker that connects: its Python imports what it needs first."""
 
 MAX_JOBS = 3
 """How many jobs are named."""
@@ -23,7 +23,7 @@ UNREACHED = (
     "spark.driver.host); SparkEngine(host=..., port=...) sets both; with driver='cluster' workers need not reach it"
 )
 
-_NO_CALL_SITE = " at NativeMethodAccessorImpl.java:0"  # Spark's word for a call from Python
+_NO_CALL_SITE = " at NativeMethodAccessorImpl.java:0"  # how Spark names a call from Python
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _text(option: Any) -> str:
 
 
 class Diagnosis:
-    """Says why no worker of a gang has been heard of.
+    """Explains why workers of a gang have not connected.
 
     Args:
         session: Where its jobs run.
@@ -89,14 +89,14 @@ class Diagnosis:
         self._run_since: float | None = None  # since when tasks of the gang run
 
     def why(self, own: Collection[str], address: str, slots: int | None, workers: int, came: int) -> str:
-        """Why; empty if the session does not tell.
+        """Return the explanation; empty if the session has none.
 
         Args:
             own: Tags of the gang's jobs.
             address: Where workers are to reach the driver.
             slots: How many the session has.
             workers: How many were launched.
-            came: How many of them have been heard of.
+            came: How many of them have connected.
         """
         if not is_classic(self._session):
             if came:
@@ -115,7 +115,7 @@ class Diagnosis:
 
 
 def holders(jobs: list[RunningJob], slots: int | None, workers: int) -> str:
-    """Who holds the slots that a gang waits for; empty if nobody does.
+    """Name the jobs that hold the slots which a gang waits for; empty if there are none.
 
     Args:
         jobs: The others.

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from maggy_like.errors import UserError
 from maggy_like.spark.java import ensure_java
-from maggy_like.spark.servers.daemon import START_TIMEOUT_S, Daemon, spark_environment
+from maggy_like.spark.servers.daemon import START_TIMEOUT_S, Daemon, Daemons, spark_environment
 
 __all__ = ["StandaloneCluster"]
 
 
-class StandaloneCluster:
+class StandaloneCluster(Daemons):
     """A standalone Spark cluster on this machine, for trying one out and for tests.
 
     A Master and its Workers are processes of their own, as on a real cluster: executors can be killed, GPUs
@@ -76,11 +72,10 @@ class StandaloneCluster:
         ensure_java()
         self._size = (cores, memory, gpus)
         self._worker_conf = {"spark.decommission.enabled": "true"} if dynamic else {}
-        self._folder = Path(tempfile.mkdtemp(prefix="maggy_like-cluster-"))
-        self._daemons: list[Daemon] = []
+        super().__init__("maggy_like-cluster-")
         deadline = time.monotonic() + START_TIMEOUT_S
         try:
-            # Port 0 lets the system choose, and the log says what it chose: nobody can take the port before.
+            # Port 0 lets the system choose a free port, and the log says which: no other process can take it first.
             # Spark gives an application up after 10 executors that failed in a row: a search outlives more.
             properties = self._properties("master", {"spark.deploy.maxExecutorRetries": "-1"})
             options = ["--port", "0", "--properties-file", str(properties)]
@@ -132,21 +127,6 @@ class StandaloneCluster:
         """
         os.kill(self._daemons[1 + index].pid, signal.SIGPWR)
 
-    def stop(self) -> None:
-        """End all processes of the cluster and remove its files; a second call does nothing."""
-        # Workers first: a Worker that loses its Master only writes to its log about it.
-        for daemon in reversed(self._daemons):
-            daemon.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def _launch_worker(self, index: int) -> Daemon:
         cores, memory, gpus = self._size
         options = ["--cores", str(cores), "--memory", memory, "--work-dir", str(self._folder / f"work{index}")]
@@ -174,6 +154,4 @@ class StandaloneCluster:
     def _properties(self, name: str, properties: dict[str, str]) -> Path:
         # The REST server would listen on a fixed port, which two clusters cannot share.
         properties = {"spark.master.rest.enabled": "false", **properties}
-        path = self._folder / f"{name}.conf"
-        path.write_text("".join(f"{key} {value}\n" for key, value in properties.items()))
-        return path
+        return self._write_properties(name, properties)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from maggy_like.errors import ConfigError
 from maggy_like.spark.java import ensure_java
-from maggy_like.spark.servers.daemon import START_TIMEOUT_S, Daemon, spark_environment
+from maggy_like.spark.servers.daemon import START_TIMEOUT_S, Daemon, Daemons, spark_environment
 from maggy_like.spark.session import GANG_DEFAULTS
 
 __all__ = ["ConnectServer"]
@@ -33,7 +29,7 @@ logger.server.level = info
 """
 
 
-class ConnectServer:
+class ConnectServer(Daemons):
     """A Spark Connect server on this machine, for trying Spark Connect out and for tests.
 
     It is a process of its own, as a company's server is: it goes on when a client leaves, clients come and go, and
@@ -69,11 +65,11 @@ class ConnectServer:
                 f"got master={master!r}, which is a Spark Connect server already; use spark_session({master!r})"
             )
         ensure_java()
-        self._folder = Path(tempfile.mkdtemp(prefix="maggy_like-connect-"))
-        self._daemon: Daemon | None = None
+        super().__init__("maggy_like-connect-")
         try:
-            self._daemon = self._start(self._properties(master, host, conf or {}))
-            self.port = int(self._daemon.wait_ready(time.monotonic() + START_TIMEOUT_S))
+            server = self._start(self._properties(master, host, conf or {}))
+            self._daemons.append(server)
+            self.port = int(server.wait_ready(time.monotonic() + START_TIMEOUT_S))
         except BaseException:
             self.stop()
             raise
@@ -82,22 +78,7 @@ class ConnectServer:
     @property
     def pid(self) -> int:
         """The server's process id."""
-        assert self._daemon is not None
-        return self._daemon.pid
-
-    def stop(self) -> None:
-        """Kill the server, which ends what runs on it, and remove its files; a second call does nothing."""
-        if self._daemon is not None:
-            self._daemon.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+        return self._daemons[0].pid
 
     def _start(self, properties: Path) -> Daemon:
         (self._folder / "log4j2.properties").write_text(_LOGGING)
@@ -118,9 +99,7 @@ class ConnectServer:
             **conf,
             "spark.master": master,
             "spark.connect.grpc.binding.address": host,
-            # The system chooses, and the log says what it chose: nobody can take the port before.
+            # The system chooses a free port, and the log says which: no other process can take it first.
             "spark.connect.grpc.binding.port": "0",
         }
-        path = self._folder / "server.conf"
-        path.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
-        return path
+        return self._write_properties("server", settings)

@@ -6,15 +6,19 @@ import contextlib
 import ctypes
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pyspark
 
@@ -112,6 +116,39 @@ class Daemon:
                 self._ready.set_result(match[1])
         if not self._ready.done():
             self._ready.set_exception(EOFError())
+
+
+class Daemons:
+    """Processes of Spark with one temporary folder, which end together: with the ``with`` block or :meth:`stop`.
+
+    Args:
+        prefix: How the folder's name begins.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix=prefix))
+        self._daemons: list[Daemon] = []
+
+    def stop(self) -> None:
+        """End all processes and remove their files; a second call does nothing."""
+        # Workers before their Master: a Worker that loses its Master only writes to its log about it.
+        for daemon in reversed(self._daemons):
+            daemon.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _write_properties(self, name: str, properties: Mapping[str, str]) -> Path:
+        """Write settings as a file that Spark's programs read."""
+        path = self._folder / f"{name}.conf"
+        path.write_text("".join(f"{key} {value}\n" for key, value in properties.items()))
+        return path
 
 
 def _die_with_parent() -> Callable[[], None] | None:

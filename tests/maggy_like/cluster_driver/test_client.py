@@ -150,10 +150,10 @@ def test_a_store_that_does_not_serve_just_now_is_no_reason_to_cancel_a_driver_th
     client._wanted, client._asked, client._hurried, client._run_id = "interrupted", True, False, "now"
     client.run = SimpleNamespace(cancel=lambda: cancelled.append(True), wait=lambda _: True)  # type: ignore[assignment]
     client._files = SimpleNamespace(driver=refuse)  # type: ignore[assignment]
-    client._heed()
+    client._pass_on_stop()
     assert not cancelled
     client._files = SimpleNamespace(driver=lambda: None)  # type: ignore[assignment]
-    client._heed()
+    client._pass_on_stop()
     assert cancelled
 
 

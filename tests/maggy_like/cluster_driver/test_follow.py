@@ -53,7 +53,7 @@ def test_each_event_is_given_once_across_segments(url: str, monkeypatch: pytest.
     journal.close()
 
 
-def test_a_mended_journal_is_read_anew_and_nothing_given_twice(url: str) -> None:
+def test_a_repaired_journal_is_read_anew_and_nothing_given_twice(url: str) -> None:
     journal = Journal(backend_of(url))
     journal.begin(HEADER)
     journal.append(created(0, 1))

@@ -134,29 +134,6 @@ def test_a_killed_driver_takes_its_workers_along_and_resume_loses_nothing(tmp_pa
     assert "ending completed best 1.0 states completed completed completed" in again.stdout
 
 
-@pytest.mark.spark
-def test_ctrl_c_on_spark_cancels_the_job_and_leaves_no_trial(tmp_path: Path) -> None:
-    script = tmp_path / "spark.py"
-    script.write_text(SPARK + SCRIPT.format(wait=PATIENT, engine="spark") + "print('jobs', active_jobs(spark))\n")
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": PATHS},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    seen = 0
-    for line in process.stdout:
-        seen += "under way" in line
-        if seen == 2:
-            break
-    trials = [p for p in family(process) if "maggy_like.worker.agent.fork_server" in command_of(p)]
-    assert len(trials) >= 4  # two fork servers and their children
-    os.kill(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=300)
-    assert "ending interrupted best 0." in out
-    assert "jobs 0" in out
-    assert not psutil.wait_procs(trials, timeout=300)[1]
-
-
 COUNTED = """
 import functools, os, psutil, tempfile, threading
 from maggy_like import Float, lagom
@@ -352,8 +329,12 @@ def test_ctrl_c_and_stop_on_spark_leave_no_job(tmp_path: Path) -> None:
     with terminal(tmp_path, COUNTED + SPARK + STOP + PRESS) as shown:
         shown.until(NOTHING_LEFT.format("stopped"))
         shown.until("(?s)ending stopped.*under way.*under way")  # the first search may stop before a trial says so
+        below = psutil.Process(shown.pid).children(recursive=True)
+        trials = [process for process in below if "maggy_like.worker.agent.fork_server" in command_of(process)]
+        assert len(trials) >= 4  # two fork servers and their children
         shown.press_ctrl_c()
         shown.until(NOTHING_LEFT.format("interrupted"))
+        assert not psutil.wait_procs(trials, timeout=60)[1]
 
 
 @pytest.mark.notebook

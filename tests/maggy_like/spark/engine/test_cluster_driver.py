@@ -168,7 +168,7 @@ import psutil
 from maggy_like import Float, lagom, spark_session
 from optimizers.core.events import AttemptEnded
 
-directory, ends, killed = sys.argv[1], [], []
+directory, ends, killed = sys.argv[3], [], []
 
 def train(x, reporter):
     while reporter.trial > 1 and not os.path.exists(f"{directory}/is_killed"):  # the search must not end before
@@ -193,7 +193,7 @@ def kill(event):
         open(f"{directory}/is_killed", "w").close()
 
 if __name__ == "__main__":
-    spark = spark_session("local-cluster[2,1,1024]", conf={"spark.executor.memory": "1g"})
+    spark = spark_session(sys.argv[1], conf=eval(sys.argv[2]))
     result = lagom(train, {"x": Float(0, 1)}, n_trials=6, max_budget=9, driver="cluster", directory=directory,
                    name="killed", optimizer="random", progress="plain", callbacks=[kill])
     last = json.load(open(f"{directory}/killed/driver.json"))
@@ -202,8 +202,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_search_outlives_the_executor_of_its_driver(run_script: RunScript, tmp_path: Path) -> None:
-    done = run_script(KILLED, tmp_path / "runs")
+def test_a_search_outlives_the_executor_of_its_driver(cluster_script: RunScript, tmp_path: Path) -> None:
+    done = cluster_script(KILLED, tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "attempts: 0 1 True" in done.stdout
     assert f"ended: completed {[(9, 0)] * 6}" in done.stdout

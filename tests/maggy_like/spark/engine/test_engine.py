@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,9 @@ pytestmark = pytest.mark.spark
 
 SPACE = {"x": Float(0, 1)}
 
-TESTS = {"PYTHONPATH": str(Path(fns.__file__).parent)}
+SUPPORT = Path(fns.__file__).parent
+
+TESTS = {"PYTHONPATH": os.pathsep.join(map(str, (SUPPORT, SUPPORT.parents[1])))}
 
 ON_A_MASTER = """
 import sys, os, time
@@ -50,7 +53,7 @@ def train(gate, x, reporter):
     return {"score": x * reporter.budget, "gpu": int(gpu), "pid": os.getpid()}
 
 if __name__ == "__main__":
-    master, folder, conf = sys.argv[1], sys.argv[2], eval(sys.argv[3])
+    master, conf, folder = sys.argv[1], eval(sys.argv[2]), sys.argv[3]
     gate, workers = Gate(Path("gate")), set()
 
     def on_event(event):
@@ -60,16 +63,11 @@ if __name__ == "__main__":
                 gate.open()
 
     space = {"gate": os.path.abspath(gate.path), "x": Float(0, 1)}
-    connect = "spark.remote" in conf
-    spark = spark_session(None if connect else master, conf=conf)
-    more = {"workers": 2} if connect else {}
-    while not connect and SparkEngine(spark).slots() < 2:  # executors register one by one
+    spark = spark_session(master, conf=conf)
+    while SparkEngine(spark).slots() < 2:  # executors register one by one
         time.sleep(0.1)
-    try:
-        result = lagom(train, space, n_trials=9, optimizer=ASHA(min_budget=1), max_budget=9, directory=folder,
-                       progress="plain", callbacks=[on_event], **more)
-    finally:
-        spark.stop()
+    result = lagom(train, space, n_trials=9, optimizer=ASHA(min_budget=1), max_budget=9, directory=folder,
+                   progress="plain", callbacks=[on_event])
     print("counts", sorted((state.value, count) for state, count in result.counts.items()))
     print("gpus", sorted({int(trial.metrics["gpu"]) for trial in result.trials}))
     print("workers", len({trial.worker for trial in result.trials}))
@@ -158,7 +156,7 @@ def test_each_task_gets_its_own_key_and_no_plan_shows_one(spark_local: SparkSess
         rows = [row for batch in batches for row in batch.to_pylist()]
         yield pyarrow.RecordBatch.from_pydict({"rows": [repr([tuple(row.values()) for row in rows])]})
 
-    tasks = run._places().mapInArrow(said, "rows string", barrier=True)
+    tasks = run._worker_rows().mapInArrow(said, "rows string", barrier=True)
     assert [row["rows"] for row in tasks.collect()] == [repr([(3, *keys[0])]), repr([(5, *keys[1])])]
     plan = tasks._jdf.queryExecution().toString()
     assert "LocalRelation" in plan
@@ -182,14 +180,7 @@ def test_an_engine_may_be_given_its_session(spark_local: SparkSession, tmp_path:
     assert result.counts == {TrialState.COMPLETED: 2}
 
 
-@pytest.mark.parametrize("profile", [False, True], ids=["session asks for GPUs", "gang asks for GPUs"])
-def test_standalone_gives_each_worker_its_own_gpu(
-    standalone_cluster: StandaloneCluster, run_script: Any, tmp_path: Path, profile: bool
-) -> None:
-    conf = dict(standalone_cluster.conf)
-    if profile:
-        del conf["spark.task.resource.gpu.amount"]
-    done = run_script(ON_A_MASTER, standalone_cluster.master_url, tmp_path / "runs", conf, env=TESTS)
+def check_search(done: Any) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "counts [('completed', 2), ('paused', 7)]" in done.stdout
     assert "gpus [0, 1]" in done.stdout
@@ -197,16 +188,15 @@ def test_standalone_gives_each_worker_its_own_gpu(
     assert "processes 9" in done.stdout
 
 
-@pytest.mark.usefixtures("connect_port")
-@pytest.mark.parametrize(
-    ("master", "conf"),
-    [
-        ("local-cluster[2,1,1024]", {"spark.executor.memory": "1g"}),
-        ("connect", {"spark.remote": "local[2]"}),  # no JVM of its own: the workers must be named
-    ],
-)
-def test_other_masters(run_script: Any, tmp_path: Path, master: str, conf: dict[str, str]) -> None:
-    done = run_script(ON_A_MASTER, master, tmp_path / "runs", conf, env=TESTS)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "counts [('completed', 2), ('paused', 7)]" in done.stdout
-    assert "workers 2" in done.stdout
+def test_standalone_gives_each_worker_its_own_gpu_that_the_session_asks_for(
+    cluster_script: Any, tmp_path: Path
+) -> None:
+    check_search(cluster_script(ON_A_MASTER, tmp_path / "runs"))
+
+
+def test_standalone_gives_each_worker_its_own_gpu_that_the_gang_asks_for(
+    free_cluster: StandaloneCluster, run_script: Any, tmp_path: Path
+) -> None:
+    conf = dict(free_cluster.conf)
+    del conf["spark.task.resource.gpu.amount"]
+    check_search(run_script(ON_A_MASTER, free_cluster.master_url, conf, tmp_path / "runs", env=TESTS))

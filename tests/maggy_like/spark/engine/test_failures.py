@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,48 +12,6 @@ from maggy_like.errors import EngineError
 from maggy_like.spark.engine.engine import SparkEngine
 from maggy_like.spark.engine.failures import cause_of, check_python
 from maggy_like.spark.engine.job import SparkRun
-
-JAVA_GONE = """
-import os, signal, time
-from pathlib import Path
-from maggy_like import Float, lagom, spark_session
-from maggy_like.errors import EngineError
-from optimizers.core.events import Measured
-
-spark = spark_session("local[2]")
-java = spark.sparkContext._gateway.proc.pid
-killed = []
-
-def train(x, reporter):
-    for step in range(1, reporter.budget + 1):
-        reporter.report(score=x, step=step)
-        time.sleep(0.05)
-
-def on_event(event):
-    if isinstance(event, Measured) and not killed:
-        killed.append(time.monotonic())
-        os.kill(java, signal.SIGKILL)
-
-try:
-    lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=4, max_budget=100_000, directory=Path("runs"),
-          progress="plain", callbacks=[on_event])
-except EngineError as error:
-    print(error)
-    print("seconds", time.monotonic() - killed[0])
-    print("trials", len(error.result.trials))
-"""
-
-
-@pytest.mark.spark
-def test_a_java_process_that_is_killed_ends_the_search_at_once_and_is_named(run_script: Any) -> None:
-    done = run_script(JAVA_GONE)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "the Spark application's Java process (pid " in done.stdout
-    assert "is gone: killed by SIGKILL" in done.stdout
-    assert "Connection refused" not in done.stdout
-    said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("seconds ", "trials ")))
-    assert float(said["seconds"]) < 60  # it would wait for slots for two minutes
-    assert int(said["trials"]) >= 1
 
 
 @pytest.fixture

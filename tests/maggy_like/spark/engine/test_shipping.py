@@ -119,12 +119,12 @@ def sources(tmp_path: Path) -> Path:
     sys.platform != "linux" or os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare"
 )
 def test_workers_that_see_none_of_the_driver_s_folders_have_what_was_shipped_and_say_what_they_lack(
-    standalone_cluster: StandaloneCluster, environment: Path, sources: Path, tmp_path: Path
+    free_cluster: StandaloneCluster, environment: Path, sources: Path, tmp_path: Path
 ) -> None:
     folder, runs = tmp_path / "driver", tmp_path / "runs"
     folder.mkdir()
     conf = {
-        **standalone_cluster.conf,
+        **free_cluster.conf,
         "spark.archives": f"{environment}#env",
         "spark.pyspark.python": "./env/bin/python",
         "spark.pyspark.driver.python": sys.executable,
@@ -134,7 +134,7 @@ def test_workers_that_see_none_of_the_driver_s_folders_have_what_was_shipped_and
     settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
     home = Path(pyspark.__file__).parent
     shipped = "mine.py,pack.zip,hatched.egg,maggy.zip"
-    submit = [str(home / "bin" / "spark-submit"), "--master", standalone_cluster.master_url, *settings]
+    submit = [str(home / "bin" / "spark-submit"), "--master", free_cluster.master_url, *settings]
     command = [*submit, "--py-files", shipped, "--files", "data.txt", "main.py", str(folder), str(runs)]
     ran = subprocess.run(
         ["unshare", "-m", "sh", "-c", ALONE, "alone", str(folder), str(sources), *command],

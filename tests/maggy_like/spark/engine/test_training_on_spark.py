@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-TESTS = {"PYTHONPATH": str(Path(fns.__file__).parent)}
-
 ON_A_CLUSTER = """
 import sys
 import maggy_like
@@ -29,16 +27,13 @@ from maggy_like import spark_session
 from optimizers.core.events import AttemptEnded
 
 if __name__ == "__main__":
-    spark = spark_session(sys.argv[1], conf=eval(sys.argv[3]))
+    spark = spark_session(sys.argv[1], conf=eval(sys.argv[2]))
     answers = []
-    try:
-        for fault in ("", "kill the executor"):
-            folder, events = f"{sys.argv[2]}/{len(answers)}", []
-            config = {"folder": sys.argv[2], "fault": fault, "rank": 1}
-            answers.append(maggy_like.run(fns.train_together, config, workers=2, budget=10, directory=folder,
-                                          progress="plain", callbacks=[events.append]))
-    finally:
-        spark.stop()
+    for fault in ("", "kill the executor"):
+        folder, events = f"{sys.argv[3]}/{len(answers)}", []
+        config = {"folder": sys.argv[3], "fault": fault, "rank": 1}
+        answers.append(maggy_like.run(fns.train_together, config, workers=2, budget=10, directory=folder,
+                                      progress="plain", callbacks=[events.append]))
     print("equal", answers[0] == answers[1], len(answers[0]))
     print("attempts", *[event.failure.kind if event.failure else event.state for event in events
                         if isinstance(event, AttemptEnded)])
@@ -73,44 +68,44 @@ def test_the_training_runs_in_the_stage_of_the_search(spark_local: SparkSession,
     assert job.stageIds().size() == 1
 
 
-def test_a_training_survives_its_executor(
-    standalone_cluster: StandaloneCluster, run_script: Any, tmp_path: Path
-) -> None:
-    done = run_script(ON_A_CLUSTER, standalone_cluster.master_url, tmp_path, standalone_cluster.conf, env=TESTS)
+def test_a_training_survives_its_executor(cluster_script: Any, tmp_path: Path) -> None:
+    done = cluster_script(ON_A_CLUSTER, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "equal True 49" in done.stdout, done.stdout
     assert "attempts gang_lost completed" in done.stdout
 
 
 SHRINKING = """
-import sys
+import os, signal, sys
 import maggy_like
 import wide_functions as fns
-from maggy_like import FailurePolicy, StandaloneCluster, spark_session
-from maggy_like.driver import supervisor as gang
-from maggy_like.driver.state_machine import training_phase as finale
+from maggy_like import FailurePolicy, spark_session
+from maggy_like.driver import supervisor
+from maggy_like.driver.state_machine import training_phase
 from optimizers.core.events import AttemptStarted, Measured
 
 if __name__ == "__main__":
-    with StandaloneCluster(workers=2) as cluster:
-        spark = spark_session(cluster.master_url, conf=cluster.conf)
-        sizes, killed = [], []
+    folder, worker = sys.argv[3], int(sys.argv[4])
+    spark = spark_session(sys.argv[1], conf=eval(sys.argv[2]))
+    patience = supervisor.SHRINK_PATIENCE, training_phase.PATIENCE
+    sizes, killed = [], []
 
-        def watch(event):
-            if isinstance(event, AttemptStarted):
-                sizes.append(event.world_size)
-                gang.SHRINK_PATIENCE, finale.PATIENCE = 3.0, 4.0  # all have come: lost ones are not waited for for long
-            elif isinstance(event, Measured) and not killed and event.columns["loss"][0][-1] >= 5:
-                killed.append(True)
-                cluster.kill_worker(1)
+    def watch(event):
+        if isinstance(event, AttemptStarted):
+            sizes.append(event.world_size)
+            # All have come: lost ones are not waited for for long.
+            supervisor.SHRINK_PATIENCE, training_phase.PATIENCE = 3.0, 4.0
+        elif isinstance(event, Measured) and not killed and event.columns["loss"][0][-1] >= 5:
+            killed.append(True)
+            os.killpg(worker, signal.SIGKILL)  # its executor is in its group
 
-        config = {"folder": sys.argv[1], "fault": "wait", "rank": 1}
-        options = {"workers": 2, "budget": 10, "directory": sys.argv[1], "progress": "plain"}
-        try:
-            disturbed = maggy_like.run(fns.train_together, config, failures=FailurePolicy(min_workers=1),
-                                       callbacks=[watch], **options)
-        finally:
-            spark.stop()
+    config = {"folder": folder, "fault": "wait", "rank": 1}
+    options = {"workers": 2, "budget": 10, "directory": folder, "progress": "plain"}
+    try:
+        disturbed = maggy_like.run(fns.train_together, config, failures=FailurePolicy(min_workers=1),
+                                   callbacks=[watch], **options)
+    finally:
+        supervisor.SHRINK_PATIENCE, training_phase.PATIENCE = patience
     undisturbed = maggy_like.run(fns.train_together, config, engine="local", **options)
     print("world sizes", *sizes)
     differences = [abs(a - b) for a, b in zip(disturbed, undisturbed, strict=True)]
@@ -118,8 +113,13 @@ if __name__ == "__main__":
 """
 
 
-def test_a_gang_that_lost_a_spark_worker_for_good_goes_on_with_the_rest(run_script: Any, tmp_path: Path) -> None:
-    done = run_script(SHRINKING, tmp_path, env=TESTS)
+def test_a_gang_that_lost_a_spark_worker_for_good_goes_on_with_the_rest(
+    cluster_script: Any, standalone_cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    try:
+        done = cluster_script(SHRINKING, tmp_path, standalone_cluster.pids[2])
+    finally:
+        standalone_cluster.start_worker(1)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "world sizes 2 1\n" in done.stdout, done.stdout
     assert "launched again without worker" in done.stdout

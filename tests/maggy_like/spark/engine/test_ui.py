@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,45 +52,3 @@ def test_workers_that_said_goodbye_get_the_time_to_end_by_themselves() -> None:
     gang.leave({WorkerId(0, 0)}, timeout=0.0)
     assert said.waited[1] == pytest.approx(GOODBYE_PATIENCE, abs=5.0)
     assert silent.waited[1] == 0.0
-
-
-SCRIPT = """
-import json, time, urllib.request
-from maggy_like import Float, SparkEngine, lagom, spark_session
-
-spark = spark_session("local[2]", conf={"spark.ui.enabled": "true", "spark.ui.port": "0"})
-sc = spark.sparkContext
-
-def train(x, reporter):
-    reporter.report(score=x, step=1)
-
-common = {"optimizer": "random", "n_trials": 4, "max_budget": 2, "directory": "runs", "workers": 2, "progress": False}
-lagom(train, {"x": Float(0, 1)}, name="august", **common)
-lagom(train, {"x": Float(0, 1)}, name="september", engine=SparkEngine(barrier=False), **common)
-sc.setJobGroup("cell 7", "what the notebook runs")
-sc.addJobTag("nightly")
-lagom(train, {"x": Float(0, 1)}, name="october", train_best=2, **common)
-assert sc.getLocalProperty("spark.jobGroup.id") == "cell 7"
-assert sc.getLocalProperty("spark.job.description") == "what the notebook runs"
-assert set(sc.getJobTags()) == {"nightly"}
-sc._jsc.sc().listenerBus().waitUntilEmpty(60_000)
-jobs = urllib.request.urlopen(f"{sc.uiWebUrl}/api/v1/applications/{sc.applicationId}/jobs").read()
-print("JOBS", jobs.decode().replace("\\n", " "))
-"""
-
-
-@pytest.mark.spark
-def test_a_search_is_a_job_with_a_name_and_a_group_that_succeeded(run_script: Any) -> None:
-    done = run_script(SCRIPT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    line = next(line for line in done.stdout.splitlines() if line.startswith("JOBS "))
-    jobs = [job for job in json.loads(line[5:]) if job["description"].startswith("maggy_like ")]
-    assert [job["status"] for job in jobs] == ["SUCCEEDED"] * len(jobs)
-    told = {job["description"]: job["jobGroup"] for job in jobs}
-    assert told == {
-        "maggy_like august: search of 4 trials, 2 workers, incarnation 0": "maggy_like-august",
-        "maggy_like september: search of 4 trials, 1 worker, incarnation 0": "maggy_like-september",
-        "maggy_like october: search of 4 trials, 2 workers, incarnation 0": "cell 7",
-    }
-    tags = {tag for job in jobs for tag in job["jobTags"]}
-    assert {"maggy_like-august", "maggy_like-october", "nightly"} <= tags

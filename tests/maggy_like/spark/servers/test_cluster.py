@@ -64,14 +64,14 @@ def test_a_program_that_is_not_there_is_an_error_of_the_caller() -> None:
 
 
 @pytest.mark.spark
-def test_a_barrier_job_gets_the_gpus_of_both_workers(
-    standalone_cluster: StandaloneCluster, run_script: RunScript
-) -> None:
-    done = run_script(
-        """
-import json, sys
+def test_a_barrier_job_gets_the_gpus_of_both_workers(cluster_script: RunScript) -> None:
+    done = cluster_script("""
+import json, sys, time
+from maggy_like import SparkEngine
 from maggy_like import spark_session
-spark = spark_session(sys.argv[1], conf=json.loads(sys.argv[2]))
+spark = spark_session(sys.argv[1], conf=eval(sys.argv[2]))
+while SparkEngine(spark).slots() < 2:  # executors register one by one
+    time.sleep(0.1)
 
 def task(batches):
     import pyarrow as pa
@@ -82,50 +82,68 @@ def task(batches):
     }])
 
 job = spark.range(2, numPartitions=2).mapInArrow(task, "tasks long, gpu string", barrier=True)
-print(json.dumps(sorted((row.tasks, row.gpu) for row in job.collect())))
-spark.stop()
-""",
-        standalone_cluster.master_url,
-        json.dumps(standalone_cluster.conf),
-    )
+print("SEEN", json.dumps(sorted((row.tasks, row.gpu) for row in job.collect())))
+""")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [[2, "0"], [2, "1"]]
+    assert json.loads(done.stdout.rpartition("SEEN ")[2]) == [[2, "0"], [2, "1"]]
 
 
-@pytest.mark.spark
-def test_stop_ends_the_processes_and_removes_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with StandaloneCluster(1, memory="600m") as cluster:
+PROGRAM = """#!/bin/sh
+case $1 in
+    *Master) echo 'Starting Spark master at spark://127.0.0.1:7077' ;;
+    *) echo 'Successfully registered with master spark://127.0.0.1:7077' ;;
+esac
+exec sleep 1000
+"""
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder for temporary files, where Spark's programs are scripts that say that they are ready, and stay."""
+    program = tmp_path / "bin" / "spark-class"
+    program.parent.mkdir()
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    (tmp_path / "tmp").mkdir()
+    return tmp_path / "tmp"
+
+
+def test_stop_ends_the_processes_and_removes_the_files(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fixture ``standalone_cluster`` checks the same of Spark's own processes."""
+    monkeypatch.setattr("maggy_like.spark.servers.cluster.ensure_java", lambda: None)
+    monkeypatch.setattr(tempfile, "tempdir", str(programs))
+    with StandaloneCluster(1) as cluster:
         pids = cluster.pids
         assert len(pids) == 2
-        assert len(list(tmp_path.iterdir())) == 1
+        assert len(list(programs.iterdir())) == 1
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    assert list(tmp_path.iterdir()) == []
+    assert list(programs.iterdir()) == []
     cluster.stop()
 
 
-@pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="the death signal is Linux's")
-def test_nothing_outlives_a_killed_caller(tmp_path: Path) -> None:
+def test_nothing_outlives_a_killed_caller(programs: Path) -> None:
     code = """
 import signal
-from maggy_like import StandaloneCluster
-cluster = StandaloneCluster(1, memory="600m")
-print(*cluster.pids, flush=True)
+from maggy_like.spark.servers import cluster
+cluster.ensure_java = lambda: None
+made = cluster.StandaloneCluster(1)
+print(*made.pids, flush=True)
 signal.pause()
 """
     with subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(programs)},
     ) as caller:
         assert caller.stdout is not None
         watched = [os.pidfd_open(int(pid)) for pid in caller.stdout.readline().split()]
         caller.send_signal(signal.SIGKILL)
     assert len(watched) == 2
     for pidfd in watched:
-        assert select.select([pidfd], [], [], 20)[0], "a process of the cluster still runs"
+        assert select.select([pidfd], [], [], 60)[0], "a process of the cluster still runs"
         os.close(pidfd)
