@@ -64,15 +64,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     One after the other, fast tests run first, those with a JVM or a kernel last: what fails early explains what fails
     later. Beside each other they run the other way round, so that no slow one is left for the end.
     """
-    items.sort(key=stage, reverse=hasattr(config, "workerinput"))
+    items.sort(key=order, reverse=hasattr(config, "workerinput"))
     for item in items:
         if group := group_of(item):
             item.add_marker(pytest.mark.xdist_group(group))
 
 
-def stage(item: pytest.Item) -> int:
-    """How much a test starts."""
-    return max([STAGES.index(name) + 1 for name in STAGES if item.get_closest_marker(name)], default=0)
+def order(item: pytest.Item) -> tuple[int, bool]:
+    """How much a test starts; those that share a session on the cluster stand together, so that it is made once."""
+    stage = max([STAGES.index(name) + 1 for name in STAGES if item.get_closest_marker(name)], default=0)
+    return stage, "cluster_script" in getattr(item, "fixturenames", ())
 
 
 def group_of(item: pytest.Item) -> str | None:

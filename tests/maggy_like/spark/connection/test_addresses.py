@@ -23,6 +23,7 @@ import maggy_like
 import wide_functions as fns
 from gate import Gate
 from maggy_like import Float, SparkEngine, lagom, spark_session
+from maggy_like.driver import first_workers
 from maggy_like.errors import EngineError
 from maggy_like.spark.engine import other_jobs
 from maggy_like.spark.engine.waiting import running_jobs
@@ -116,6 +117,7 @@ if __name__ == "__main__":
     except EngineError as error:
         print("CUT OFF", str(error).splitlines()[0])
 
+    patience, first_workers.JOIN_PATIENCE = first_workers.JOIN_PATIENCE, 1.0
     gate = Gate(Path("first"))
     thread = hold(gate)
     screen.awaited, screen.act = "holds 2 slots", gate.open
@@ -130,7 +132,7 @@ if __name__ == "__main__":
     print("STOPPED", stopped.ending, len(stopped.trials), [job.name for job in running_jobs(spark)])
     gate.open()
     thread.join()
-    sys.stdout = screen.out
+    sys.stdout, first_workers.JOIN_PATIENCE = screen.out, patience
 """
 
 

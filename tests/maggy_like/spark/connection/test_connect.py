@@ -40,6 +40,7 @@ import os, signal, sys, threading, time, warnings
 from maggy_like import ConnectServer, Float, SparkEngine, lagom, spark_session
 from maggy_like.errors import EngineError
 from maggy_like.driver.supervisor import Supervisor
+from maggy_like.spark.connection import server_watch
 from optimizers.core.events import AttemptStarted
 
 def train(x, reporter):
@@ -84,6 +85,7 @@ with ConnectServer("local[2]") as server:
     spark.stop()
 
     spark = spark_session(server.url)
+    server_watch.REFUSED_PATIENCE = 1.0
     started = threading.Event()
     threading.Thread(target=lambda: (started.wait(), os.kill(server.pid, signal.SIGKILL)), daemon=True).start()
     told(lambda: search(train, callbacks=[lambda event: isinstance(event, AttemptStarted) and started.set()]))

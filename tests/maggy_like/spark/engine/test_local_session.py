@@ -205,7 +205,9 @@ def test_each_way_to_cancel_a_search_ends_it_with_what_it_has(process: ScriptPro
         told.values(), lines, ["all jobs", "'cell 7'", "Web UI", "Web UI", "'mine'", SESSION_STOPPED], strict=True
     ):
         assert why in line
-        assert said["seconds"] < 20  # about one on an idle machine; at most five is for benchmarks.platforms
+        assert (
+            said["seconds"] < 100
+        )  # it would wait for slots for two minutes; at most five is for benchmarks.platforms
         if said["how"] == "tag":
             assert "it was cancelled (job " in said["error"]
             continue
@@ -292,5 +294,5 @@ def test_a_java_process_that_is_killed_ends_the_search_at_once_and_is_named(
     assert "is gone: killed by SIGKILL" in done.stdout
     assert "Connection refused" not in done.stdout
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("seconds ", "trials ")))
-    assert float(said["seconds"]) < 60  # it would wait for slots for two minutes
+    assert float(said["seconds"]) < 100  # it would wait for slots for two minutes
     assert int(said["trials"]) >= 1

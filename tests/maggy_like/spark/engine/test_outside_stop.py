@@ -268,6 +268,6 @@ def test_an_interrupt_of_a_connect_session_is_a_cancel(run_script: Any, connect_
     told = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("TOLD ")]
     assert [ending for ending, _, _ in told] == ["cancelled"] * 3
     assert not any(any(lost) for _, lost, _ in told)
-    assert all(seconds < 30 for _, _, seconds in told)
+    assert all(seconds < 100 for _, _, seconds in told)
     assert done.stdout.count("stopped from outside: its Spark Connect operation was interrupted") == 2
     assert done.stdout.count("stopped from outside: the Spark session was stopped") == 1
