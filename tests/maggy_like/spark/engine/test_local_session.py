@@ -149,8 +149,10 @@ def click(tab, what):  # as a browser does
     data = urllib.parse.urlencode({"id": form[1], "csrfToken": form[2]}).encode()
     urllib.request.urlopen(f"{sc.uiWebUrl}/{tab}/{what}/kill/", data=data).read()
 
+stopping = threading.Thread(target=spark.stop)
+
 def stop_session():
-    threading.Thread(target=spark.stop).start()
+    stopping.start()
 
 def search(how, call=lagom, **options):
     at = []
@@ -191,6 +193,7 @@ search(kill_job)
 search(kill_stage)
 search(tag, call=maggy_like.run)
 search(stop_session)
+stopping.join()  # the next script makes a session of its own
 """
 
 
