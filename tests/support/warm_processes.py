@@ -22,6 +22,9 @@ import msgspec
 
 MODULES = ("maggy_like.worker", "maggy_like.worker.agent.fork_server", "maggy_like.driver.proposer")
 
+PYTHON = sys.executable
+"""A test that puts another program in its place has processes start there: in another network, or not at all."""
+
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 """The system call that makes a child of one's parent."""
 
@@ -117,7 +120,7 @@ class WarmPopen(subprocess.Popen[Any]):
 
 def is_ours(args: Any) -> bool:
     """Whether a command line starts one of :data:`MODULES` with this Python."""
-    if not isinstance(args, list) or args[:1] != [sys.executable]:
+    if not isinstance(args, list) or args[:1] != [PYTHON]:
         return False
     module = args[2:4] if args[1:2] == ["-P"] else args[1:3]
     return module[:1] == ["-m"] and module[1] in MODULES
