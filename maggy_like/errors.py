@@ -3,7 +3,7 @@
 ::
 
     MaggyError
-    ├── UserError (also a ValueError)    something the caller can mend
+    ├── UserError (also a ValueError)    something the caller can correct
     │   ├── SearchSpaceError             a domain, a configuration or a search space
     │   ├── OptimizerError               an optimizer's name, option or proposal
     │   ├── ConfigError                  an argument of lagom

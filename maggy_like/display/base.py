@@ -48,7 +48,7 @@ class TrainingLine:
         state: Of its trial.
         workers: How many run it together; 0 before it begins.
         step: Its newest step.
-        budget: Its steps in all; 0 where nobody has said.
+        budget: Its steps in all; 0 where it is not known.
         value: The objective's newest value.
         seconds: Time since its present attempt began.
     """

@@ -14,7 +14,7 @@ MAX_LINES = 10_000
 
 
 class Recorder:
-    """Remembers what it shows, for whoever asks from another thread.
+    """Keeps the newest snapshot and lines, which other threads read.
 
     Args:
         display: Shows it; one that fails is left out from then on.

@@ -1,4 +1,4 @@
-"""Words and numbers that the displays share: plain strings, cleaned of anything a terminal would obey."""
+"""Text that all displays share: numbers, times and lines, without escape sequences or control characters."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def remaining(first: Snapshot, now: Snapshot) -> float | None:
 
 
 def clock(first: Snapshot, now: Snapshot) -> str:
-    """Elapsed time and, where it can be told, the time left: ``0:31, about 0:40 left``."""
+    """Elapsed time and, where it is known, the time left: ``0:31, about 0:40 left``."""
     left = remaining(first, now)
     return duration(now.elapsed) + ("" if left is None else f", about {duration(left)} left")
 
@@ -230,7 +230,7 @@ def status(first: Snapshot, now: Snapshot) -> str:
 
 
 def summary(snapshot: Snapshot) -> list[str]:
-    """The last words on a search, a few lines."""
+    """The end of a search in a few lines."""
     trials = n_trials(snapshot)
     if snapshot.counts:
         trials += f" ({tally(snapshot.counts)})"
@@ -248,7 +248,7 @@ def summary(snapshot: Snapshot) -> list[str]:
 
 
 def busiest(workers: Sequence[WorkerLine], limit: int) -> tuple[list[WorkerLine], str]:
-    """The workers to show where there is room for ``limit``, and a word on the others.
+    """The workers to show where there is room for ``limit``, and how many others there are.
 
     Returns:
         Those that are busy the longest, in order of index; and ``and 52 more (50 busy, 2 idle)``, or

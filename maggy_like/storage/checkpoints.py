@@ -36,7 +36,7 @@ class CheckpointStore:
     """Saves and loads the states of one attempt by name under one folder of any fsspec file system.
 
     Which of them are of use, the driver says; a state is removed only after a newer one was saved. What is no name
-    of a state is neither read nor written, and what is no state of this trial is not removed, whoever asks for it.
+    of a state is neither read nor written, and what is no state of this trial is never removed.
 
     Args:
         url: The folder, or None to keep states in memory (a function that runs alone).

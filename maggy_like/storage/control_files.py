@@ -96,7 +96,7 @@ class ControlFiles:
         self._fs.pipe_file(self._driver, msgspec.json.encode(record))
 
     def driver(self) -> DriverRecord | None:
-        """Where the driver of the run is, as far as anybody has said."""
+        """Where the driver of the run is; None where none has recorded it."""
         return self._read(self._driver, DriverRecord)
 
     def ask_to_stop(self, record: StopRequestRecord) -> None:

@@ -1,4 +1,4 @@
-"""What a store refuses, told apart from what was asked wrongly."""
+"""Which errors are refusals of a store, and which are mistakes of the caller."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _package_is_missing(named: str, said: str) -> str:
 
 
 def _said(error: Exception) -> str:
-    """What an error says, in one line of bearable length."""
+    """An error's message on one line, cut after 300 characters."""
     said = " ".join(str(error).split()) or type(error).__name__
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
 

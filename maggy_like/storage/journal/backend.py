@@ -38,7 +38,7 @@ class JournalBackend(Protocol):
         ...
 
     def is_held(self) -> bool:
-        """Whether a driver holds it, as far as its own word tells; nothing is locked or written for that."""
+        """Whether a driver has recorded that it holds it; nothing is locked or written to find out."""
         ...
 
     def hold(self, run: str = "") -> None:
@@ -46,10 +46,10 @@ class JournalBackend(Protocol):
 
         Args:
             run: The call of ``lagom`` for which it is held. Where there are no locks, a driver that was started in the
-                backend of a dead one of the same call takes it over at once.
+                place of a dead one of the same call takes it over at once.
 
         Raises:
-            JournalError: Another driver holds it; tells who.
+            JournalError: Another driver holds it; the message says which.
         """
         ...
 

@@ -75,7 +75,7 @@ class ObjectStoreBackend:
     def append(self, data: bytes) -> None:
         self._lease.renew()
         number, segment = self._number, self._segment
-        if self._tried is not None:  # it may have taken effect all the same: this takes its backend
+        if self._tried is not None:  # it may have taken effect all the same: this replaces it
             number, segment = self._tried
         elif not number or (segment and len(segment) + len(data) > SEGMENT):
             number, segment = number + 1, b""
@@ -92,7 +92,7 @@ class ObjectStoreBackend:
         for number in numbers:
             kept = f"{self._path}/damaged-{count}/journal-{number:06d}.jsonl"
             self._fs.pipe_file(kept, self._fs.cat_file(self._file(number)))
-        # One put makes the mended journal the valid one; what still lies behind it has lower numbers.
+        # One put makes the repaired journal the valid one; what still lies behind it has lower numbers.
         self._fs.pipe_file(self._file(numbers[0]), data)
         for number in numbers[1:]:
             self._fs.rm_file(self._file(number))

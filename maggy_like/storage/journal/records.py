@@ -1,4 +1,4 @@
-"""Records: one JSON line each, with a number and a checksum, so that any damage is seen and told where it is."""
+"""Records: one JSON line each, with a number and a checksum, so that damage is found and its place is known."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def decode(parts: Iterable[Part]) -> Contents:
     """Read a journal as far as it is whole.
 
     Numbers rise by one from the header's on. A gap is a loss; what does not lie past the last one was left
-    over as a mended journal took the place of a damaged one.
+    over as a repaired journal took the place of a damaged one.
 
     Raises:
         JournalError: The header is damaged, or of another version.
@@ -155,7 +155,7 @@ def decode(parts: Iterable[Part]) -> Contents:
                 contents.take(record)
     if contents is None:
         raise JournalError("the journal is empty; start another run")
-    contents.damage += (f"{name} has {count} records from before a mend" for name, count in left_over.items())
+    contents.damage += (f"{name} has {count} records from before a repair" for name, count in left_over.items())
     return contents
 
 

@@ -27,14 +27,14 @@ class Repairer:
         kept: The events that are whole, in order.
 
     Attributes:
-        told: What was inferred, a sentence each.
+        inferred: What was inferred, a sentence each.
     """
 
     def __init__(self, study: Study, kept: Sequence[Event]) -> None:
-        self.told: list[str] = []
+        self.inferred: list[str] = []
         self._study = study
         self._kept = kept
-        self._now = 0.0  # the newest time that the journal has told of
+        self._now = 0.0  # the newest time in the journal
         self._births: dict[int, TrialCreated] = {}
         for event in kept:
             if isinstance(event, TrialCreated):
@@ -71,7 +71,7 @@ class Repairer:
                     "damaged, so its configuration is not known; put a copy of one of those lines back, or start "
                     "another run with warm_start"
                 )
-            self.told.append(f"trial {number}: its creation was inferred")
+            self.inferred.append(f"trial {number}: its creation was inferred")
             yield self._births[number]
 
     def _end_before(self, number: int, attempt: int, budget: int | None) -> Iterator[Event]:
@@ -90,15 +90,15 @@ class Repairer:
                 yield self._start(trial)
 
     def _start(self, trial: Trial) -> Event:
-        self.told.append(f"trial {trial.id}: the start of attempt {trial.attempt + 1} was inferred")
+        self.inferred.append(f"trial {trial.id}: the start of attempt {trial.attempt + 1} was inferred")
         return self._study.started(trial, UNKNOWN_WORKER, self._now)
 
     def _end(self, trial: Trial, budget: int | None) -> Event:
         """The end of an attempt that another one followed: it rested if it had done, or was then granted, more."""
         is_done = trial.step >= trial.budget if budget is None else budget > trial.budget
         if is_done and not self._study.is_final(trial):
-            self.told.append(f"trial {trial.id}: that attempt {trial.attempt} paused was inferred")
+            self.inferred.append(f"trial {trial.id}: that attempt {trial.attempt} paused was inferred")
             return AttemptEnded(trial.id, trial.attempt, TrialState.PAUSED, self._now, trial.curve.last)
-        self.told.append(f"trial {trial.id}: that attempt {trial.attempt} was lost was inferred")
+        self.inferred.append(f"trial {trial.id}: that attempt {trial.attempt} was lost was inferred")
         failure = Failure(FailureKind.DRIVER_LOST, "how the attempt ended was lost with a damaged line of the journal")
         return AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure)
