@@ -147,7 +147,8 @@ def _replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[
         error.add_note("; ".join(contents.damage))
         raise
     kept = journal.replace(contents.header, events)
-    hints = [f"journal: {text}" for text in (*contents.damage, *repairer.inferred, f"the damaged one is kept as {kept}")]
+    findings = (*contents.damage, *repairer.inferred, f"the damaged one is kept as {kept}")
+    hints = [f"journal: {text}" for text in findings]
     for text in hints:
         _log.warning("%s", text)
     return (

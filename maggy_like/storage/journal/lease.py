@@ -170,7 +170,7 @@ def _is_alive(holder: _Holder) -> bool:
 
 
 def _machine() -> str:
-    """Identifies the table of processes: two containers may share a host's name and address, but not its process ids."""
+    """Identifies the table of processes: containers may share a host's name and address, but not its process ids."""
     machine = f"{uuid.getnode():012x}"
     with contextlib.suppress(OSError):  # Linux alone has them
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

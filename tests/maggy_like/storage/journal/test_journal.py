@@ -111,7 +111,7 @@ def test_what_was_left_over_as_a_mended_journal_took_its_place_is_passed_over() 
     contents = decode([Part("a", mended), Part("b", b"".join(LINES[3:]))])
     assert contents.events == EVENTS[:2]
     assert contents.last == 10
-    assert contents.damage == ["b has 4 records from before a mend"]
+    assert contents.damage == ["b has 4 records from before a repair"]
 
 
 @pytest.mark.parametrize(
