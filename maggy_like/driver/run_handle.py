@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from maggy_like.display import Display
 from maggy_like.display.recorder import Recorder
 from maggy_like.display.text import duration, number, place, tally, words
+from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
 from optimizers.space.config import Config
@@ -176,8 +177,11 @@ class RunHandle(Generic[T]):
 
         Raises:
             TimeoutError: The run has not ended yet.
+            UserError: A callback of the run waits for it, which would never end.
             MaggyError: What ended it, as without ``block=False``.
         """
+        if threading.current_thread() in self._threads and not self._future.done():
+            raise UserError("a callback cannot wait for the end of its own run; use status(), or stop() to end it")
         with self._lock:
             self._waiting += 1
         try:

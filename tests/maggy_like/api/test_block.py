@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import psutil
 import pytest
 from gate import Gate
 
-from maggy_like import AblationStudy, Float, RunHandle, ablate, lagom, run
+from maggy_like import AblationStudy, Float, Result, RunHandle, ablate, lagom, run
 from maggy_like.ablation import Ablation
-from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError
+from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError, UserError
+from optimizers.core.events import Event
 
 SPACE = {"x": Float(0, 1)}
 
@@ -81,6 +83,22 @@ def test_a_search_is_stopped_with_what_it_has(tmp_path: Path) -> None:
     assert handle.result().ending == "stopped"
     handle.stop()  # nothing happens any more
     assert handle.status().phase == "stopped"
+
+
+def test_a_callback_does_not_wait_for_its_own_run(tmp_path: Path) -> None:
+    handles: Future[RunHandle[Result]] = Future()
+    refused: list[UserError] = []
+
+    def wait(event: Event) -> None:
+        with pytest.raises(UserError, match="a callback cannot wait for the end of its own run") as caught:
+            handles.result().result()
+        refused.append(caught.value)
+
+    handles.set_result(
+        lagom(lambda x: x, SPACE, optimizer="random", n_trials=1, callbacks=[wait], block=False, **options(tmp_path))
+    )
+    assert handles.result().result().ending == "completed"
+    assert refused
 
 
 def test_what_ends_a_run_early_comes_with_its_result(tmp_path: Path) -> None:
