@@ -25,6 +25,7 @@ from maggy_like.rpc.handshakes import Handshakes
 from maggy_like.rpc.limits import MAX_BACKLOG, MAX_FRAME, limit_server
 from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, read_header
 from maggy_like.rpc.listen import listen
+from maggy_like.rpc.peer import Peer
 from maggy_like.rpc.ports import ANY_PORT, PortRange, bracketed
 from maggy_like.rpc.refusals import Refusals, Unfit
 from maggy_like.rpc.security import new_key_pair, secure_server
@@ -41,12 +42,6 @@ ROUND_SECONDS = 0.05
 ROUND_BYTES = 4 << 20
 """Bytes that it gives at most, past which the last message is given whole."""
 
-MAX_BEATS = 10.0
-"""Beats of a worker a second that are passed on; as many may come at once after a pause. More are counted only."""
-
-MIN_RESEND = 0.02
-"""Seconds between two times that a worker may have everything sent again."""
-
 IMPOSTOR = "speaks for another worker"
 
 _NO_SESSION = bytes(8)
@@ -58,20 +53,6 @@ class Received:
 
     worker: WorkerId
     message: ToDriver | Unfit
-
-
-@dataclass(slots=True)
-class _Peer:
-    """One incarnation of a worker: its session, and the connection that it has now."""
-
-    worker: WorkerId
-    link: Link
-    route: bytes
-    connection: int
-    beat_at: float = 0.0
-    beats: float = MAX_BEATS
-    resent_at: float = 0.0
-    leaves: bool = False
 
 
 class Server:
@@ -117,12 +98,12 @@ class Server:
             raise
         self.address = f"tcp://{bracketed(host)}:{port}"
         self._versions = own_versions()
-        self._sessions: dict[bytes, _Peer] = {}
-        self._places: dict[int, _Peer] = {}  # the newest incarnation of each
+        self._sessions: dict[bytes, Peer] = {}
+        self._places: dict[int, Peer] = {}  # the newest incarnation of each
         self._parts: list[zmq.Frame] = []
         self._excess = 0
         self._backlog: Backlog[zmq.Frame] = Backlog()
-        self._heard: dict[bytes, _Peer] = {}  # by session: who has sent something that is not settled
+        self._heard: dict[bytes, Peer] = {}  # by session: who has sent something that is not settled
         self._wake_read, self._wake_write = sockets.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -248,7 +229,7 @@ class Server:
             self._refuse(identity, "malformed")
             return None
 
-    def _hear(self, identity: bytes, peer: _Peer, header: Header, frame: bytes) -> Received | None:
+    def _hear(self, identity: bytes, peer: Peer, header: Header, frame: bytes) -> Received | None:
         """A frame of a known session."""
         arrival = peer.link.take(header, len(frame))
         if header.again:
@@ -272,11 +253,8 @@ class Server:
         peer.leaves = isinstance(message, Goodbye)
         return Received(peer.worker, message)
 
-    def _feel(self, peer: _Peer, header: Header, beat: Beat) -> Received | None:
-        now = time.monotonic()
-        left = min(MAX_BEATS, peer.beats + (now - peer.beat_at) * MAX_BEATS)
-        peer.beat_at, peer.beats = now, left - 1 if left >= 1 else left
-        if left < 1:
+    def _feel(self, peer: Peer, header: Header, beat: Beat) -> Received | None:
+        if not peer.may_beat(time.monotonic()):
             self._refusals.count("too many beats")
             return None
         if peer.link.should_ask(header):
@@ -312,13 +290,13 @@ class Server:
         before = self._places.get(worker.index)
         if before is not None:
             self._sessions.pop(before.link.session, None)
-        peer = _Peer(worker, Link(header.session), identity, hello.connection)
+        peer = Peer(worker, Link(header.session), identity, hello.connection)
         self._places[worker.index] = self._sessions[header.session] = peer
         self._allowed.has_come(worker)
         self._put(identity, peer.link.bare(_WELCOME))
         return Received(worker, hello)
 
-    def _meet_again(self, identity: bytes, peer: _Peer, hello: Hello) -> Received | None:
+    def _meet_again(self, identity: bytes, peer: Peer, hello: Hello) -> Received | None:
         """A worker is back on a new connection: no new worker, but a sign of life."""
         if hello.connection <= peer.connection:
             self._refusals.count("repeated")
@@ -328,10 +306,8 @@ class Server:
         self._resend(peer)
         return Received(peer.worker, Beat())
 
-    def _resend(self, peer: _Peer) -> None:
-        now = time.monotonic()
-        if now - peer.resent_at >= MIN_RESEND:
-            peer.resent_at = now
+    def _resend(self, peer: Peer) -> None:
+        if peer.may_resend(time.monotonic()):
             for frame in peer.link.unacknowledged():
                 self._put(peer.route, frame)
 

@@ -13,10 +13,7 @@ from maggy_like.protocol.messages import (
     Checkpointed,
     Decided,
     Finished,
-    Halt,
-    Kept,
     Logged,
-    Meet,
     Reported,
     Stop,
     ToDriver,
@@ -25,17 +22,12 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.rpc.limits import MAX_FRAME
-from maggy_like.worker.agent.children import DISCONNECTED, Child
+from maggy_like.worker.agent.child import DISCONNECTED, Child
+from maggy_like.worker.agent.ending import Ending, OfAttempt
 from maggy_like.worker.agent.log_location import LogPlace
 from maggy_like.worker.agent.output import TrialOutput
 
-OfAttempt = Meet | Decided | Kept | Halt | Stop | Abort
-"""What the driver says of an attempt that runs."""
-
 TOO_LARGE = f"sent a message of {{}} bytes, past the limit of {MAX_FRAME}; report fewer metrics at once, return less"
-
-HANGUP_PATIENCE = 1.0
-"""Seconds in which a child whose connection has ended must have exited, else it is killed."""
 
 REDRAW_INTERVAL = 0.5
 """Seconds between two states of a line that is redrawn, where nothing else is printed."""
@@ -54,8 +46,7 @@ class Attempt:
         rank: The child's, where several workers run the attempt together.
         log: The name of its log file.
         output: What the child prints, if it is captured.
-        kill_at: When it is to be killed, if so.
-        is_told_to_stop: Whether the driver has said that it is to end.
+        ending: Why it must end before its function returns, if so, and when it is killed.
         is_unheard: Whether something that it said could not be passed on; then no end that it tells counts.
     """
 
@@ -65,15 +56,11 @@ class Attempt:
         self.rank = assign.place.rank if assign.place is not None and assign.place.world_size > 1 else None
         self.log = logs.begin(assign.trial, assign.attempt, self.rank or 0) if child.output else ""
         self.output = TrialOutput(child.output, logs.folder, self.log) if child.output else None
-        self.kill_at: float | None = None
+        self.ending = Ending(task.grace)
         self.is_unheard = False
-        self._patience = task.grace
         self._limit = None if self.rank else task.report_timeout  # rank 0 alone reports
         self._grace = min(task.grace, task.report_timeout or task.grace)  # silent for long, it is not about to report
         self._quiet_since: float | None = time.monotonic()  # None: it waits for the driver's verdict, or for the store
-        self.is_told_to_stop = False
-        self._fault: tuple[FailureKind, str] | None = None  # what we end it for
-        self._hung_up = False
         self._interval = task.interval
         self._log_at = self._redraw_at = time.monotonic()
 
@@ -98,18 +85,19 @@ class Attempt:
 
     @property
     def _check_at(self) -> float | None:
-        if self.kill_at is not None or self._limit is None or self._quiet_since is None:
-            return self.kill_at
+        if self.ending.kill_at is not None or self._limit is None or self._quiet_since is None:
+            return self.ending.kill_at
         return self._quiet_since + self._limit
 
     def check(self, now: float) -> bool:
         """End an attempt that is silent for too long; whether it must be killed now."""
-        if self.kill_at is not None:
-            return now >= self.kill_at
+        if self.ending.kill_at is not None:
+            return now >= self.ending.kill_at
         if (due := self._check_at) is not None and now >= due:
-            silent = f"reported nothing for report_timeout={self._limit:g} s"
-            self.accuse(FailureKind.TIMEOUT, silent, kill_at=now + self._grace)
-            self.tell(Stop(self.assign.trial, self.assign.attempt))
+            self.ending.fail(
+                FailureKind.TIMEOUT, f"reported nothing for report_timeout={self._limit:g} s", kill_in=self._grace
+            )
+            self.tell_stop()
         return False
 
     def is_run(self, trial: int, number: int) -> bool:
@@ -120,11 +108,11 @@ class Attempt:
         """What the child sent; None, and the attempt's end, for what is no message or cannot be passed on."""
         if len(frame) > MAX_FRAME:
             self.is_unheard = True
-            self.accuse(FailureKind.TOO_LARGE, TOO_LARGE.format(len(frame)), kill_at=time.monotonic())
+            self.ending.fail(FailureKind.TOO_LARGE, TOO_LARGE.format(len(frame)))
             return None
         message = self.child.read(frame)
         if message is None:
-            self.accuse(*DISCONNECTED, kill_at=time.monotonic())
+            self.ending.fail(*DISCONNECTED)
         return message
 
     def heard(self, message: Reported | Checkpointed | Waiting | Beat) -> None:
@@ -145,28 +133,13 @@ class Attempt:
 
     def pass_on(self, message: OfAttempt) -> None:
         """Do what the driver says of this attempt."""
-        if isinstance(message, Abort):
-            if not self._hung_up:  # else it died before, and its own end tells how
-                self.stop(0.0)
-            return
-        self.tell(message)
-        if isinstance(message, Halt | Stop):
-            self.stop(self._patience)
+        if not isinstance(message, Abort):  # which the child need not hear: it is killed
+            self.tell(message)
+        self.ending.obey(message)
 
-    def stop(self, grace: float) -> None:
-        """It was told to stop: kill it after ``grace`` seconds if it does not."""
-        self.is_told_to_stop = True
-        self._kill_by(time.monotonic() + grace)
-
-    def accuse(self, kind: FailureKind, message: str, *, kill_at: float) -> None:
-        """End it for a fault of its own; the first word stands."""
-        self._fault = self._fault or (kind, message)
-        self._kill_by(kill_at)
-
-    def hung_up(self) -> None:
-        """The child's end of the channel is closed; most often since it has just died."""
-        self._hung_up = True
-        self._kill_by(time.monotonic() + HANGUP_PATIENCE)
+    def tell_stop(self) -> None:
+        """Have the trial stop at its next report."""
+        self.tell(Stop(self.assign.trial, self.assign.attempt))
 
     def put_off_log(self) -> None:
         """Pass on nothing of what is printed for an interval."""
@@ -183,9 +156,9 @@ class Attempt:
 
     def verdict(self, finished: Finished) -> Finished:
         """What the driver hears of an end that the child told."""
-        if self.is_unheard or (finished.outcome == "stopped" and self._fault is not None and not self.is_told_to_stop):
-            return self.post_mortem()
-        return finished
+        ending = self.ending
+        stopped_for_fault = finished.outcome == "stopped" and ending.fault is not None and not ending.is_stop_requested
+        return self.post_mortem() if self.is_unheard or stopped_for_fault else finished
 
     def post_mortem(self) -> Finished:
         """What the driver hears of an attempt that ended without a word."""
@@ -194,13 +167,10 @@ class Attempt:
             self.output.read_all()
             tail = self.output.tail
         trial, attempt = self.assign.trial, self.assign.attempt
-        if self.is_told_to_stop:
+        if self.ending.is_stop_requested:
             return Finished(trial, attempt, "stopped", traceback=tail)
         # A slow machine may tell late of an exit: only a child that had to be killed had hung up and gone on.
-        hung_up = DISCONNECTED if self._hung_up and self.child.killed else None
-        kind, how = self._fault or hung_up or self.child.cause_of_death
+        hung_up = DISCONNECTED if self.ending.has_hung_up and self.child.killed else None
+        kind, how = self.ending.fault or hung_up or self.child.cause_of_death
         message = f"the trial's process {how}"
         return Finished(trial, attempt, "died", kind=kind, message=message, traceback=tail, at=time.time())
-
-    def _kill_by(self, due: float) -> None:
-        self.kill_at = due if self.kill_at is None else min(self.kill_at, due)

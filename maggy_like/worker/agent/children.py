@@ -1,282 +1,199 @@
-"""The children of an agent: how they are made, and what comes out of them."""
+"""All child processes of an agent: one runs the attempt, the next stands by, earlier ones exit."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import socket
-import subprocess
-import sys
-import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Protocol
 
-import msgspec
-
-from maggy_like.processes.address_space import address_space, too_small
-from maggy_like.processes.channel import Channel, Disconnected
-from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
-from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.failure_kinds import FailureKind
-from maggy_like.protocol.messages import ToDriver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
-from maggy_like.worker import spark_files
-from maggy_like.worker.agent.fork_server import FORK, HUNG_UP, KILL, REQUEST, Exited, Forked, NotForked
-from maggy_like.worker.agent.search_path import with_own_path
-from maggy_like.worker.child.process import serve
-from maggy_like.worker.import_advice import here
-
-DISCONNECTED = (
-    FailureKind.DISCONNECTED,
-    "closed the connection to its agent; train_fn must leave file descriptors alone that it did not open",
-)
-"""Kind and words for what a child did that cannot be heard any more."""
-
-SERVER_PATIENCE = 5.0
-"""Seconds that a fork server gets to leave, and then what it leaves behind to die."""
-
-_REPLY: msgspec.msgpack.Decoder[Forked | NotForked | Exited] = msgspec.msgpack.Decoder(Forked | NotForked | Exited)
+from maggy_like.rpc.poller import Poller
+from maggy_like.worker.agent.child import Child
+from maggy_like.worker.agent.exiting_children import ExitingChildren
+from maggy_like.worker.agent.launchers import ChildLauncher, ForkServerLauncher
+from maggy_like.worker.agent.standby import Standby
 
 
-class Child:
-    """The agent's view of one child.
+class Owner(Protocol):
+    """Whose children they are: it hears of them."""
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether further children are needed."""
+
+    def child_said(self, child: Child, frame: bytes) -> None:
+        """A child has sent a frame."""
+
+    def child_hung_up(self) -> None:
+        """The child that runs the attempt has closed its end of the channel."""
+
+    def child_exited(self, child: Child) -> None:
+        """A child's process is gone, and all that it had sent was heard; the next is not begun yet."""
+
+    def child_was_replaced(self) -> None:
+        """A child's process is gone, and the next is begun if one is needed."""
+
+    def fork_server_died(self) -> None:
+        """The fork server is gone, and its children with it; it is replaced."""
+
+    def no_child_possible(self, message: str) -> None:
+        """No child gets ready any more, and why."""
+
+
+class Children:
+    """Has children made, hears them, and lets them go.
+
+    Args:
+        task: What the run is.
+        context: The worker's place.
+        launcher: Makes the children.
+        poller: Calls back when one of them has something to say.
+        owner: Hears of it.
 
     Attributes:
-        channel: For messages.
-        output: Read end of its stdout and stderr, or None when they are not captured.
-        pid: Once known.
-        ready: Whether it holds the training function and waits for an assignment.
-        not_forked: Why it could not be made, if so.
-        status: Exit status once it has ended, or could not be made; negative for a signal.
-        oom: Whether the kernel killed it for want of memory.
-        killed: Whether the agent had it killed before it had ended by itself.
-        is_spoiled: Whether it is not fit for another trial.
+        running: The one that runs the attempt.
+        standby: The next one.
+        exiting: Those before, until their processes are gone.
     """
 
-    def __init__(self, channel: Channel, output: int | None) -> None:
-        self.channel = channel
-        self.output = output
-        self.pid: int | None = None
-        self.ready = False
-        self.not_forked: str | None = None
-        self.status: int | None = None
-        self.oom = False
-        self.killed = False
-        self.is_spoiled = False
+    def __init__(
+        self, task: WorkerTask, context: WorkerContext, launcher: ChildLauncher, poller: Poller, owner: Owner
+    ) -> None:
+        self._task = task
+        self._context = context
+        self._launcher = launcher
+        self._poller = poller
+        self._owner = owner
+        self.running: Child | None = None
+        self.standby = Standby()
+        self.exiting = ExitingChildren(task.grace)
+        self._was_one_ready = False
+
+    def __iter__(self) -> Iterator[Child]:
+        found = (self.running, self.standby.child, *self.exiting)
+        return iter([child for child in found if child is not None])
 
     @property
-    def stillbirth(self) -> str:
-        """What to say of it, and of others like it, when it was never ready."""
-        if self.not_forked is not None:
-            return f"cannot be made: {self.not_forked}"
-        return "die before they can load train_fn"
+    def due(self) -> float | None:
+        """When :meth:`attend` has something to do, if ever."""
+        return min((at for at in (self.standby.due, self.exiting.due) if at is not None), default=None)
 
     @property
-    def cause_of_death(self) -> tuple[FailureKind, str]:
-        """Kind and words for the exit status of a child that ended without a word."""
-        status = self.status or 0
-        if self.oom:
-            return FailureKind.OOM, "ran out of memory and was killed by the kernel (SIGKILL)"
-        if status == HUNG_UP:
-            return DISCONNECTED
-        if status >= 0:
-            return FailureKind.EXIT, f"exited with status {status}"
-        if status == -signal.SIGKILL:
-            return FailureKind.SIGNAL, "was killed by SIGKILL, which did not come from its worker"
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:
-            name = f"signal {-status}"
-        return FailureKind.SIGNAL, f"was killed by {name}"
+    def are_processes(self) -> bool:
+        """Whether they can be killed, and their exit is noticed; an inline child is this very process."""
+        return self._launcher.descriptor is not None
 
-    def read(self, frame: bytes) -> ToDriver | None:
-        """What it sent; None for what is no message, since its trial wrote to what it did not open."""
-        try:
-            return decode_to_driver(frame)
-        except msgspec.DecodeError:
-            self.is_spoiled = True
-            return None
+    def watch_launcher(self) -> None:
+        """Hear from now on what happens to the children's processes."""
+        if self._launcher.descriptor is not None:
+            self._poller.add(self._launcher.descriptor, self._attend_launcher)
 
-    def close(self) -> None:
-        """Close the agent's ends."""
-        self.channel.close()
-        if self.output is not None:
-            os.close(self.output)
-            self.output = None
+    def spawn(self) -> None:
+        """Begin to make the next child, unless there is one or none is needed."""
+        if not self._owner.is_serving:
+            self.standby.due = None
+        elif (child := self.standby.spawn(self._launcher)) is not None:
+            self._poller.add(child.channel.fileno(), lambda: self._hear(child))
 
-
-class ChildLauncher(Protocol):
-    """Makes children."""
-
-    @property
-    def descriptor(self) -> int | None:
-        """To be polled for :meth:`attend`, if any."""
-
-    def spawn(self) -> Child:
-        """Start a child; it says ``Ready`` on its channel when it is warm."""
-
-    def attend(self) -> bool:
-        """Take in what happened to the children; False when no more can be made."""
+    def is_ready(self, child: Child) -> bool:
+        """Take in that a child is ready; whether it is the first of all."""
+        self.standby.is_ready(child)
+        is_first, self._was_one_ready = not self._was_one_ready, True
+        return is_first
 
     def kill(self, child: Child) -> None:
         """Kill a child and all that it started."""
+        self._launcher.kill(child)
 
-    @property
-    def death(self) -> str:
-        """How it went, once no more can be made."""
+    def let_exit(self, child: Child, delay: float = 0.0) -> None:
+        """Have a child exit, in ``delay`` seconds."""
+        self.exiting.add(child, delay)
+
+    def run_standby(self) -> None:
+        """The standby child gets an assignment."""
+        self.running = self.standby.child
+        self.standby.take()
+
+    def drop_standby(self) -> None:
+        """Let go of a standby child that does not get ready."""
+        if (child := self.standby.child) is not None:
+            self.standby.take()
+            self.exiting.add(child)
+            self._launcher.kill(child)
+
+    def attend(self, now: float) -> None:
+        """Begin to make a child, and dismiss or kill those that are to exit, if it is time to."""
+        if self.standby.due is not None and now >= self.standby.due:
+            self.spawn()
+        if self.exiting.due is not None and now >= self.exiting.due:
+            self.exiting.attend(self._launcher)
+
+    def watch_unsent(self) -> None:
+        """Wait for no child that does not listen just now, since it may wait for us: the rest goes out when it does."""
+        for child in self:
+            channel = child.channel
+            self._poller.when_writable(channel.fileno(), channel.flush if channel.has_unsent else None)
+
+    def hear_out(self, child: Child) -> None:
+        """Take in what a child has sent up to now."""
+        if child.channel.fileno() in self._poller:
+            self._hear(child)
 
     def close(self) -> None:
         """Kill all."""
+        self._launcher.close()
+        for child in self:
+            child.close()
 
-
-class ForkServerLauncher:
-    """Children forked from a warm server process."""
-
-    def __init__(self, task: WorkerTask, context: WorkerContext) -> None:
-        self._others = children()  # of the process that the agent is a guest in
-        adopt_orphans()  # where the server dies first, what its trials have started comes to us
-        mine, theirs = socket.socketpair()
-        environment = dict(os.environ)
-        environment.setdefault("OMP_NUM_THREADS", "1")
-        task = with_own_path(task)
-        environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
-        spark_files.pass_on(environment)
-        if context.accelerators:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)
-        command = [
-            sys.executable,
-            "-P",  # the working folder is nobody's to import from, unless the path names it
-            "-m",
-            "maggy_like.worker.agent.fork_server",
-            str(theirs.fileno()),
-            str(os.getpid()),
-        ]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            pass_fds=[theirs.fileno()],
-            env=environment,
-            start_new_session=True,
-        )
-        theirs.close()
-        self._control = mine
-        self._channel = Channel(mine)
-        self._forking: deque[Child] = deque()
-        self._living: dict[int, Child] = {}
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(msgspec.msgpack.encode(task))
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it died at once; attend() tells
-
-    @property
-    def descriptor(self) -> int | None:
-        return self._control.fileno()
-
-    def spawn(self) -> Child:
-        channel, theirs = Channel.pair()
-        output, output_write = os.pipe()
-        child = Child(channel, output)
-        try:
-            socket.send_fds(self._control, [REQUEST.pack(FORK, 0)], [theirs.fileno(), output_write])
-            self._forking.append(child)
-        except OSError:
-            pass  # the server is gone; attend() tells
-        finally:
-            theirs.close()
-            os.close(output_write)
-        return child
-
-    def attend(self) -> bool:
-        frames, alive = self._channel.drain()
+    def _hear(self, child: Child) -> None:
+        frames, alive = child.channel.drain()
         for frame in frames:
-            match _REPLY.decode(frame):
-                case Forked(pid=pid):
-                    child = self._forking.popleft()
-                    child.pid = pid
-                    self._living[pid] = child
-                case NotForked(reason=reason):
-                    child = self._forking.popleft()
-                    child.status, child.not_forked = 0, reason
-                case Exited(pid=pid, status=status, oom=oom, killed=killed):
-                    child = self._living.pop(pid)
-                    child.status, child.oom, child.killed = status, oom, killed
-        return alive
+            self._owner.child_said(child, frame)
+        if alive:
+            return
+        self._poller.remove(child.channel.fileno())
+        if not self.are_processes:  # there is no exit that would tell
+            child.status = 0
+            self._take_exit(child)
+        elif child is self.running:
+            self._owner.child_hung_up()
+        elif child is self.standby.child:
+            self._launcher.kill(child)
 
-    def kill(self, child: Child) -> None:
-        if child.pid is not None and child.status is None:
-            with contextlib.suppress(OSError):  # the server is gone, and its children with it
-                self._control.sendall(REQUEST.pack(KILL, child.pid))
+    def _attend_launcher(self) -> None:
+        if not self._launcher.attend():
+            self._replace_launcher()
+            return
+        for child in self:
+            if child.status is not None:
+                self._take_exit(child)
 
-    @property
-    def death(self) -> str:
-        try:
-            status = self._process.wait(SERVER_PATIENCE)
-            how = f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"
-        except subprocess.TimeoutExpired:
-            how = "hung up"
-        limit = address_space()
-        small = f"; it may have {limit >> 20} MB of address space, {too_small()}" if limit is not None else ""
-        return f"the fork server ({here()}) {how} before a child was ready; see the worker's own log for why{small}"
+    def _replace_launcher(self) -> None:
+        """Start another fork server; a trial may have killed this one."""
+        self._poller.remove(self._launcher.descriptor)
+        if not self._was_one_ready:
+            self._owner.no_child_possible(self._launcher.death)
+            return
+        self._launcher.close()
+        self._launcher = ForkServerLauncher(self._task, self._context)
+        self.watch_launcher()
+        self._owner.fork_server_died()
+        for child in self:
+            child.status = -signal.SIGKILL
+            self._take_exit(child)
 
-    def close(self) -> None:
-        self._control.close()  # the server sees the end, kills its children and leaves
-        try:
-            self._process.wait(SERVER_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.returncode != 0:  # it has not ended them
-            for pid in self._living:
-                kill_tree(pid)  # its process group: the child itself died with its parent
-        end_orphans(self._others, SERVER_PATIENCE)
-        adopt_orphans(False)
-
-
-class InlineLauncher:
-    """One child for all trials, run by the process's own main thread, so that a debugger works.
-
-    ``serve_here`` is called there; the agent itself lives in another thread.
-    """
-
-    descriptor = None
-
-    def __init__(self, task: WorkerTask) -> None:
-        self._task = task
-        self._theirs: socket.socket | None = None
-        self._spawned = threading.Event()
-
-    def spawn(self) -> Child:
-        channel, self._theirs = Channel.pair()
-        self._spawned.set()
-        return Child(channel, None)
-
-    def serve_here(self, flush: Callable[[], None]) -> None:
-        """Run trials in the calling thread until the agent says that it is over."""
-        if self._spawned.wait(30) and self._theirs is not None:
-            channel = Channel(self._theirs)
-            try:
-                serve(channel, self._task, trials=None, before_end=lambda _: flush(), on_orphaned=lambda: None)
-            except Disconnected:
-                pass  # the search was over before this end had said that it is ready
-            finally:
-                channel.close()
-
-    def abandon(self) -> None:
-        """Close what :meth:`serve_here` would have served; call once the agent has left, if nobody serves."""
-        if self._theirs is not None:
-            self._theirs.close()
-
-    def attend(self) -> bool:
-        return True
-
-    death = ""
-
-    def kill(self, child: Child) -> None:
-        """A thread cannot be killed; its trial ends at its next report."""
-
-    def close(self) -> None:
-        """Nothing to kill."""
+    def _take_exit(self, child: Child) -> None:
+        """A child's process is gone; what it had said before still counts."""
+        if child.channel.fileno() in self._poller:
+            self._poller.remove(child.channel.fileno())
+            for frame in child.channel.drain()[0]:
+                self._owner.child_said(child, frame)
+        self._owner.child_exited(child)
+        self.standby.lose(child, is_idle=self.running is None)
+        self.exiting.discard(child)
+        child.close()
+        if self.standby.is_hopeless:
+            self._owner.no_child_possible(f"its child processes {child.stillbirth}")
+        elif child.not_forked is None:
+            self.spawn()
+        self._owner.child_was_replaced()

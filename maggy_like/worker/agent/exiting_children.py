@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from maggy_like.protocol.codec import encode
 from maggy_like.protocol.messages import Shutdown
-from maggy_like.worker.agent.children import Child, ChildLauncher
+from maggy_like.worker.agent.child import Child
+from maggy_like.worker.agent.launchers import ChildLauncher
 
 
 class ExitingChildren:

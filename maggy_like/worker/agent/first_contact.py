@@ -1,14 +1,32 @@
-"""How long a worker waits for its driver's first answer, and what it says when none comes."""
+"""A worker's first contact with its driver: its hello, and what it says when no answer comes."""
 
 from __future__ import annotations
 
+import os
 import time
 
+from maggy_like.protocol.messages import PROTOCOL_VERSION, Hello
 from maggy_like.protocol.task import WorkerContext, WorkerTask
+from maggy_like.protocol.versions import own_versions
 from maggy_like.rpc.reach import CANNOT_REACH, why_unreachable
+from maggy_like.storage.store_marks import look_for_mark
 
 CONTACT_PATIENCE = 15.0
 """Seconds between two looks at why the driver does not answer."""
+
+
+def make_hello(task: WorkerTask, context: WorkerContext) -> Hello:
+    """How the worker introduces itself to its driver."""
+    return Hello(
+        PROTOCOL_VERSION,
+        context.index,
+        context.incarnation,
+        context.host,
+        os.getpid(),
+        list(context.accelerators),
+        look_for_mark(task.store, task.run_id),
+        versions=own_versions(),
+    )
 
 
 class FirstContact:

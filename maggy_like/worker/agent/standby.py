@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from maggy_like.worker.agent.children import Child, ChildLauncher
+from maggy_like.worker.agent.child import Child
+from maggy_like.worker.agent.launchers import ChildLauncher
 
 MAX_STILLBORN = 3
 """Children in a row that may die before they are ready."""

@@ -42,7 +42,8 @@ from maggy_like.worker.child.exits import POOL_HINT, uses_joblib
 from maggy_like.worker.child.failures import format_message, format_traceback, kind_of, place_of, sendable, types_of
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.returned import read_returned
-from maggy_like.worker.child.sender import Sender, TrialStopped
+from maggy_like.worker.child.sender import Sender
+from maggy_like.worker.child.stop_state import TrialStopped
 from maggy_like.worker.child.store_retry import StoreRetry
 from maggy_like.worker.import_advice import advice_on
 
@@ -276,13 +277,12 @@ class _Service:
             case Shutdown():
                 self.assignments.put(None)
             case Decided(stop=stop) if sender is not None:
-                sender.verdicts.put(stop)
+                sender.stop.decide(stop)
             case Kept(discard=discard) if sender is not None:
                 sender.kept.put(discard)
-            case Halt(trial=trial, attempt=attempt) if sender is not None and sender.gate is not None:
-                self._channel.send(encode(Held(trial, attempt, sender.gate.halt())))
-            case Stop(at=int(report)) if sender is not None and sender.gate is not None:
-                sender.gate.stop_at(report)
+            case Halt(trial=trial, attempt=attempt) if sender is not None and sender.stop.is_wide:
+                self._channel.send(encode(Held(trial, attempt, sender.stop.halt())))
+            case Stop(at=int(report)) if sender is not None and sender.stop.is_wide:
+                sender.stop.stop_at(report)
             case Stop() if sender is not None:
-                sender.stopped = True
-                sender.verdicts.put(True)  # it may be waiting for a verdict just now
+                sender.stop.request()

@@ -16,7 +16,8 @@ from maggy_like.protocol.texts import shortened
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child.metrics import as_number, as_step, check_name, pick_objective
 from maggy_like.worker.child.saves import Saves
-from maggy_like.worker.child.sender import REPORT_COST, ROOM, Sender, TrialStopped
+from maggy_like.worker.child.sender import REPORT_COST, ROOM, Sender
+from maggy_like.worker.child.stop_state import TrialStopped
 
 if TYPE_CHECKING:
     import torch
@@ -197,7 +198,7 @@ class Reporter:
         if sender is not None:
             if sender.fault is not None:
                 raise sender.fault
-            if sender.stopped or (sender.gate is not None and not sender.gate.passes()):
+            if sender.stop.must_ask and not sender.stop.passes():
                 raise TrialStopped
         last = self._step
         if step is None:

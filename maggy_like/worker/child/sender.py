@@ -13,6 +13,7 @@ from maggy_like.protocol.codec import encode
 from maggy_like.protocol.messages import Assign, Columns, Reported, ToDriver
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.worker.child.metrics import pick_objective
+from maggy_like.worker.child.stop_state import StopState
 
 FRAME = 20_000
 """Values of a message, about: a quarter of a megabyte."""
@@ -27,47 +28,6 @@ SLOWED = 1.0
 """Seconds of waiting in ``report`` after which a message says so."""
 
 
-class TrialStopped(BaseException):
-    """The trial was told to stop. No ``Exception``: a bare ``except Exception`` must not eat it."""
-
-
-class Gate:
-    """Lets the ranks of an attempt stop in the same report.
-
-    Where one of them stopped earlier than another, the other would wait for it in a collective operation for
-    ever. So they are halted first: each says how many reports it has passed, and passes no more. None can then be
-    past the report after the largest of these numbers, and that is where all are told to stop.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._passed = 0
-        self._halted = False
-        self._stop_at: int | None = None
-
-    def halt(self) -> int:
-        """Let no further report pass for now; how many have."""
-        with self._changed:
-            self._halted = True
-            return self._passed
-
-    def stop_at(self, report: int) -> None:
-        """Let all pass up to ``report``, counted from 1, and stop there."""
-        with self._changed:
-            self._stop_at = report
-            self._changed.notify_all()
-
-    def passes(self) -> bool:
-        """Whether the next report goes on; waits while the gate is halted."""
-        with self._changed:
-            while self._halted and self._stop_at is None:
-                self._changed.wait()
-            if self._stop_at is not None and self._passed + 1 >= self._stop_at:
-                return False
-            self._passed += 1
-            return True
-
-
 class Sender:
     """Carries a trial's reports to the agent. One per attempt; shared with the service thread.
 
@@ -75,20 +35,16 @@ class Sender:
         buffer: Reports that were not sent yet. Appending and cutting a list are atomic, so
             ``report`` takes no lock.
         fault: Why the service thread could not send them; for the trial to raise.
-        stopped: Whether the trial was told to stop.
-        verdicts: The driver's answers; True stops.
-        kept: For each state that the journal has, the URLs of those that may go now.
-        gate: Through which reports go where several workers run the attempt together.
-        is_main: Whether this one of them reports.
+        stop: Whether the trial is to stop.
+        kept: For each state that the journal has, the names of those that may be removed now.
+        is_main: Whether this worker reports, where several run the attempt together.
     """
 
     def __init__(self, assign: Assign, send: Callable[[bytes], None]) -> None:
         self.buffer: list[tuple[int, dict[str, float]]] = []
         self.fault: Exception | None = None
-        self.stopped = False
-        self.verdicts: SimpleQueue[bool] = SimpleQueue()
+        self.stop = StopState(is_wide=assign.place is not None)
         self.kept: SimpleQueue[tuple[str, ...]] = SimpleQueue()
-        self.gate = Gate() if assign.place is not None else None
         self.is_main = assign.place is None or assign.place.rank == 0
         self._assign = assign
         self._send = send
@@ -152,7 +108,7 @@ class Sender:
         self._check_process()
         began = time.monotonic()
         with self._room:
-            while self._is_crowded() and not self.stopped and self.fault is None:
+            while self._is_crowded() and not self.stop.is_requested and self.fault is None:
                 self._room.wait(1.0)
         self._waited += time.monotonic() - began
 
@@ -182,7 +138,7 @@ class Sender:
         """Send all, with the last report awaiting; True if the trial must stop."""
         if self.is_main:
             self.flush(awaiting=True)
-        return self.verdicts.get()
+        return self.stop.wait_for_verdict()
 
 
 def to_columns(reports: list[tuple[int, dict[str, float]]]) -> dict[str, Columns]:

@@ -10,7 +10,8 @@ from typing import TypeVar
 from maggy_like.protocol.messages import Beat, Waiting
 from maggy_like.protocol.texts import encodable
 from maggy_like.storage.faults import is_store_fault, refusal
-from maggy_like.worker.child.sender import Sender, TrialStopped
+from maggy_like.worker.child.sender import Sender
+from maggy_like.worker.child.stop_state import TrialStopped
 
 T = TypeVar("T")
 
@@ -82,6 +83,6 @@ class StoreRetry:
         """Sleep, somewhat more or less than ``seconds``: many trials must not come back all at once."""
         until = time.monotonic() + seconds * random.Random().uniform(0.75, 1.25)
         while (left := until - time.monotonic()) > 0:
-            if self._sender.stopped:
+            if self._sender.stop.is_requested:
                 raise TrialStopped
             time.sleep(min(_LOOK, left))

@@ -36,10 +36,10 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.server import Server
-from maggy_like.worker.agent import attempt
+from maggy_like.worker.agent import ending
 from maggy_like.worker.agent import standby as standby
 from maggy_like.worker.agent.agent import Agent
-from maggy_like.worker.agent.children import Child
+from maggy_like.worker.agent.child import Child
 
 PATIENCE = 300.0
 GRACE = 0.2
@@ -63,7 +63,7 @@ class Played:
         return decode_to_worker(frame)
 
 
-class PlayedNursery:
+class PlayedLauncher:
     """Makes children that the test plays, and ends when it says so."""
 
     def __init__(self, *, inline: bool = False) -> None:
@@ -100,7 +100,7 @@ class PlayedNursery:
 class Stage:
     """A driver, and the agent that serves it."""
 
-    def __init__(self, launcher: PlayedNursery, context: WorkerContext, task: WorkerTask, server: Server) -> None:
+    def __init__(self, launcher: PlayedLauncher, context: WorkerContext, task: WorkerTask, server: Server) -> None:
         self.launcher = launcher
         self.heard: list[ToDriver] = []
         self._server = server
@@ -166,7 +166,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         isolation = "none" if inline else "process"
         task = msgspec.structs.replace(task, **{"grace": GRACE, "isolation": isolation, **options})
         context = replace(WorkerContext(0, 0, "host", keys), accelerators=gpus)
-        stages.append(Stage(PlayedNursery(inline=inline), context, task, server))
+        stages.append(Stage(PlayedLauncher(inline=inline), context, task, server))
         return stages[-1]
 
     yield begin
@@ -277,7 +277,7 @@ def test_an_exit_that_is_told_late_is_still_the_trial_s_own(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any], kind: str
 ) -> None:
     """Of a child that is gone the connection ends first, and its fork server may have to wait for a core to say how."""
-    monkeypatch.setattr(attempt, "HANGUP_PATIENCE", 0.1)
+    monkeypatch.setattr(ending, "HANGUP_PATIENCE", 0.1)
     stage = begin()
     child = stage.next_child()
     stage.next(Ready)

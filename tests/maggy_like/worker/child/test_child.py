@@ -87,7 +87,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 def await_stop(reporter: Reporter) -> None:
     """Wait until the service thread has heard a ``Stop``."""
     assert reporter._sender is not None
-    reporter._sender.verdicts.get(timeout=300)
+    reporter._sender.stop.wait_for_verdict()
 
 
 def test_reports_of_one_batch_may_hold_more_than_the_first(serve: Serve) -> None:

@@ -12,8 +12,9 @@ from maggy_like.protocol.messages import Assign, Beat, Checkpointed, Reported, T
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore, load_state
 from maggy_like.storage.store_marks import is_visible, mark_store
-from maggy_like.worker.child.reporter import BudgetUsed, Reporter, TrialStopped
+from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.sender import Sender
+from maggy_like.worker.child.stop_state import TrialStopped
 
 
 class Line:
@@ -51,10 +52,10 @@ def test_the_only_metric_is_the_objective() -> None:
 def test_a_milestone_waits_for_the_verdict() -> None:
     line = Line(objective="a", milestones=(2, 4))
     line.reporter.report(a=1.0)
-    line.sender.verdicts.put(False)
+    line.sender.stop.decide(False)
     line.reporter.report(a=2.0)
     assert line.messages == [Reported(0, 1, "a", {"a": ([1, 2], [1.0, 2.0])}, awaiting=True)]
-    line.sender.verdicts.put(True)
+    line.sender.stop.decide(True)
     with pytest.raises(TrialStopped):
         line.reporter.report(a=3.0, step=7)
     assert line.messages[1:] == [Reported(0, 1, "a", {"a": ([7], [3.0])}, awaiting=True)]
@@ -63,7 +64,7 @@ def test_a_milestone_waits_for_the_verdict() -> None:
 def test_a_stop_is_heard_at_the_next_report() -> None:
     line = Line()
     line.reporter.report(1.0)
-    line.sender.stopped = True
+    line.sender.stop.request()
     with pytest.raises(TrialStopped):
         line.reporter.report(2.0)
 

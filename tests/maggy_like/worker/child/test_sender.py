@@ -1,14 +1,12 @@
-"""The gate: wherever the ranks are when they are halted, all stop in the same report."""
+"""How reports are sent, and what becomes of those that cannot be sent."""
 
 from __future__ import annotations
 
 import threading
-from queue import SimpleQueue
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 
 from maggy_like.processes.channel import Disconnected
 from maggy_like.protocol.codec import decode_to_driver
@@ -18,98 +16,27 @@ from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child import reporter as reporter_module
 from maggy_like.worker.child import sender as module
 from maggy_like.worker.child.reporter import Reporter
-from maggy_like.worker.child.sender import Gate, Sender, to_columns
-
-
-def test_reports_pass_an_open_gate() -> None:
-    gate = Gate()
-    assert [gate.passes() for _ in range(3)] == [True] * 3
-    assert gate.halt() == 3
-
-
-def test_a_stop_lets_those_behind_catch_up_and_no_further() -> None:
-    gate = Gate()
-    gate.passes()
-    gate.halt()
-    gate.stop_at(4)
-    assert [gate.passes() for _ in range(4)] == [True, True, False, False]
-
-
-def test_a_halted_report_waits_until_it_is_known_where_to_stop() -> None:
-    gate, passed = Gate(), SimpleQueue[bool]()
-    assert gate.halt() == 0
-    trial = threading.Thread(target=lambda: passed.put(gate.passes()))
-    trial.start()
-    assert passed.empty()  # it cannot pass before the next line, however the threads run
-    gate.stop_at(2)
-    trial.join()
-    assert passed.get() is True
-
-
-@settings(max_examples=examples(150))
-@given(st.lists(st.integers(0, 6), min_size=2, max_size=4), st.permutations(range(4)))
-def test_all_ranks_stop_in_the_same_report(passed: list[int], order: list[int]) -> None:
-    """Whoever was how far when halted, and whoever hears first where to stop."""
-    gates = [Gate() for _ in passed]
-    for gate, reports in zip(gates, passed, strict=True):
-        assert all(gate.passes() for _ in range(reports))
-    stop = max(gate.halt() for gate in gates) + 1
-    made = {}
-    for rank in (rank for rank in order if rank < len(gates)):
-        gates[rank].stop_at(stop)
-        made[rank] = passed[rank] + next(n for n in range(100) if not gates[rank].passes()) + 1
-    assert set(made.values()) == {max(passed) + 1}
-
-
-@settings(max_examples=examples(40))
-@given(ranks=st.integers(2, 4), when=st.lists(st.integers(0, 12), min_size=4, max_size=4))
-def test_threads_that_meet_in_each_step_stop_in_the_same_report(ranks: int, when: list[int]) -> None:
-    """Ranks as threads that wait for each other in each step; each is halted when one of them has come to a report."""
-    gates = [Gate() for _ in range(ranks)]
-    meeting = threading.Barrier(ranks)
-    held: SimpleQueue[tuple[int, int]] = SimpleQueue()
-    stopped: dict[int, int] = {}
-
-    def train(rank: int) -> None:
-        for report in range(1, 100):
-            meeting.wait(300)
-            if report == when[rank] + 1:  # this one is halted from without, all others by the thread below
-                held.put((rank, gates[rank].halt()))
-            if not gates[rank].passes():
-                stopped[rank] = report
-                return
-
-    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    first, reports = held.get()
-    known = {first: reports} | {rank: gates[rank].halt() for rank in range(ranks) if rank != first}
-    for gate in gates:
-        gate.stop_at(max(known.values()) + 1)
-    for thread in threads:
-        thread.join(300)
-    assert set(stopped) == set(range(ranks))
-    assert set(stopped.values()) == {max(known.values()) + 1}
+from maggy_like.worker.child.sender import Sender, to_columns
 
 
 def assign(**fields: object) -> Assign:
     return Assign(0, 1, {}, **{"budget": 9, **fields})  # type: ignore[arg-type]
 
 
-def test_a_rank_among_several_has_a_gate_and_only_the_first_reports() -> None:
+def test_the_first_of_several_ranks_alone_reports() -> None:
     frames: list[bytes] = []
     senders = [Sender(assign(place=RankPlace(rank, 2, rank, 2, 0, 1)), frames.append) for rank in range(2)]
-    assert all(sender.gate is not None for sender in senders)
+    assert all(sender.stop.is_wide and sender.stop.must_ask for sender in senders)
     assert [sender.is_main for sender in senders] == [True, False]
     senders[0].buffer.append((1, {"value": 0.5}))
     for sender in senders:
-        sender.verdicts.put(False)
+        sender.stop.decide(False)
         assert sender.wait_for_verdict() is False
     assert [decode_to_driver(frame) for frame in frames] == [Reported(0, 1, "value", {"value": ([1], [0.5])}, True)]
 
 
-def test_who_is_alone_has_no_gate() -> None:
-    assert Sender(assign(), lambda frame: None).gate is None
+def test_a_report_of_a_worker_that_is_alone_need_not_ask() -> None:
+    assert not Sender(assign(), lambda frame: None).stop.must_ask
 
 
 TOO_LARGE = 2**64, {"loss": 1.0}
@@ -199,7 +126,7 @@ def test_a_trial_that_waits_for_room_hears_of_its_end(monkeypatch: pytest.Monkey
     trial = threading.Thread(target=sender.wait_for_room)
     trial.start()
     if end == "told to stop":
-        sender.stopped = True
+        sender.stop.request()
     else:
         sender.fault = Disconnected()
     trial.join(300.0)

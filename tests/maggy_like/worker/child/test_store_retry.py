@@ -15,7 +15,8 @@ from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.storage.faults import is_store_fault, refusal
 from maggy_like.worker.child import store_retry
 from maggy_like.worker.child.saves import Saves
-from maggy_like.worker.child.sender import Sender, TrialStopped
+from maggy_like.worker.child.sender import Sender
+from maggy_like.worker.child.stop_state import TrialStopped
 from maggy_like.worker.child.store_retry import QUIET, StoreRetry
 
 
@@ -106,7 +107,7 @@ def test_a_store_that_stumbles_is_no_news(tmp_path: Path, clock: Clock) -> None:
 def test_a_stop_ends_the_wait_at_once(tmp_path: Path, clock: Clock) -> None:
     trial = Trial(tmp_path)
     trial.refuse()
-    clock.then[20.0] = lambda: setattr(trial.sender, "stopped", True)
+    clock.then[20.0] = trial.sender.stop.request
     with pytest.raises(TrialStopped):
         trial.saves.save("state")
     assert clock.now <= 20.2

@@ -1,0 +1,206 @@
+"""How an agent's child processes are made: forked from a warm server, or run by this very process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from maggy_like.processes.address_space import address_space, too_small
+from maggy_like.processes.channel import Channel, Disconnected
+from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
+from maggy_like.protocol.task import WorkerContext, WorkerTask
+from maggy_like.worker import spark_files
+from maggy_like.worker.agent.child import Child
+from maggy_like.worker.agent.fork_server import FORK, KILL, REQUEST, Exited, Forked, NotForked
+from maggy_like.worker.agent.search_path import with_own_path
+from maggy_like.worker.child.process import serve
+from maggy_like.worker.import_advice import here
+
+SERVER_PATIENCE = 5.0
+"""Seconds that a fork server gets to leave, and then what it leaves behind to die."""
+
+_REPLY: msgspec.msgpack.Decoder[Forked | NotForked | Exited] = msgspec.msgpack.Decoder(Forked | NotForked | Exited)
+
+
+class ChildLauncher(Protocol):
+    """Makes children."""
+
+    @property
+    def descriptor(self) -> int | None:
+        """To be polled for :meth:`attend`, if any."""
+
+    def spawn(self) -> Child:
+        """Start a child; it says ``Ready`` on its channel when it is warm."""
+
+    def attend(self) -> bool:
+        """Take in what happened to the children; False when no more can be made."""
+
+    def kill(self, child: Child) -> None:
+        """Kill a child and all that it started."""
+
+    @property
+    def death(self) -> str:
+        """How it went, once no more can be made."""
+
+    def close(self) -> None:
+        """Kill all."""
+
+
+class ForkServerLauncher:
+    """Children forked from a warm server process."""
+
+    def __init__(self, task: WorkerTask, context: WorkerContext) -> None:
+        self._others = children()  # of the process that the agent is a guest in
+        adopt_orphans()  # where the server dies first, what its trials have started comes to us
+        mine, theirs = socket.socketpair()
+        environment = dict(os.environ)
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        task = with_own_path(task)
+        environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
+        spark_files.pass_on(environment)
+        if context.accelerators:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)
+        command = [
+            sys.executable,
+            "-P",  # the working folder is nobody's to import from, unless the path names it
+            "-m",
+            "maggy_like.worker.agent.fork_server",
+            str(theirs.fileno()),
+            str(os.getpid()),
+        ]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            start_new_session=True,
+        )
+        theirs.close()
+        self._control = mine
+        self._channel = Channel(mine)
+        self._forking: deque[Child] = deque()
+        self._living: dict[int, Child] = {}
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(msgspec.msgpack.encode(task))
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass  # it died at once; attend() tells
+
+    @property
+    def descriptor(self) -> int | None:
+        return self._control.fileno()
+
+    def spawn(self) -> Child:
+        channel, theirs = Channel.pair()
+        output, output_write = os.pipe()
+        child = Child(channel, output)
+        try:
+            socket.send_fds(self._control, [REQUEST.pack(FORK, 0)], [theirs.fileno(), output_write])
+            self._forking.append(child)
+        except OSError:
+            pass  # the server is gone; attend() tells
+        finally:
+            theirs.close()
+            os.close(output_write)
+        return child
+
+    def attend(self) -> bool:
+        frames, alive = self._channel.drain()
+        for frame in frames:
+            match _REPLY.decode(frame):
+                case Forked(pid=pid):
+                    child = self._forking.popleft()
+                    child.pid = pid
+                    self._living[pid] = child
+                case NotForked(reason=reason):
+                    child = self._forking.popleft()
+                    child.status, child.not_forked = 0, reason
+                case Exited(pid=pid, status=status, oom=oom, killed=killed):
+                    child = self._living.pop(pid)
+                    child.status, child.oom, child.killed = status, oom, killed
+        return alive
+
+    def kill(self, child: Child) -> None:
+        if child.pid is not None and child.status is None:
+            with contextlib.suppress(OSError):  # the server is gone, and its children with it
+                self._control.sendall(REQUEST.pack(KILL, child.pid))
+
+    @property
+    def death(self) -> str:
+        try:
+            status = self._process.wait(SERVER_PATIENCE)
+            how = f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"
+        except subprocess.TimeoutExpired:
+            how = "hung up"
+        limit = address_space()
+        small = f"; it may have {limit >> 20} MB of address space, {too_small()}" if limit is not None else ""
+        return f"the fork server ({here()}) {how} before a child was ready; see the worker's own log for why{small}"
+
+    def close(self) -> None:
+        self._control.close()  # the server sees the end, kills its children and leaves
+        try:
+            self._process.wait(SERVER_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.returncode != 0:  # it has not ended them
+            for pid in self._living:
+                kill_tree(pid)  # its process group: the child itself died with its parent
+        end_orphans(self._others, SERVER_PATIENCE)
+        adopt_orphans(False)
+
+
+class InlineLauncher:
+    """One child for all trials, run by the process's own main thread, so that a debugger works.
+
+    ``serve_here`` is called there; the agent itself lives in another thread.
+    """
+
+    descriptor = None
+
+    def __init__(self, task: WorkerTask) -> None:
+        self._task = task
+        self._theirs: socket.socket | None = None
+        self._spawned = threading.Event()
+
+    def spawn(self) -> Child:
+        channel, self._theirs = Channel.pair()
+        self._spawned.set()
+        return Child(channel, None)
+
+    def serve_here(self, flush: Callable[[], None]) -> None:
+        """Run trials in the calling thread until the agent says that it is over."""
+        if self._spawned.wait(30) and self._theirs is not None:
+            channel = Channel(self._theirs)
+            try:
+                serve(channel, self._task, trials=None, before_end=lambda _: flush(), on_orphaned=lambda: None)
+            except Disconnected:
+                pass  # the search was over before this end had said that it is ready
+            finally:
+                channel.close()
+
+    def abandon(self) -> None:
+        """Close what :meth:`serve_here` would have served; call once the agent has left, if nobody serves."""
+        if self._theirs is not None:
+            self._theirs.close()
+
+    def attend(self) -> bool:
+        return True
+
+    death = ""
+
+    def kill(self, child: Child) -> None:
+        """A thread cannot be killed; its trial ends at its next report."""
+
+    def close(self) -> None:
+        """Nothing to kill."""

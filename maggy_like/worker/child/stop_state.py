@@ -1,0 +1,105 @@
+"""Whether an attempt is to stop, and in which report: all that its child process knows of it."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from queue import SimpleQueue
+
+
+class TrialStopped(BaseException):
+    """The trial was told to stop. No ``Exception``: a bare ``except Exception`` must not eat it."""
+
+
+class Phase(enum.Enum):
+    """How far the stop of an attempt has come."""
+
+    RUNNING = "running"
+    HALTED = "halted"
+    """The next report waits until it is known in which one the ranks stop."""
+    LAST_REPORT_KNOWN = "last report known"
+    """Reports pass up to that one, which stops the trial."""
+    STOP_REQUESTED = "stop requested"
+    """The next report stops the trial."""
+
+
+class StopState:
+    """The stop of one attempt: the service thread makes the transitions, the trial's thread asks.
+
+    ::
+
+        RUNNING --halt()--> HALTED --stop_at(n)--> LAST_REPORT_KNOWN
+        any phase --request()--> STOP_REQUESTED
+
+    The ranks of a wide attempt must stop in the same report: where one of them stopped earlier than another, the other
+    would wait for it in a collective operation for ever. So they are halted first: each says how many reports it has
+    passed, and passes no more. None can then be past the report after the largest of these numbers, and that is where
+    all are told to stop.
+
+    Args:
+        is_wide: Whether several workers run the attempt together.
+
+    Attributes:
+        is_wide: The same.
+        must_ask: Whether a report must ask :meth:`passes`; else it may go on without, which saves its time.
+    """
+
+    def __init__(self, *, is_wide: bool) -> None:
+        self.is_wide = is_wide
+        self.must_ask = is_wide
+        self._phase = Phase.RUNNING
+        self._changed = threading.Condition()
+        self._passed = 0
+        self._last_report = 0
+        self._verdicts: SimpleQueue[bool] = SimpleQueue()
+
+    # -- transitions, by the service thread ---------------------------------------------------
+
+    def halt(self) -> int:
+        """Let no further report pass for now; how many have passed."""
+        with self._changed:
+            if self._phase is Phase.RUNNING:
+                self._phase = Phase.HALTED
+            return self._passed
+
+    def stop_at(self, report: int) -> None:
+        """Let all reports pass up to ``report``, counted from 1, and stop the trial there."""
+        with self._changed:
+            if self._phase is not Phase.STOP_REQUESTED:
+                self._phase, self._last_report = Phase.LAST_REPORT_KNOWN, report
+            self._changed.notify_all()
+
+    def request(self) -> None:
+        """Stop the trial in its next report, and in the one in which it may be waiting just now."""
+        with self._changed:
+            self._phase = Phase.STOP_REQUESTED
+            self.must_ask = True
+            self._changed.notify_all()
+        self._verdicts.put(True)
+
+    def decide(self, stop: bool) -> None:
+        """Pass on the driver's verdict to the trial, which waits for it."""
+        self._verdicts.put(stop)
+
+    # -- questions, by the trial's thread -----------------------------------------------------
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether the trial is to stop now, wherever it waits."""
+        return self._phase is Phase.STOP_REQUESTED
+
+    def passes(self) -> bool:
+        """Whether the next report goes on, else it stops the trial; waits while the ranks are halted."""
+        with self._changed:
+            while self._phase is Phase.HALTED:
+                self._changed.wait()
+            if self._phase is Phase.STOP_REQUESTED:
+                return False
+            if self._phase is Phase.LAST_REPORT_KNOWN and self._passed + 1 >= self._last_report:
+                return False
+            self._passed += 1
+            return True
+
+    def wait_for_verdict(self) -> bool:
+        """Whether the trial must stop at the milestone that it has reached; waits until the driver says."""
+        return self._verdicts.get()
