@@ -10,23 +10,18 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from maggy_like.display.base import LogLine, Snapshot, WorkerLine
-from maggy_like.display.drawing import draw
+from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import LineBuffer
+from maggy_like.driver.drawing import draw_machine
 from maggy_like.driver.proposer.base import Proposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Replace, Send, Show
 from maggy_like.driver.state_machine.inputs import (
     Input,
     StopRequested,
-    StoreOpened,
     SuggestionReady,
     Tick,
-    TrialCheckpointed,
-    TrialFinished,
-    TrialHeld,
-    TrialReported,
-    TrialWaiting,
+    TrialSaid,
     WorkerBroken,
     WorkerGone,
     WorkerJoined,
@@ -35,8 +30,7 @@ from maggy_like.driver.state_machine.inputs import (
 )
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import OptimizerError, WorkerError
-from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.protocol.fields import UNBOUNDED
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Beat,
@@ -238,10 +232,8 @@ class Driver:
         """What a worker's message says to the state machine."""
         worker = received.worker
         match received.message:
-            case Reported() as message:
-                return TrialReported(worker, message)
-            case Finished() as message:
-                return TrialFinished(worker, message)
+            case (Reported() | Checkpointed() | Waiting() | Opened() | Held() | Finished()) as message:
+                return TrialSaid(worker, message)
             case Logged(trial=trial, rank=rank) if not self._machine.runs(worker, trial, rank):
                 return WorkerSeen(worker)
             case Logged(trial=trial, lines=lines, dropped=dropped, rank=rank, live=live):
@@ -256,14 +248,6 @@ class Driver:
                     self._told_of_logs = True
                     self.lines.append(LogLine(None, f"worker {worker.index}: {reason}"))
                 return WorkerSeen(worker)
-            case Checkpointed() as message:
-                return TrialCheckpointed(worker, message)
-            case Waiting() as message:
-                return TrialWaiting(worker, message)
-            case Opened() as message:
-                return StoreOpened(worker, message)
-            case Held() as message:
-                return TrialHeld(worker, message)
             case Beat():
                 self._server.send(worker, Beat())
                 return WorkerSeen(worker)
@@ -313,33 +297,7 @@ class Driver:
         self.lines.extend(LogLine(command.trial, line) for line in command.text.splitlines())
 
     def _draw(self) -> Snapshot:
-        machine, study = self._machine, self._machine.study
-        now = self._now()
-        lines = []
-        for worker in sorted(machine.workers.values(), key=lambda worker: worker.id.index):
-            trial = None if worker.trial is None else study.trials[worker.trial]
-            lines.append(
-                WorkerLine(
-                    worker.id.index,
-                    worker.host,
-                    worker.state.value,
-                    trial=worker.trial,
-                    step=trial.step if trial is not None else 0,
-                    budget=trial.budget if trial is not None and trial.budget < UNBOUNDED else 0,
-                    value=trial.last_value if trial is not None else None,
-                    seconds=now - worker.group.since if worker.group is not None else 0.0,
-                )
-            )
-        running = Phase.TRAINING if machine.is_training else Phase.SEARCHING
-        return draw(
-            self._base,
-            study,
-            phase=machine.ending or (running if lines else Phase.STARTING),
-            elapsed=self.elapsed(),
-            now=now,
-            objective=machine.objective,
-            workers=lines,
-        )
+        return draw_machine(self._base, self._machine, self.elapsed(), self._now())
 
     # -- the optimizer's thread ---------------------------------------------------------------
 

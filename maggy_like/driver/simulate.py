@@ -14,8 +14,7 @@ from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Comma
 from maggy_like.driver.state_machine.inputs import (
     Input,
     SuggestionReady,
-    TrialFinished,
-    TrialReported,
+    TrialSaid,
     WorkerGone,
     WorkerJoined,
     WorkerReady,
@@ -149,12 +148,12 @@ class _Simulation:
             value, seconds = self.objective(assign.config, step)
         self.reached[assign.trial] = step, state
         message = Reported(assign.trial, assign.attempt, "value", {"value": ([step], [value])}, awaiting=True)
-        self.push(self.now + seconds, TrialReported(worker, message))
+        self.push(self.now + seconds, TrialSaid(worker, message))
 
     def verdict(self, worker: WorkerId, stop: bool) -> None:
         assign = self.running[worker.index]
         if stop or self.reached[assign.trial][0] >= assign.budget:
             outcome = Finished(assign.trial, assign.attempt, "stopped" if stop else "returned")
-            self.push(self.now, TrialFinished(worker, outcome))
+            self.push(self.now, TrialSaid(worker, outcome))
         else:
             self.step(worker, assign)

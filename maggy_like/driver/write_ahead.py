@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from maggy_like.driver.state_machine.commands import Append, Command, Keep, Show
+from maggy_like.driver.state_machine.commands import AfterJournal, Append, BeforeJournal, Command, Show, StoreReturned
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
 from maggy_like.errors import StoreError
 from maggy_like.storage.faults import is_store_fault
@@ -54,8 +54,8 @@ class WriteAhead:
         """Whether the store refuses."""
         return self._began is not None
 
-    def carry(self, commands: list[Command], *, is_last: bool = False) -> list[Command]:
-        """Take a round's commands; those that may be carried out now, since what they depend on is safe.
+    def carry(self, commands: list[Command], *, is_last: bool = False) -> list[Append | AfterJournal]:
+        """Take a round's commands; those that may be carried out now, since the journal has all that they depend on.
 
         Args:
             is_last: Whether nothing comes of a later try, since the run was stopped.
@@ -77,23 +77,29 @@ class WriteAhead:
             self._show(Show(f"the journal can be written again after {time.monotonic() - self._began:.0f} s"))
             self._began = None
         done, self._commands = self._commands, []
-        return done
+        return [command for command in done if not isinstance(command, BeforeJournal)]
 
     def _write(self) -> None:
         """Make safe all that was recorded, in one append; where the store refused before, whatever there is."""
         for command in self._commands:
-            if isinstance(command, Keep) and self._keep is not None:
-                try:
-                    self._keep(command.returned)
-                except Exception as error:
-                    if not is_store_fault(error):
-                        raise
-                    raise StoreError(f"what the function returned cannot be saved: {error}") from error
+            if isinstance(command, BeforeJournal):
+                self._prepare(command)
         if (now := time.monotonic()) - self._renewed >= RENEWAL:
             self._journal.renew()
             self._renewed = now
         # Last: what failed behind it would have the same events appended again.
         self._journal.append([command.event for command in self._commands if isinstance(command, Append)])
+
+    def _prepare(self, command: StoreReturned) -> None:
+        """Store what the function returned."""
+        if self._keep is None:
+            return
+        try:
+            self._keep(command.returned)
+        except Exception as error:
+            if not is_store_fault(error):
+                raise
+            raise StoreError(f"what the function returned cannot be saved: {error}") from error
 
     def _refused(self, error: StoreError, started: float, is_last: bool) -> None:
         now = time.monotonic()

@@ -15,6 +15,7 @@ from maggy_like.results.export import to_optuna
 from maggy_like.results.importance import importance
 from maggy_like.results.pareto import plot_pareto
 from maggy_like.results.saved import read_log, read_saved
+from maggy_like.results.story import read_story
 from maggy_like.results.summary import summary
 from maggy_like.results.tables import curves_table, trials_table
 from maggy_like.results.training import Training
@@ -222,6 +223,15 @@ class Result(ResultData):
         known = [*self.trials, *([self.training.trial] if self.training is not None else [])]
         attempts = max((it.attempt for it in known if it.id == trial), default=1)
         return read_log(RunPaths(self.directory, self.store), trial, rank, attempts)
+
+    def story(self) -> list[str]:
+        """Why each trial was created, started, promoted, paused, stopped or tried again: a line each, for a bug report.
+
+        Example:
+            >>> for line in result.story():
+            ...     print(line)
+        """
+        return read_story(self.directory)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row a trial: number, state, value, steps, attempts, seconds, failure, parent, parameters, and attributes.

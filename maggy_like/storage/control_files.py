@@ -48,10 +48,14 @@ class DriverRecord(msgspec.Struct, frozen=True):
 
 
 class StopRequestRecord(msgspec.Struct, frozen=True):
-    """A client's request that a run ends; ``reason`` becomes its ending."""
+    """A client's request that a run ends; ``reason`` becomes its ending: ``stopped`` or ``interrupted``."""
 
     run: str
     reason: Ending
+
+    def __post_init__(self) -> None:
+        if self.reason not in (Ending.STOPPED, Ending.INTERRUPTED):
+            raise ValueError(f"no client can end a run as {self.reason}")
 
 
 class LogLineRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -49,6 +49,7 @@ class AttemptStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="start
         budget: The step up to which it shall run.
         config: As the trial was created; and so ``ask``, ``parent`` and ``training``.
         world_size: How many workers run it together.
+        cause: Why it runs now, where the other events do not tell.
     """
 
     trial: int
@@ -61,6 +62,7 @@ class AttemptStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="start
     parent: int | None = None
     training: int = 0
     world_size: int = 1
+    cause: str = ""
 
 
 class Measured(msgspec.Struct, frozen=True, omit_defaults=True, tag="measured"):
@@ -100,6 +102,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended")
         metrics: The other metrics that ``train_fn`` returned.
         failure: Why, for ``failed``, ``pending`` and a ``stopped`` that a rule did not ask for.
         attributes: What ``train_fn`` returned that is no number, as plain data.
+        cause: What ended it, where neither the state nor the failure tells.
     """
 
     trial: int
@@ -110,6 +113,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended")
     metrics: dict[str, float] = {}
     failure: Failure | None = None
     attributes: dict[str, Any] = {}
+    cause: str = ""
 
 
 Event = TrialCreated | AttemptStarted | Measured | CheckpointSaved | AttemptEnded

@@ -138,6 +138,7 @@ class Trial:
             returned it. A returned value belongs to the last step that was reported.
         last_value: The objective's newest value: as returned, else as last reported.
         values: All objectives, in order, as of its last ended attempt; empty in a search of one.
+        stop_due: Whether a rule has stopped it, and its attempt has yet to end.
         rested: Whether an attempt has ended.
         reported: The newest step that the function itself has reported; None where it has reported nothing.
         metrics: What ``train_fn`` returned beside the objective.
@@ -171,6 +172,7 @@ class Trial:
     value_step: int | None = None
     last_value: float | None = None
     values: tuple[float, ...] = ()
+    stop_due: bool = False
     rested: bool = False
     reported: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)

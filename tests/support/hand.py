@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Keep, Replace, Send, Show
+from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Replace, Send, Show, StoreReturned
 from maggy_like.driver.state_machine.inputs import (
     Input,
     SuggestionReady,
-    TrialFinished,
-    TrialReported,
+    TrialSaid,
     WorkerJoined,
     WorkerReady,
 )
@@ -75,7 +74,7 @@ class Hand:
                         self.study.history.apply(update)
                     config = self.study.optimizer.ask(index, self.study.history)
                     self.tell(SuggestionReady(index, self.study.checked(config)))
-                case Keep(returned=returned):
+                case StoreReturned(returned=returned):
                     self.kept.append(returned)
                 case Show(text=text):
                     self.shown.append(text)
@@ -94,14 +93,14 @@ class Hand:
     def report(self, worker: WorkerId, step: int, value: float, *, awaiting: bool = False) -> list[ToWorker]:
         assign = self.assigned(worker)
         message = Reported(assign.trial, assign.attempt, self.metric, {self.metric: ([step], [value])}, awaiting)
-        return self.tell(TrialReported(worker, message))
+        return self.tell(TrialSaid(worker, message))
 
     def finish(self, worker: WorkerId, value: float | None = None, **fields: Any) -> list[ToWorker]:
         assign = self.assigned(worker)
         fields = {"outcome": "returned", "value": value, **fields}
         if "kind" in fields:
             fields["kind"] = FailureKind(fields["kind"])
-        return self.tell(TrialFinished(worker, Finished(assign.trial, assign.attempt, **fields)))
+        return self.tell(TrialSaid(worker, Finished(assign.trial, assign.attempt, **fields)))
 
     def states(self) -> list[str]:
         return [trial.state.value for trial in self.study.trials]

@@ -15,9 +15,7 @@ from maggy_like.driver.state_machine.inputs import (
     StopRequested,
     SuggestionReady,
     Tick,
-    TrialCheckpointed,
-    TrialFinished,
-    TrialReported,
+    TrialSaid,
     WorkerGone,
     WorkerJoined,
     WorkerLost,
@@ -171,10 +169,10 @@ class Witness:
                 return False
             case WorkerJoined(worker=worker):
                 return worker.incarnation < self.incarnations[worker.index] or self.past.count(event) > 0
-            case TrialReported() | TrialCheckpointed() | TrialFinished():
+            case TrialSaid() | TrialSaid() | TrialSaid():
                 held = self.machine.workers[event.worker.index].trial
                 current = held == event.message.trial and self.ledger.trials[held].attempt == event.message.attempt
-                repeated = isinstance(event, TrialCheckpointed) and event in self.past
+                repeated = isinstance(event, TrialSaid) and event in self.past
                 return repeated or not (current and self.is_live(event.worker))
         return not self.is_live(event.worker)
 
@@ -301,7 +299,7 @@ class Witness:
         self.unready.discard(worker)
         self.tell(WorkerReady(worker))
 
-    def report(self, worker: WorkerId, n: int, value: float) -> TrialReported:
+    def report(self, worker: WorkerId, n: int, value: float) -> TrialSaid:
         """Report the next ``n`` steps, or those up to where the trial must wait for a verdict; what was said."""
         assign = self.holding[worker]
         first = self.step[worker] + 1
@@ -309,7 +307,7 @@ class Witness:
         steps = list(range(first, last + 1))
         awaiting = last in assign.milestones
         columns = {"loss": (steps, [value] * len(steps))}
-        event = TrialReported(worker, Reported(assign.trial, assign.attempt, "loss", columns, awaiting))
+        event = TrialSaid(worker, Reported(assign.trial, assign.attempt, "loss", columns, awaiting))
         assert sum(isinstance(answer, Decided) for answer in self.tell(event)) == awaiting
         self.step[worker] = last
         return event
@@ -319,16 +317,16 @@ class Witness:
         held = self.holding[worker]
         states = self.saved.setdefault((held.trial, held.attempt), [])
         states.append(str(StateName(held.trial, held.attempt, len(states) + 1)))
-        self.tell(TrialCheckpointed(worker, Checkpointed(held.trial, held.attempt, self.step[worker], states[-1])))
+        self.tell(TrialSaid(worker, Checkpointed(held.trial, held.attempt, self.step[worker], states[-1])))
         self.remove(states[:-2])
 
-    def finish(self, worker: WorkerId, outcome: OutcomeKind, value: float) -> TrialFinished:
+    def finish(self, worker: WorkerId, outcome: OutcomeKind, value: float) -> TrialSaid:
         """End an attempt; what was said of it. None says that it was stopped if it was not told to stop."""
         assign = self.holding.pop(worker)
         if outcome == "stopped" and worker not in self.stopping | self.leaving:
             outcome = "returned"
         returned = value if outcome == "returned" else None
-        event = TrialFinished(worker, Finished(assign.trial, assign.attempt, outcome, returned))
+        event = TrialSaid(worker, Finished(assign.trial, assign.attempt, outcome, returned))
         self.tell(event)
         return event
 

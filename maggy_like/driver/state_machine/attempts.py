@@ -1,4 +1,4 @@
-"""How attempts change the study: measured, ended in one of five ways, and told to the reader."""
+"""How attempts change the study: they are measured, and end in one of five ways; the user sees what went wrong."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 
 from msgspec.structs import replace
 
-from maggy_like.driver.state_machine.commands import Append, Command, Show
+from maggy_like.driver.state_machine.commands import Append, Commands, Show, StoreReturned
 from maggy_like.driver.state_machine.common_failures import CommonFailures
 from maggy_like.driver.state_machine.retained_states import SavedStates
+from maggy_like.driver.state_machine.stopping import Stopping
 from maggy_like.driver.state_machine.workers import WorkerGroup
 from maggy_like.protocol.attributes import as_attributes
 from maggy_like.protocol.fields import MAX_NAMES
 from maggy_like.protocol.messages import Finished, Reported
-from optimizers.core.base import Decision
 from optimizers.core.direction import direction_hint
 from optimizers.core.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
 from optimizers.core.failure_kinds import FailureKind
@@ -41,13 +41,11 @@ class Attempts:
 
     Attributes:
         retries: Trials whose attempt failed or was lost, in the order in which they shall run again.
-        stop_requested: Running trials that a rule has stopped already.
         states: What of their saved states is still of use.
     """
 
     def __init__(self, study: Study, max_attempts: int, workers: int, keep: int, alike: CommonFailures) -> None:
         self.retries: deque[int] = deque()
-        self.stop_requested: set[int] = set()
         self.states = SavedStates(study, keep)
         self.alike = alike
         self._study = study
@@ -57,99 +55,81 @@ class Attempts:
         self._began: dict[int, tuple[int, int]] = {}  # how far running trials had got when their attempt began
         self._warned: set[str] = set()
         self._traced: set[tuple[str, str, str]] = set()  # causes of failure whose traceback was shown
-        self._out: list[Command] = []
-        self._now = 0.0
 
-    def begin(self, now: float) -> list[Command]:
-        """Start a new list of commands; what follows is put into it."""
-        self._out, self._now = [], now
-        return self._out
-
-    def record(self, event: Event) -> Decision:
+    def record(self, event: Event) -> Commands:
         """Change the study and have the journal say so."""
-        if isinstance(event, Measured):
-            event = self._with_direction(event)
-        self._out.append(Append(event))
+        commands: Commands = []
+        if isinstance(event, Measured) and not self._is_named:
+            event, hint = self._with_direction(event)
+            commands += hint
+        commands.append(Append(event))
         if isinstance(event, AttemptEnded) and not self._study.trials[event.trial].training:
             self.alike.take(event)
-        return self.replay(event)
+        self.replay(event)
+        return commands
 
-    def replay(self, event: Event) -> Decision:
+    def replay(self, event: Event) -> None:
         """Change the study as the journal says."""
-        decision = self._study.apply(event)
+        self._study.apply(event)
         self.states.take(event)
         match event:
-            case Measured(trial=trial):
+            case Measured():
                 self._is_named = True
-                if decision is Decision.STOP:
-                    self.stop_requested.add(trial)
             case AttemptStarted(trial=trial):
                 self._began[trial] = _reached(self._study.trials[trial])
             case AttemptEnded(trial=trial):
                 if not self._study.trials[trial].training:
                     self.alike.replay(event)
-                self.stop_requested.discard(trial)
                 self._began.pop(trial, None)
-        return decision
 
-    def _with_direction(self, event: Measured) -> Measured:
-        """A measurement that sets the direction, if it is the first to name the objective; shows a hint about it."""
+    def _with_direction(self, event: Measured) -> tuple[Measured, list[Show]]:
+        """The first measurement to name the objective, which settles its direction, and a hint about that."""
         objectives = self._study.objectives
-        if self._is_named:
-            return event
-        self._is_named = True
+        hints: list[Show] = []
         direction = self._study.settled(event.objective)
         if not self._study.trials[event.trial].training:
-            told = direction or objectives.directions[0]
-            hint = direction_hint(event.objective, told, given=objectives.said[0] is not None)
-            if hint:
-                self._out.append(Show(hint))
-        return Measured(event.trial, event.attempt, event.objective, event.columns, event.returned, direction)
+            settled = direction or objectives.directions[0]
+            if hint := direction_hint(event.objective, settled, given=objectives.said[0] is not None):
+                hints.append(Show(hint))
+        return Measured(event.trial, event.attempt, event.objective, event.columns, event.returned, direction), hints
 
-    def measure(self, trial: Trial, message: Reported) -> None:
-        """Enter measurements; a rule that stops the trial makes it stop_requested.
+    def measure(self, trial: Trial, message: Reported) -> Commands:
+        """Enter measurements; by these a rule may stop the trial (see :attr:`Trial.stop_due`).
 
         An attempt that goes on from a checkpoint, or starts over, repeats steps: what it says of those is left out.
         """
+        commands: Commands = []
         columns = message.columns
         if trial.attempt > 1:
             fresh = ((name, _fresh(trial.curves.get(name), column)) for name, column in columns.items())
             columns = {name: column for name, column in fresh if column is not None}
         if len(columns) + len(trial.curves) > MAX_NAMES:
-            columns = self._bounded(trial, columns, message.objective)
+            columns, warnings = self._bounded(trial, columns, message.objective)
+            commands += warnings
         if message.slowed:
-            self._warn("slowed", SLOWED.format(len(message.columns)), trial)
+            commands += self._warn("slowed", SLOWED.format(len(message.columns)), trial)
         if not columns:
-            return
-        self.record(Measured(trial.id, trial.attempt, message.objective, columns))
+            return commands
+        commands += self.record(Measured(trial.id, trial.attempt, message.objective, columns))
         if (value := trial.last_value) is not None and not math.isfinite(value):
-            self._warn(f"nan-{trial.id}", f"reported {value} at step {trial.step}; it ranks worst", trial)
+            commands += self._warn(f"nan-{trial.id}", f"reported {value} at step {trial.step}; it ranks worst", trial)
+        return commands
 
-    def end(self, trial: Trial, group: WorkerGroup, *, is_cut: bool) -> Finished | None:
-        """End an attempt as its workers did.
-
-        Args:
-            is_cut: Whether what runs now is cut off, and shall run again if the run is resumed.
-
-        Returns:
-            What rank 0 said, if the function returned.
-        """
+    def end(self, trial: Trial, group: WorkerGroup, now: float) -> Commands:
+        """End an attempt as its workers did, and as the driver had decided (see :class:`Stopping`)."""
         end = group.end()
         if isinstance(end, Failure):
-            self.lose(trial, group.failure or end)
-        elif end.outcome == "returned":
-            self.conclude(trial, end)
-            return end
-        elif is_cut and not group.stopping and (end.outcome != "raised" or end.kind is FailureKind.COLLECTIVE):
-            self.lose(trial, Failure(FailureKind.DRIVER_LOST, "the search was stopped"))
-        elif group.failure is not None:
-            self.lose(trial, replace(group.failure, traceback=end.traceback))
-        elif end.outcome == "raised" or (end.outcome == "died" and not group.stopping):
+            return self.lose(trial, group.failure or end, now, group.cause)
+        if end.outcome == "returned":
+            return self.conclude(trial, end, now)
+        if group.stopping is Stopping.CUT and (end.outcome != "raised" or end.kind is FailureKind.COLLECTIVE):
+            return self.lose(trial, Failure(FailureKind.DRIVER_LOST, "the search was stopped"), now, group.cause)
+        if group.failure is not None:
+            return self.lose(trial, replace(group.failure, traceback=end.traceback), now)
+        if end.outcome == "raised" or (end.outcome == "died" and not group.stopping.is_told):
             kind = end.kind or FailureKind.EXCEPTION
-            self.lose(trial, Failure(kind, end.message, end.traceback, tuple(end.types), end.place))
-        else:
-            self.stop(trial)
-        return None
+            return self.lose(trial, Failure(kind, end.message, end.traceback, tuple(end.types), end.place), now)
+        return self.stop(trial, now)
 
     def sort_retries(self, *, training: bool) -> None:
         """Leave out what does not run now: the search's trials while the training is on, and the other way round."""
@@ -157,62 +137,60 @@ class Attempts:
             if (self._study.trials[number].training > 0) is not training:
                 self.retries.remove(number)
 
-    def conclude(self, trial: Trial, message: Finished) -> None:
+    def conclude(self, trial: Trial, message: Finished, now: float) -> Commands:
         """End an attempt whose function returned."""
-        self._warn_if_silent(trial)
+        commands = self._warn_if_silent(trial)
+        if trial.training and not message.stored:
+            commands.append(StoreReturned(message.returned))
         attributes = as_attributes(message.attributes)
-        for change in self._study.conclude(trial, message.value, message.metrics, self._now, attributes):
-            self.record(change)
+        for change in self._study.conclude(trial, message.value, message.metrics, now, attributes):
+            commands += self.record(change)
         if trial.state is TrialState.FAILED and trial.failure is not None:
-            self._show_failure(trial, trial.failure)
+            commands += self._show_failure(trial, trial.failure)
+        return commands
 
-    def stop(self, trial: Trial) -> None:
+    def stop(self, trial: Trial, now: float) -> Commands:
         """End an attempt that was told to stop."""
-        self.record(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, self._now))
+        cause = f"stopped by a rule at step {trial.step}" if trial.stop_due else ""
+        return self.record(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, now, cause=cause))
 
-    def fail(self, trial: Trial, failure: Failure) -> None:
+    def fail(self, trial: Trial, failure: Failure, now: float) -> Commands:
         """End a trial for good, without a usable value."""
-        self.record(AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, self._now, failure=failure))
-        self._show_failure(trial, failure)
+        ended = AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)
+        return [*self.record(ended), *self._show_failure(trial, failure)]
 
-    def lose(self, trial: Trial, failure: Failure) -> None:
+    def lose(self, trial: Trial, failure: Failure, now: float, cause: str = "") -> Commands:
         """End an attempt that failed or was cut off: stopped if a rule had said so, else to be run again.
 
         It fails for good where another attempt would be wasted: after the last of ``max_attempts``, or when this
         one got no further than the one before and failed in the same way.
+
+        Args:
+            cause: What brought the failure about, where it does not say so itself.
         """
-        if trial.id in self.stop_requested:
-            self.stop(trial)
-        elif failure.kind.is_final:
-            self.fail(trial, failure)
-        elif failure.kind.counts and trial.losses + 1 >= self._max_attempts:
+        if trial.stop_due:
+            return self.stop(trial, now)
+        if failure.kind.is_final:
+            return self.fail(trial, failure, now)
+        if failure.kind.counts and trial.losses + 1 >= self._max_attempts:
             nth = f" (attempt {trial.losses + 1} of {self._max_attempts})" if self._max_attempts > 1 else ""
-            self.fail(trial, replace(failure, message=failure.message + nth))
-        elif (most := self._most_falls(failure)) is not None and trial.falls + 1 >= most:
+            return self.fail(trial, replace(failure, message=failure.message + nth), now)
+        if (most := self._most_falls(failure)) is not None and trial.falls + 1 >= most:
             nth = f" (loss of workers {trial.falls + 1} of {most})"
-            self.fail(trial, Failure(failure.kind, failure.message + nth))
-        elif self._is_repeated(trial, failure):
+            return self.fail(trial, Failure(failure.kind, failure.message + nth), now)
+        if self._is_repeated(trial, failure):
             message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
-            self.fail(trial, replace(failure, message=message))
-        else:
-            self.record(AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure))
-            self.retries.append(trial.id)
-            self._show_loss(trial, failure)
+            return self.fail(trial, replace(failure, message=message), now)
+        ended = AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, now, failure=failure, cause=cause)
+        commands = self.record(ended)
+        self.retries.append(trial.id)
+        return [*commands, *_show_loss(trial, failure)]
 
     def _most_falls(self, failure: Failure) -> int | None:
         """How many times workers may be lost under a trial in such a way; None for one that says nothing of it."""
         if not failure.kind.is_fall:
             return None
         return max(MAX_NODES, self._max_falls) if failure.kind is FailureKind.NODE_LOST else self._max_falls
-
-    def _show_loss(self, trial: Trial, failure: Failure) -> None:
-        if failure.kind is FailureKind.NODE_LEFT:
-            kept = trial.checkpoint
-            way = "from the start" if kept is None else f"from its checkpoint at step {kept.step}"
-            self._out.append(Show(f"attempt {trial.attempt} ended: {failure.message}; it goes on {way}", trial.id))
-        elif failure.kind not in (FailureKind.DRIVER_LOST, FailureKind.STORE):  # else it is told of once for all trials
-            why = "" if failure.kind is FailureKind.GANG_LOST else f": {failure.message}"  # which is told of once, too
-            self._out.append(Show(f"attempt {trial.attempt} lost{why}; it will run again", trial.id))
 
     def _is_repeated(self, trial: Trial, failure: Failure) -> bool:
         """Whether a fault is that of the attempt before, at the same place: the next would have it too."""
@@ -221,42 +199,56 @@ class Attempts:
             return False
         return before.cause == failure.cause and _reached(trial) == self._began[trial.id]
 
-    def _bounded(self, trial: Trial, columns: dict[str, Columns], objective: str) -> dict[str, Columns]:
+    def _bounded(
+        self, trial: Trial, columns: dict[str, Columns], objective: str
+    ) -> tuple[dict[str, Columns], Commands]:
         """Without the new names past the limit: one attempt is refused them, several may have others each."""
+        warnings: Commands = []
         known = {name: column for name, column in columns.items() if name in trial.curves or name == objective}
         room = max(0, MAX_NAMES - len(trial.curves.keys() | known.keys()))
         new = [name for name in columns if name not in known]
         if len(new) > room:
-            self._warn(
-                f"names-{trial.id}", f"reported more than {MAX_NAMES} different metrics; others are left out", trial
-            )
-        return known | {name: columns[name] for name in new[:room]}
+            text = f"reported more than {MAX_NAMES} different metrics; others are left out"
+            warnings = self._warn(f"names-{trial.id}", text, trial)
+        return known | {name: columns[name] for name in new[:room]}, warnings
 
-    def _show_failure(self, trial: Trial, failure: Failure) -> None:
+    def _show_failure(self, trial: Trial, failure: Failure) -> Commands:
         details = failure.traceback.rstrip()
         if failure.cause in self._traced:  # a mistake in the function fails every trial in the same way
             details = ""
         self._traced.add(failure.cause)
-        self._out.append(Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id))
+        return [Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id)]
 
-    def _warn(self, key: str, text: str, trial: Trial) -> None:
-        """Tell the reader something once."""
-        if key not in self._warned:
-            self._warned.add(key)
-            self._out.append(Show(text, trial.id))
+    def _warn(self, key: str, text: str, trial: Trial) -> Commands:
+        """Show a warning to the user, each once."""
+        if key in self._warned:
+            return []
+        self._warned.add(key)
+        return [Show(text, trial.id)]
 
-    def _warn_if_silent(self, trial: Trial) -> None:
+    def _warn_if_silent(self, trial: Trial) -> Commands:
         stops_early = self._study.scheduler.watches_reports or self._study.grant(trial).milestones
-        if stops_early and not len(trial.curve):
-            mend = "call reporter.report(...) at each step"
-            self._warn(
-                "silent", f"reported nothing before it returned, so it could not be stopped early; {mend}", trial
-            )
+        if not stops_early or len(trial.curve):
+            return []
+        text = "reported nothing before it returned, so it could not be stopped early"
+        return self._warn("silent", f"{text}; call reporter.report(...) at each step", trial)
 
 
 def _reached(trial: Trial) -> tuple[int, int]:
     """How far a trial has got: the newest step that was measured, and that of its checkpoint."""
     return trial.step, -1 if trial.checkpoint is None else trial.checkpoint.step
+
+
+def _show_loss(trial: Trial, failure: Failure) -> list[Show]:
+    """What to show of an attempt that another follows; nothing where one line is shown for all trials."""
+    if failure.kind is FailureKind.NODE_LEFT:
+        kept = trial.checkpoint
+        way = "from the start" if kept is None else f"from its checkpoint at step {kept.step}"
+        return [Show(f"attempt {trial.attempt} ended: {failure.message}; it goes on {way}", trial.id)]
+    if failure.kind in (FailureKind.DRIVER_LOST, FailureKind.STORE):
+        return []
+    why = "" if failure.kind is FailureKind.GANG_LOST else f": {failure.message}"  # which is shown once for all, too
+    return [Show(f"attempt {trial.attempt} lost{why}; it will run again", trial.id)]
 
 
 def _fresh(curve: Curve | None, column: Columns) -> Columns | None:

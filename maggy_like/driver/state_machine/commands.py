@@ -1,4 +1,8 @@
-"""What the state machine wants done, in order. An ``Append`` must be safe before what follows it is sent."""
+"""What the state machine wants done. A command's class says when: before the journal has the events, or after it.
+
+All that one round of inputs wants is carried out in three stages: each :class:`BeforeJournal`; every :class:`Append`,
+in one go; each :class:`AfterJournal`, in order. So nobody hears of anything that a crash could undo.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,25 @@ from optimizers.core.base import Update
 from optimizers.core.events import Event
 
 
+class BeforeJournal:
+    """A command that must have succeeded before the journal says what follows from it."""
+
+    __slots__ = ()
+
+
+class AfterJournal:
+    """A command that is carried out once the journal has all events of its round."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReturned(BeforeJournal):
+    """Put what the function of ``run`` returned into the store."""
+
+    returned: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Append:
     """Write an event to the journal."""
@@ -19,14 +42,7 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """Put what a function that is no training returned into the store, before the journal says that it did."""
-
-    returned: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(AfterJournal):
     """Send a message to a worker."""
 
     worker: WorkerId
@@ -34,14 +50,14 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
+class Replace(AfterJournal):
     """Have the engine put a new incarnation in a lost worker's place."""
 
     worker: WorkerId
 
 
 @dataclass(frozen=True, slots=True)
-class AskOptimizer:
+class AskOptimizer(AfterJournal):
     """Have the optimizer propose its ``index``-th configuration, once it knows ``updates``."""
 
     index: int
@@ -49,11 +65,12 @@ class AskOptimizer:
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
-    """Tell the reader something, about a trial or about the run."""
+class Show(AfterJournal):
+    """Show a line to the user, about a trial or about the run."""
 
     text: str
     trial: int | None = None
 
 
-Command = Append | Keep | Send | Replace | AskOptimizer | Show
+Command = StoreReturned | Append | Send | Replace | AskOptimizer | Show
+Commands = list[Command]

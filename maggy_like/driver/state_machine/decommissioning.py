@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from maggy_like.driver.state_machine.commands import Commands
+from maggy_like.driver.state_machine.stopping import Stopping
 from maggy_like.driver.state_machine.worker_groups import WorkerGroups
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup
 from optimizers.core.failure_kinds import FailureKind
@@ -31,19 +31,16 @@ class Decommissioning:
         if worker.group is not None and worker.group.leave_by is None:
             worker.group.leave_by = now + LEAVE_PATIENCE
 
-    def saved(self, group: WorkerGroup) -> None:
+    def saved(self, group: WorkerGroup) -> Commands:
         """Take in that an attempt has saved its state: it ends in its next report if one of its workers is to leave."""
-        if group.leave_by is not None:
-            self._end(group)
+        return self._end(group) if group.leave_by is not None else []
 
-    def tick(self, groups: Iterable[WorkerGroup], now: float) -> None:
+    def tick(self, now: float) -> Commands:
         """End the attempts that have saved nothing in time."""
-        for group in groups:
-            if group.leave_by is not None and now >= group.leave_by:
-                self._end(group)
+        due = [group for group in self._groups if group.leave_by is not None and now >= group.leave_by]
+        return [command for group in due for command in self._end(group)]
 
-    def _end(self, group: WorkerGroup) -> None:
+    def _end(self, group: WorkerGroup) -> Commands:
         leaver = next(member for member in group.members if member.leaving)
-        self._groups.stop(
-            group, Failure(FailureKind.NODE_LEFT, f"worker {leaver.id.index} on {leaver.host} leaves: {leaver.leaving}")
-        )
+        message = f"worker {leaver.id.index} on {leaver.host} leaves: {leaver.leaving}"
+        return self._groups.stop(group, Stopping.FAULT, failure=Failure(FailureKind.NODE_LEFT, message))

@@ -13,6 +13,9 @@ from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, Waiting
 from optimizers.core.base import Proposal, Wait
 
+TrialMessage = Reported | Checkpointed | Waiting | Opened | Held | Finished
+"""What a worker says of the attempt that it runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined:
@@ -82,51 +85,11 @@ class WorkerGone:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialReported:
-    """Measurements of a trial came in."""
+class TrialSaid:
+    """A worker said something of the attempt that it runs."""
 
     worker: WorkerId
-    message: Reported
-
-
-@dataclass(frozen=True, slots=True)
-class TrialCheckpointed:
-    """A trial saved its state."""
-
-    worker: WorkerId
-    message: Checkpointed
-
-
-@dataclass(frozen=True, slots=True)
-class TrialWaiting:
-    """A trial has begun to wait for the store, or has stopped waiting."""
-
-    worker: WorkerId
-    message: Waiting
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOpened:
-    """The first worker of a trial has opened the store at which they meet."""
-
-    worker: WorkerId
-    message: Opened
-
-
-@dataclass(frozen=True, slots=True)
-class TrialHeld:
-    """A worker of a trial waits in its next report."""
-
-    worker: WorkerId
-    message: Held
-
-
-@dataclass(frozen=True, slots=True)
-class TrialFinished:
-    """An attempt is over, and its worker is free."""
-
-    worker: WorkerId
-    message: Finished
+    message: TrialMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,21 +131,7 @@ class StopRequested:
     by: str = ""
 
 
-TrialMessage = Reported | Checkpointed | Waiting | Opened | Held | Finished
-"""What a worker says of the attempt that it runs."""
-
-WorkerEvent = (
-    WorkerReady
-    | WorkerSeen
-    | WorkerBroken
-    | WorkerGone
-    | TrialReported
-    | TrialCheckpointed
-    | TrialWaiting
-    | StoreOpened
-    | TrialHeld
-    | TrialFinished
-)
+WorkerEvent = WorkerReady | WorkerSeen | WorkerBroken | WorkerGone | TrialSaid
 """What a worker that has joined says."""
 
 Input = WorkerEvent | WorkerJoined | WorkerLost | WorkerLeaving | SuggestionReady | Tick | StopRequested

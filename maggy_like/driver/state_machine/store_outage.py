@@ -9,6 +9,8 @@ from maggy_like.driver.state_machine.commands import Show
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup
 from maggy_like.errors import StoreError
 from maggy_like.protocol.messages import Waiting
+from optimizers.core.failure_kinds import FailureKind
+from optimizers.core.trial import Trial, TrialState
 
 STORE_PATIENCE = 600.0
 """Seconds that a run waits for a store that refuses."""
@@ -57,8 +59,7 @@ class StoreOutage:
         group.serve(worker.id, now)
         return self.served(group.trial, now) if not group.waits else []
 
-    def failed(self, trial: int, reason: str, now: float) -> list[Show]:
-        """Take in that an attempt ended because the store refused; its trial is due again after a pause."""
+    def _failed(self, trial: int, reason: str, now: float) -> list[Show]:
         it = self._failing.get(trial)
         if it is None or now > it.due + LONGEST_PAUSE:  # it ran well for a while
             it = self._failing[trial] = _Failing(now, now)
@@ -78,11 +79,15 @@ class StoreOutage:
             Show(f"the store serves again after {seconds:.0f} s; {count} trial{'s' * (count > 1)} had waited for it")
         ]
 
-    def left(self, trial: int) -> None:
-        """Take in that an attempt ended for another reason: its trial does not wait any more."""
-        self._waiting.discard(trial)
+    def ended(self, trial: Trial, now: float) -> list[Show]:
+        """Take in that an attempt ended; if the store ended it, its trial is due again after a pause."""
+        failure = trial.failure
+        if trial.state is TrialState.PENDING and failure is not None and failure.kind is FailureKind.STORE:
+            return self._failed(trial.id, failure.message, now)
+        self._waiting.discard(trial.id)
         if not self._waiting:
             self._forget()
+        return []
 
     def is_due(self, trial: int, now: float) -> bool:
         """Whether a trial may run again."""

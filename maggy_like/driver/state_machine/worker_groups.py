@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from maggy_like.driver.state_machine.commands import Command, Send
+from maggy_like.driver.state_machine.commands import Commands, Send
+from maggy_like.driver.state_machine.stopping import Stopping
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup, is_fault
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
@@ -67,7 +68,7 @@ def _devices(ranks: Sequence[Worker]) -> tuple[str, ...]:
 
 
 class WorkerGroups:
-    """The attempts that run, and what their workers are told of each other.
+    """The attempts that run, and what their workers must hear of each other.
 
     One attempt's ranks stop in the same report: they are halted, say how many reports they have made, and go on to
     the first that none of them has passed. One that fails ends the attempt for all.
@@ -75,7 +76,6 @@ class WorkerGroups:
 
     def __init__(self) -> None:
         self._running: dict[int, WorkerGroup] = {}  # by trial
-        self._out: list[Command] = []
 
     def __len__(self) -> int:
         return len(self._running)
@@ -83,11 +83,7 @@ class WorkerGroups:
     def __iter__(self) -> Iterator[WorkerGroup]:
         return iter(self._running.values())
 
-    def begin(self, out: list[Command]) -> None:
-        """Put the commands that follow into ``out``."""
-        self._out = out
-
-    def start(self, order: Assign, members: Sequence[Worker], now: float, *, placed: bool) -> None:
+    def start(self, order: Assign, members: Sequence[Worker], now: float, *, placed: bool) -> Commands:
         """Have the workers run an attempt together.
 
         Args:
@@ -95,65 +91,70 @@ class WorkerGroups:
             placed: Whether to tell a worker its place even where it is alone.
         """
         group = self._running[order.trial] = WorkerGroup(order.trial, order.attempt, tuple(members), now)
+        commands: Commands = []
         for worker, place in zip(members, places(members) if placed or len(members) > 1 else [None], strict=True):
             worker.take(group)
             mine = order if place is None else msgspec.structs.replace(order, place=place)
-            self._out.append(Send(worker.id, mine))
+            commands.append(Send(worker.id, mine))
+        return commands
 
     def release(self, group: WorkerGroup) -> None:
         """Let go of an attempt that is over."""
         del self._running[group.trial]
 
-    def tell(self, workers: Iterable[WorkerId], message: ToWorker) -> None:
-        """Send a message to some workers."""
-        self._out.extend(Send(worker, message) for worker in workers)
+    def overdue(self, timeout: float, now: float) -> list[WorkerGroup]:
+        """The attempts that have run for longer than ``timeout`` seconds; waiting for the store is left out."""
+        return [group for group in self if not group.waits and now - group.since - group.excused > timeout]
 
-    def decide(self, group: WorkerGroup, *, stop: bool) -> None:
-        """Answer a report that is awaited; every rank waits at that step."""
-        group.stopping = group.stopping or stop
-        self.tell(group.running, Decided(group.trial, group.attempt, group.stopping))
+    def decide(self, group: WorkerGroup, *, stop: bool) -> Commands:
+        """Answer a report that waits for a verdict; every rank waits at that step."""
+        if stop:
+            group.stop(Stopping.RULE)
+        return _send(group.running, Decided(group.trial, group.attempt, group.stopping.is_told))
 
-    def stop(self, group: WorkerGroup, failure: Failure | None = None) -> None:
-        """Have an attempt end at its next report, unless it was told to already.
+    def stop(self, group: WorkerGroup, why: Stopping, *, failure: Failure | None = None, cause: str = "") -> Commands:
+        """Have an attempt end at its next report, all ranks at the same, unless its workers know already.
 
         Args:
-            failure: What its end is to be called then.
+            failure: What its end is to be called then, if that is a fault.
+            cause: Why the search is over, if that cuts it off.
         """
-        if not group.stopping:
-            group.stopping, group.failure = True, failure
-            self.interrupt(group)
-
-    def interrupt(self, group: WorkerGroup) -> None:
-        """Have an attempt end at its next report, all ranks at the same."""
+        if not group.stop(why, failure=failure, cause=cause):
+            return []
         if len(group.members) == 1:
-            self.tell(group.running, Stop(group.trial, group.attempt))
-        elif group.held is None:
-            group.held = {}
-            self.tell(group.running, Halt(group.trial, group.attempt))
+            return _send(group.running, Stop(group.trial, group.attempt))
+        if group.held is not None:
+            return []
+        group.held = {}
+        return _send(group.running, Halt(group.trial, group.attempt))
 
-    def opened(self, group: WorkerGroup, worker: Worker, message: Opened) -> None:
+    def opened(self, group: WorkerGroup, worker: Worker, message: Opened) -> Commands:
         """Tell the other ranks where to meet."""
         others = [member.id for member in group.members if member is not worker]
-        self.tell(others, Meet(message.trial, message.attempt, message.host, message.port))
+        return _send(others, Meet(message.trial, message.attempt, message.host, message.port))
 
-    def held(self, group: WorkerGroup, worker: Worker, message: Held) -> None:
+    def held(self, group: WorkerGroup, worker: Worker, message: Held) -> Commands:
         """Take in how far a halted rank is."""
-        if group.held is not None:
-            group.held[group.rank(worker.id)] = message.reports
-            self._go_on(group)
+        if group.held is None:
+            return []
+        group.held[group.rank(worker.id)] = message.reports
+        return self._go_on(group)
 
-    def ended(self, group: WorkerGroup, worker: Worker, end: Finished | Failure) -> bool:
-        """Take in a rank's end; whether the attempt is over with it."""
+    def ended(self, group: WorkerGroup, worker: Worker, end: Finished | Failure) -> Commands:
+        """Take in a rank's end; the attempt is over with the last (see :attr:`WorkerGroup.has_ended`)."""
         group.ends[group.rank(worker.id)] = end
         if group.has_ended:
-            return True
+            return []
         if is_fault(end):
-            self.tell(group.running, Abort(group.trial, group.attempt))
-        else:
-            self._go_on(group)
-        return False
+            return _send(group.running, Abort(group.trial, group.attempt))
+        return self._go_on(group)
 
-    def _go_on(self, group: WorkerGroup) -> None:
+    def _go_on(self, group: WorkerGroup) -> Commands:
         """Say where to stop, once every rank has said how far it is; until then none goes further."""
-        if (at := group.stop_at) is not None:
-            self.tell(group.running, Stop(group.trial, group.attempt, at))
+        if (at := group.stop_at) is None:
+            return []
+        return _send(group.running, Stop(group.trial, group.attempt, at))
+
+
+def _send(workers: Iterable[WorkerId], message: ToWorker) -> Commands:
+    return [Send(worker, message) for worker in workers]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from maggy_like.driver.state_machine.stopping import Stopping
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Finished
 from optimizers.core.failure_kinds import FailureKind
@@ -67,8 +68,9 @@ class WorkerGroup:
 
     Attributes:
         since: When the attempt was assigned.
-        stopping: Whether the attempt was told to stop.
-        failure: What the attempt's end is to be called if it was stopped for a fault (a timeout).
+        stopping: Why the attempt is to end early, if it is.
+        failure: What its end is to be called then, if that is a fault.
+        cause: Why the search is over, if that cuts it off.
         saved: URLs of the states that the attempt told of.
         ends: How ranks ended, in the order in which that was heard.
         waits: The members that wait for the store, and since when.
@@ -81,14 +83,23 @@ class WorkerGroup:
     attempt: int
     members: tuple[Worker, ...]
     since: float
-    stopping: bool = False
+    stopping: Stopping = Stopping.NO
     failure: Failure | None = None
+    cause: str = ""
     saved: set[str] = field(default_factory=set)
     ends: dict[int, Finished | Failure] = field(default_factory=dict)
     waits: dict[WorkerId, float] = field(default_factory=dict)
     excused: float = 0.0
     held: dict[int, int] | None = None
     leave_by: float | None = None
+
+    def stop(self, why: Stopping, *, failure: Failure | None = None, cause: str = "") -> bool:
+        """Take in why the attempt is to end early; whether its workers have yet to be told."""
+        before = self.stopping
+        if why <= before:
+            return False
+        self.stopping, self.failure, self.cause = why, failure or self.failure, cause or self.cause
+        return not before.is_told
 
     def rank(self, worker: WorkerId) -> int:
         """The rank of a member."""

@@ -117,7 +117,7 @@ def refuse() -> None:
 
 def at_target(driver: Driver) -> None:
     """Have the search end as it begins: its target was reached by a trial that was cut off."""
-    driver._machine._target = 0.9
+    driver._machine._course._target = 0.9
     config = {"x": 0.5}
     driver._machine.replay(
         [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maggy_like.driver import write_ahead as module
-from maggy_like.driver.state_machine.commands import Append, Command, Keep, Send, Show
+from maggy_like.driver.state_machine.commands import Append, Command, Send, Show, StoreReturned
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import JournalError, StoreError
 from maggy_like.protocol.identity import WorkerId
@@ -73,9 +73,9 @@ def test_what_depends_on_the_journal_waits_for_it_in_order(disk: Disk, tmp_path:
     assert disk.write_ahead.carry(second) == []
     assert disk.write_ahead.is_stuck
     disk.now = 24.0
-    assert disk.write_ahead.carry([Keep("answer"), created(2)]) == []
+    assert disk.write_ahead.carry([StoreReturned("answer"), created(2)]) == []
     disk.error, disk.now = None, 30.0
-    assert disk.write_ahead.carry([SEND]) == [*second, Keep("answer"), created(2), SEND]
+    assert disk.write_ahead.carry([SEND]) == [*second, created(2), SEND]
     assert disk.events() == [created(number).event for number in range(3)]
     assert disk.kept == ["answer"]
     assert not disk.write_ahead.is_stuck
@@ -149,7 +149,7 @@ def test_another_driver_that_has_taken_over_ends_it_at_once(disk: Disk) -> None:
 def test_what_cannot_be_kept_for_a_reason_of_its_own_is_no_refusal(disk: Disk) -> None:
     disk.error = TypeError("no such thing")
     with pytest.raises(TypeError, match="no such thing"):
-        disk.write_ahead.carry([Keep("answer")])
+        disk.write_ahead.carry([StoreReturned("answer")])
 
 
 def test_half_an_append_is_cut_off_before_the_next(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ from maggy_like.driver.state_machine.attempts import MAX_NODES
 from maggy_like.driver.state_machine.decommissioning import LEAVE_PATIENCE
 from maggy_like.driver.state_machine.inputs import (
     Tick,
-    TrialCheckpointed,
-    TrialHeld,
+    TrialSaid,
     WorkerGone,
     WorkerLeaving,
     WorkerLost,
@@ -27,7 +26,7 @@ from optimizers.core.trial import TrialState
 def save(hand: Hand, worker: WorkerId, step: int) -> list[Any]:
     assign = hand.assigned(worker)
     name = str(StateName(assign.trial, assign.attempt, step))
-    return hand.tell(TrialCheckpointed(worker, Checkpointed(assign.trial, assign.attempt, step, name)))
+    return hand.tell(TrialSaid(worker, Checkpointed(assign.trial, assign.attempt, step, name)))
 
 
 def kinds(sent: list[Any]) -> list[type]:
@@ -100,7 +99,7 @@ def test_all_ranks_of_a_trial_end_in_the_same_report_when_one_is_to_leave() -> N
     first, second = hand.join(0), hand.join(1)
     hand.tell(WorkerLeaving(second, "decommissioned"))
     assert kinds(save(hand, first, 1)).count(Halt) == 2
-    sent = hand.tell(TrialHeld(first, Held(0, 1, 1)), TrialHeld(second, Held(0, 1, 1)))
+    sent = hand.tell(TrialSaid(first, Held(0, 1, 1)), TrialSaid(second, Held(0, 1, 1)))
     assert [message.at for message in sent if isinstance(message, Stop)] == [2, 2]
     hand.finish(first, outcome="stopped")
     assert kinds(hand.finish(second, outcome="stopped")) == [Shutdown]

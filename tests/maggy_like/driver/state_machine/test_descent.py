@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hand import Hand
 
-from maggy_like.driver.state_machine.inputs import TrialCheckpointed, WorkerLost
+from maggy_like.driver.state_machine.inputs import TrialSaid, WorkerLost
 from maggy_like.errors import OptimizerError
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
@@ -70,7 +70,7 @@ def test_a_child_starts_from_its_parent_s_state_and_steps() -> None:
     hand = Hand(Waiting(), n_trials=9).start()
     first, second = hand.join(0), hand.join(1)
     hand.report(first, 9, 0.5)
-    hand.tell(TrialCheckpointed(first, Checkpointed(0, 1, 9, "00000/1-1.pkl")))
+    hand.tell(TrialSaid(first, Checkpointed(0, 1, 9, "00000/1-1.pkl")))
     hand.finish(first, 0.5)
     child, _ = hand.finish(second, 0.6)
     assert isinstance(child, Assign)
@@ -93,7 +93,7 @@ def test_a_parent_that_is_no_trial_is_refused() -> None:
 def save(hand: Hand, worker: WorkerId, *states: str) -> None:
     assign = hand.assigned(worker)
     for state in states:
-        hand.tell(TrialCheckpointed(worker, Checkpointed(assign.trial, assign.attempt, 1, state)))
+        hand.tell(TrialSaid(worker, Checkpointed(assign.trial, assign.attempt, 1, state)))
 
 
 def state(trial: int, attempt: int, number: int) -> str:

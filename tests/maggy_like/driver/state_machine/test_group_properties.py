@@ -18,10 +18,7 @@ from maggy_like.driver.state_machine.inputs import (
     StopRequested,
     SuggestionReady,
     Tick,
-    TrialCheckpointed,
-    TrialFinished,
-    TrialHeld,
-    TrialReported,
+    TrialSaid,
     WorkerGone,
     WorkerJoined,
     WorkerLost,
@@ -100,7 +97,7 @@ class Rank:
         self.ended, self.cut = outcome, cut
         message = f"{kind} of {self.id}" if kind else ""
         finished = Finished(self.order.trial, self.order.attempt, outcome, kind=kind, message=message)
-        self.outbox.append(TrialFinished(self.id, finished))
+        self.outbox.append(TrialSaid(self.id, finished))
 
 
 def study(n_trials: int) -> Study:
@@ -185,7 +182,7 @@ class Ranks(RuleBasedStateMachine):
                 worker.halted = True
                 order = worker.order
                 assert order is not None
-                worker.outbox.append(TrialHeld(worker.id, Held(order.trial, order.attempt, worker.passed)))
+                worker.outbox.append(TrialSaid(worker.id, Held(order.trial, order.attempt, worker.passed)))
             case Stop(at=at) if worker.is_running:
                 assert (at is None) == (self.peers(worker) == [])
                 assert at is None or all(peer.passed < at for peer in [worker, *self.peers(worker)])
@@ -261,9 +258,7 @@ class Ranks(RuleBasedStateMachine):
         if order.place is None or order.place.rank == 0:
             awaiting = step in order.milestones
             columns = {"loss": ([step], [value])}
-            worker.outbox.append(
-                TrialReported(worker.id, Reported(order.trial, order.attempt, "loss", columns, awaiting))
-            )
+            worker.outbox.append(TrialSaid(worker.id, Reported(order.trial, order.attempt, "loss", columns, awaiting)))
         worker.waiting = step in order.milestones
         return True
 
@@ -319,7 +314,7 @@ class Ranks(RuleBasedStateMachine):
             self.n_saved += 1
             name = str(StateName(order.trial, order.attempt, self.n_saved))
             saved = Checkpointed(order.trial, order.attempt, worker.passed, name)
-            worker.outbox.append(TrialCheckpointed(worker.id, saved))
+            worker.outbox.append(TrialSaid(worker.id, saved))
 
     @precondition(lambda self: self.workers and self.machine.ending is None)
     @rule(pick=PICK, with_gang=st.booleans(), back=st.booleans())

@@ -9,9 +9,7 @@ from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Send
 from maggy_like.driver.state_machine.inputs import (
     StopRequested,
     Tick,
-    TrialCheckpointed,
-    TrialFinished,
-    TrialReported,
+    TrialSaid,
     WorkerBroken,
     WorkerGone,
     WorkerJoined,
@@ -98,7 +96,7 @@ def test_a_lost_worker_s_trial_runs_again_on_another_from_its_checkpoint() -> No
     hand = Hand(n_trials=1).start()
     worker = hand.join(0)
     hand.report(worker, 3, 0.5)
-    hand.tell(TrialCheckpointed(worker, Checkpointed(0, 1, 3, "00000/1-1.pkl")))
+    hand.tell(TrialSaid(worker, Checkpointed(0, 1, 3, "00000/1-1.pkl")))
     hand.tell(WorkerLost(worker, "kill -9"))
     assert hand.states() == ["pending"]
     assert hand.replaced == [worker]
@@ -115,9 +113,9 @@ def test_stale_words_change_nothing() -> None:
     before = list(hand.events)
     late = Finished(0, 1, "returned", 99.0)
     answers = hand.tell(
-        TrialFinished(lost, late),
-        TrialReported(lost, Reported(0, 1, "quality", {"quality": ([9], [99.0])})),
-        TrialFinished(worker, late),  # the right worker, but of a past attempt
+        TrialSaid(lost, late),
+        TrialSaid(lost, Reported(0, 1, "quality", {"quality": ([9], [99.0])})),
+        TrialSaid(worker, late),  # the right worker, but of a past attempt
         WorkerJoined(lost, "host"),
     )
     assert hand.events == before
@@ -177,7 +175,7 @@ def test_an_attempt_that_failed_in_another_way_or_later_is_followed_by_another(f
             hand.report(worker, 4, 0.5)
             hand.finish(worker, **RAISED)
         case "checkpoint":
-            hand.tell(TrialCheckpointed(worker, Checkpointed(0, 2, 3, "00000/2-1.pkl")))
+            hand.tell(TrialSaid(worker, Checkpointed(0, 2, 3, "00000/2-1.pkl")))
             hand.finish(worker, **RAISED)
         case "worker":
             hand.tell(WorkerLost(worker, "kill -9"))
@@ -210,7 +208,7 @@ def test_an_attempt_that_starts_over_says_nothing_twice_and_leaves_nothing_out()
     assert hand.report(worker, 1, 0.1, awaiting=True) == [Decided(2, 2, stop=False)]
     assign = hand.assigned(worker)
     columns = {"quality": ([2, 3], [0.2, 13.0]), "accuracy": ([1, 2, 3], [0.7, 0.8, 0.9])}
-    hand.tell(TrialReported(worker, Reported(2, assign.attempt, "quality", columns)))
+    hand.tell(TrialSaid(worker, Reported(2, assign.attempt, "quality", columns)))
     trial = hand.study.trials[2]
     measured = [event.columns for event in hand.events if isinstance(event, Measured) and event.trial == 2]
     assert measured == [
@@ -420,7 +418,7 @@ def test_a_trial_has_a_bounded_number_of_metrics_whatever_its_worker_says() -> N
     worker = hand.join(0)
     for step, first in ((1, 0), (2, 6000), (3, 12_000)):
         columns = {f"m{number}": ([step], [0.5]) for number in range(first, first + 6000)}
-        hand.tell(TrialReported(worker, Reported(0, 1, "loss", {**columns, "loss": ([step], [0.5])})))
+        hand.tell(TrialSaid(worker, Reported(0, 1, "loss", {**columns, "loss": ([step], [0.5])})))
     curves = hand.study.trials[0].curves
     assert len(curves) == MAX_NAMES
     assert list(curves["loss"].steps) == [1, 2, 3]
@@ -431,7 +429,7 @@ def test_a_trial_that_was_slowed_is_told_of_once() -> None:
     hand = Hand(n_trials=2).start()
     for worker in (hand.join(0), hand.join(1)):
         number = hand.assigned(worker).trial
-        hand.tell(TrialReported(worker, Reported(number, 1, "loss", {"loss": ([1], [0.5])}, slowed=True)))
+        hand.tell(TrialSaid(worker, Reported(number, 1, "loss", {"loss": ([1], [0.5])}, slowed=True)))
     assert hand.shown == [
         "reports faster than the driver takes it in (metrics: 1), so its report() waits; report fewer, or less often"
     ]

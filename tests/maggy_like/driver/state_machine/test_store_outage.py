@@ -8,7 +8,7 @@ import pytest
 from hand import Hand
 
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.inputs import Tick, TrialCheckpointed, TrialWaiting
+from maggy_like.driver.state_machine.inputs import Tick, TrialSaid
 from maggy_like.errors import StoreError
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Shutdown, Stop, Waiting
@@ -21,7 +21,7 @@ FULL = "the store file:///states cannot be written (No space left on device)"
 
 def wait(hand: Hand, worker: WorkerId, reason: str = FULL) -> None:
     assign = hand.assigned(worker)
-    hand.tell(TrialWaiting(worker, Waiting(assign.trial, assign.attempt, reason)))
+    hand.tell(TrialSaid(worker, Waiting(assign.trial, assign.attempt, reason)))
 
 
 def fail(hand: Hand, worker: WorkerId) -> None:
@@ -115,7 +115,7 @@ def test_attempts_that_the_store_ended_are_uncounted_and_follow_each_other_ever_
     assert hand.shown == [f"{FULL}; trials wait and try again"]
     assign = hand.assigned(worker)
     name = f"{assign.trial:05d}/{assign.attempt}-1.pkl"
-    hand.tell(TrialCheckpointed(worker, Checkpointed(assign.trial, assign.attempt, 1, name)))
+    hand.tell(TrialSaid(worker, Checkpointed(assign.trial, assign.attempt, 1, name)))
     assert hand.shown[1:] == ["the store serves again after 91 s; 1 trial had waited for it"]
     fail(hand, worker)
     tick_to(hand, hand.now + 1.0)

@@ -11,7 +11,7 @@ from maggy_like.driver.state_machine import training_phase
 from maggy_like.driver.state_machine.inputs import (
     StopRequested,
     Tick,
-    TrialCheckpointed,
+    TrialSaid,
     WorkerGone,
     WorkerJoined,
     WorkerLost,
@@ -259,7 +259,7 @@ def whole_run(plan: TrainingPlan | None = None) -> Trained:
     run = trained(plan)
     first, second = run.members
     run.report(first, 2, 0.5)
-    run.tell(TrialCheckpointed(first, Checkpointed(2, 1, 2, "00002/1-1.pkl")))
+    run.tell(TrialSaid(first, Checkpointed(2, 1, 2, "00002/1-1.pkl")))
     run.tell(WorkerLost(second, "kill -9"))
     run.finish(first, outcome="stopped")
     (newcomer,) = run.come(1, incarnation=1)

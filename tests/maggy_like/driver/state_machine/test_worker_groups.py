@@ -9,10 +9,8 @@ from hand import Hand
 
 from maggy_like.driver.state_machine.inputs import (
     StopRequested,
-    StoreOpened,
     Tick,
-    TrialCheckpointed,
-    TrialHeld,
+    TrialSaid,
     WorkerGone,
     WorkerJoined,
     WorkerLost,
@@ -73,12 +71,12 @@ class Wide(Hand):
 
     def held(self, worker: WorkerId, reports: int) -> list[tuple[WorkerId, ToWorker]]:
         order = self.assigned(worker)
-        return self.to(TrialHeld(worker, Held(order.trial, order.attempt, reports)))
+        return self.to(TrialSaid(worker, Held(order.trial, order.attempt, reports)))
 
     def save(self, worker: WorkerId, step: int) -> list[tuple[WorkerId, ToWorker]]:
         order = self.assigned(worker)
         name = str(StateName(order.trial, order.attempt, step))
-        return self.to(TrialCheckpointed(worker, Checkpointed(order.trial, order.attempt, step, name)))
+        return self.to(TrialSaid(worker, Checkpointed(order.trial, order.attempt, step, name)))
 
     def fail(self, worker: WorkerId, message: str, at: float, kind: str = "exception") -> list[ToWorker]:
         return self.finish(worker, outcome="raised", kind=kind, message=message, traceback=f"of {message}", at=at)
@@ -170,7 +168,7 @@ def test_a_trial_of_one_worker_has_no_place() -> None:
 
 def test_rank_0_opens_the_store_and_the_others_are_told_where() -> None:
     run, (first, second, third) = wide(3)
-    told = run.to(StoreOpened(first, Opened(0, 1, "10.0.0.1", 4000)))
+    told = run.to(TrialSaid(first, Opened(0, 1, "10.0.0.1", 4000)))
     assert told == [(second, Meet(0, 1, "10.0.0.1", 4000)), (third, Meet(0, 1, "10.0.0.1", 4000))]
 
 
@@ -179,7 +177,7 @@ def test_a_store_of_a_past_attempt_is_told_to_nobody() -> None:
     run.fail(first, "ValueError: x", at=1.0)
     run.finish(second, outcome="stopped")
     assert run.assigned(first).attempt == 2
-    assert run.to(StoreOpened(first, Opened(0, 1, "10.0.0.1", 4000))) == []
+    assert run.to(TrialSaid(first, Opened(0, 1, "10.0.0.1", 4000))) == []
 
 
 @pytest.mark.parametrize("value", [0.1, 0.9])

@@ -1,0 +1,107 @@
+"""Which trial runs next, and on which of the idle workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from maggy_like.driver.state_machine.attempts import Attempts
+from maggy_like.driver.state_machine.commands import Commands
+from maggy_like.driver.state_machine.proposals import Proposals
+from maggy_like.driver.state_machine.store_outage import StoreOutage
+from maggy_like.driver.state_machine.training_phase import TrainingPhase
+from maggy_like.driver.state_machine.worker_groups import WorkerGroups
+from maggy_like.driver.state_machine.worker_pool import WorkerPool
+from maggy_like.driver.state_machine.workers import Worker
+from maggy_like.protocol.messages import Assign
+from optimizers.core.study import Study
+from optimizers.core.trial import Trial
+
+
+@dataclass
+class Dispatcher:
+    """Gives work to idle workers: attempts that must be repeated first, then promotions, then new configurations.
+
+    Attributes:
+        study: The ledger.
+        pool: The workers.
+        groups: The attempts that run.
+        attempts: Records what begins.
+        proposals: The configurations to come.
+        outage: Which trials wait for the store.
+        training_phase: What follows the search.
+        width: How many workers run a trial of the search together.
+    """
+
+    study: Study
+    pool: WorkerPool
+    groups: WorkerGroups
+    attempts: Attempts
+    proposals: Proposals
+    outage: StoreOutage
+    training_phase: TrainingPhase
+    width: int
+
+    def dispatch(self, objective: str | None, now: float) -> Commands:
+        """Assign trials while there are both work and workers for it.
+
+        Args:
+            objective: Name of the optimised metric, if known.
+        """
+        commands: Commands = []
+        if self._trains and not self.groups and (created := self.training_phase.begin()) is not None:
+            commands += self.attempts.record(created)
+            self.attempts.retries.append(created.trial)
+        while members := self._free_members(now):
+            trial, cause, creation = self._next_trial(now)
+            if trial is None:
+                break
+            commands += creation
+            commands += self._assign(members, trial, cause, objective, now)
+        return commands
+
+    def closing_promotion(self) -> Trial | None:
+        """The trial that is due only because the search would end without it.
+
+        While anything runs it may yet turn out better than what rests, so the choice waits for it.
+        """
+        if self.groups or self.attempts.retries or self.proposals.has_more:
+            return None
+        return self.study.closing_promotion()
+
+    @property
+    def _trains(self) -> bool:
+        return self.training_phase.search_ended is not None
+
+    def _free_members(self, now: float) -> list[Worker]:
+        """The idle workers that would run the next attempt together; none while they are too few."""
+        if not self._trains:
+            return self.pool.members(self.width)
+        return [] if self.groups else self.pool.members(self.training_phase.members(self.pool.workers.values(), now))
+
+    def _next_trial(self, now: float) -> tuple[Trial | None, str, Commands]:
+        """The trial to run next, why it runs now where the ledger does not say so itself, and its creation if new."""
+        for number in self.attempts.retries:
+            if self.outage.is_due(number, now):
+                self.attempts.retries.remove(number)
+                return self.study.trials[number], "", []
+        if self._trains:
+            return None, "", []
+        if (promotion := self.study.next_promotion()) is not None:
+            return promotion, "", []
+        if (created := self.proposals.take(self.pool.idle_since)) is not None:
+            commands = self.attempts.record(created)
+            return self.study.trials[-1], "", commands
+        return self.closing_promotion(), "nothing else is left to run", []
+
+    def _assign(self, members: list[Worker], trial: Trial, cause: str, objective: str | None, now: float) -> Commands:
+        grant = self.study.grant(trial)
+        attempt = trial.attempt + 1
+        discard = self.attempts.states.unneeded(trial.id)
+        started = self.study.started(trial, members[0].id.index, now, len(members), cause)
+        commands = self.attempts.record(started)
+        saved = trial.checkpoint.name if trial.checkpoint is not None else None
+        self.pool.engage(members)
+        order = Assign(trial.id, attempt, trial.config, grant.budget, grant.milestones, objective, saved, discard)
+        commands += self.groups.start(order, members, now, placed=trial.training > 0)
+        self.training_phase.started()
+        return commands

@@ -1,0 +1,27 @@
+"""Why an attempt is to end before it has used up its budget."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Stopping(enum.IntEnum):
+    """What the driver has decided of a running attempt; a decision may only be followed by a later one of this list.
+
+    Every reason to end an attempt early passes through :meth:`WorkerGroup.stop
+    <maggy_like.driver.state_machine.workers.WorkerGroup.stop>`, and how the attempt is recorded follows from it alone.
+    """
+
+    NO = 0
+    """It runs on."""
+    CUT = 1
+    """The search is over: the attempt ends, and its trial goes on if the run is resumed."""
+    FAULT = 2
+    """It has run for too long, or its machine leaves: it ends with that failure."""
+    RULE = 3
+    """A rule has stopped its trial, which ends as stopped."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the attempt is to end at the next report that waits for a verdict."""
+        return self >= Stopping.FAULT

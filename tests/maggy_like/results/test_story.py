@@ -1,0 +1,60 @@
+"""The story of a run: one line a decision."""
+
+from __future__ import annotations
+
+from hand import Hand
+
+from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLost
+from maggy_like.protocol.endings import Ending
+from maggy_like.results.story import story
+from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.stopping import Threshold
+
+
+def test_why_trials_are_created_lost_tried_again_and_cut_off() -> None:
+    hand = Hand(n_trials=2, points=[{"x": 0.5}], workers=1).start()
+    worker = hand.join(0)
+    hand.report(worker, 1, 0.5)
+    hand.now = 2.0
+    hand.tell(WorkerLost(worker, "killed"))
+    second = hand.join(0, 1)
+    hand.now = 3.0
+    hand.finish(second, 0.7)
+    hand.tell(StopRequested(Ending.CANCELLED, by="job 3 was cancelled"))
+    hand.finish(second, outcome="stopped")
+    assert story(hand.events) == [
+        "      0.00 s  trial 0 is created: a point that was given",
+        "      0.00 s  trial 0 attempt 1 starts on worker 0, up to step 9",
+        "      2.00 s  trial 0 attempt 1 ends, to run again: worker_lost: worker 0 on host was lost: killed (step 1, "
+        "value 0.5)",
+        "      2.00 s  trial 0 attempt 2 starts on worker 0, up to step 9: again, after worker_lost",
+        "      3.00 s  trial 0 attempt 2 ends, completed (step 9, value 0.7)",
+        "      3.00 s  trial 1 is created: proposal 0 of the optimizer",
+        "      3.00 s  trial 1 attempt 1 starts on worker 0, up to step 9",
+        "      3.00 s  trial 1 attempt 1 ends, to run again: the run ended: cancelled (job 3 was cancelled); "
+        "driver_lost: the search was stopped",
+    ]
+
+
+def test_why_a_trial_is_stopped() -> None:
+    hand = Hand(Threshold(step=1, worse_than=0.5, direction="max"), n_trials=1, workers=1).start()
+    worker = hand.join(0)
+    hand.report(worker, 1, 0.1, awaiting=True)
+    hand.finish(worker, outcome="stopped")
+    assert story(hand.events)[-1] == (
+        "      0.00 s  trial 0 attempt 1 ends, stopped: stopped by a rule at step 1 (step 1, value 0.1)"
+    )
+
+
+def test_why_a_trial_is_promoted() -> None:
+    hand = Hand(ASHA(eta=3, min_budget=3, mode="promotion"), n_trials=1, workers=1).start()
+    worker = hand.join(0)
+    hand.report(worker, 3, 0.5, awaiting=True)
+    hand.finish(worker)
+    lines = story(hand.events)
+    assert lines[-2].endswith("attempt 1 ends, paused (step 3, value 0.5)")
+    assert lines[-1].endswith("attempt 2 starts on worker 0, up to step 9: promoted, since nothing else is left to run")
+
+
+def test_of_nothing() -> None:
+    assert story([]) == []
