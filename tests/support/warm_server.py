@@ -166,6 +166,7 @@ def set_up(request: Request) -> None:
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)
+    tempfile.tempdir = None  # which another environment may have named
     tempfile.tempdir = None  # of the warm process's environment
     first = [] if "-P" in request.arguments else [request.folder]
     path = [entry for entry in request.environment.get("PYTHONPATH", "").split(os.pathsep) if entry]

@@ -11,7 +11,7 @@ import pytest
 import train_functions as fns
 from background import Background
 
-from maggy_like import Float, Result, lagom, run
+from maggy_like import FailurePolicy, Float, Result, lagom, run
 from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.store_outage import StoreOutage
@@ -66,7 +66,7 @@ class Store:
         common: dict[str, Any] = {
             "optimizer": "random", "n_trials": 6, "max_budget": 5, "workers": 2, "engine": "local", "name": "run",
             "directory": self._folder, "store": self.link, "progress": "plain", "callbacks": [self.refuse],
-            "max_attempts": 1,
+            "failures": FailurePolicy(max_attempts=1),
         }  # fmt: skip
         return lagom(fns.climb_on, {"x": Float(0, 1)}, **{**common, **options})
 
