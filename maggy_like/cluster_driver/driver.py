@@ -82,9 +82,9 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
         limits=replace(plan.settings.limits, timeout=left),
         hints=(),
     )
-    with _DriverTask(plan, task, files, record, host) as hosting:
+    with _DriverTask(plan, task, files, record, host) as driver_task:
         try:
-            error = hosting.execute(settings).error
+            error = driver_task.execute(settings).error
         except StoreError:
             raise
         except MaggyError as caught:
