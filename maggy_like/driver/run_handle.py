@@ -79,7 +79,8 @@ class Status:
 
     def __str__(self) -> str:
         of = f" of {self.n_trials}" if self.n_trials else ""
-        parts = [f"{self.name}: {words(self.phase)}, {duration(self.elapsed)}", tally(self.counts) + of]
+        counted = (tally(self.counts) or ("0 trials" if of else "")) + of
+        parts = [f"{self.name}: {words(self.phase)}, {duration(self.elapsed)}", counted]
         if self.best_trial is not None:
             where = place(self.best_trial, self.best_step)
             parts.append(f"best {self.objective or 'value'} {number(self.best_value)} {where}")

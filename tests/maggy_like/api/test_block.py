@@ -18,6 +18,7 @@ from gate import Gate
 
 from maggy_like import AblationStudy, Float, Result, RunHandle, ablate, lagom, run
 from maggy_like.ablation import Ablation
+from maggy_like.driver.run_handle import Status
 from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError, UserError
 from optimizers.core.events import Event
 
@@ -55,6 +56,11 @@ def test_a_handle_says_how_far_the_search_is_and_what_it_prints(tmp_path: Path) 
     )
     assert handle.result() is result
     assert repr(handle) == f"<RunHandle {status}>"
+
+
+def test_a_status_counts_trials_where_there_are_none_yet() -> None:
+    assert str(Status("august", "searching", 3.0, {}, 30)) == "august: searching, 0:03; 0 trials of 30"
+    assert str(Status("august", "training", 3.0)) == "august: training, 0:03"
 
 
 def test_the_newest_lines_of_all_or_of_one_trial(tmp_path: Path) -> None:
