@@ -32,9 +32,8 @@ from maggy_like.protocol.messages import (
     Shutdown,
     Stop,
 )
-from optimizers.core.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure, TrialState
+from optimizers.core.events import AttemptEnded, AttemptStarted, TrialCreated
+from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA
 
 
@@ -123,116 +122,6 @@ def test_stale_words_change_nothing() -> None:
     assert [type(answer) for answer in answers] == [Refused, Refused, Refused]
     hand.finish(worker, 0.5)
     assert hand.study.trials[0].value == 0.5
-
-
-def test_a_trial_that_keeps_dying_fails_with_its_cause() -> None:
-    hand = Hand(n_trials=1, max_attempts=2).start()
-    worker = hand.join(0)
-    died = {"outcome": "died", "kind": "signal", "message": "killed by SIGSEGV"}
-    (again,) = hand.finish(worker, **died)
-    assert isinstance(again, Assign)
-    assert again.attempt == 2
-    hand.report(worker, 1, 0.5)
-    hand.finish(worker, **died)
-    failure = hand.study.trials[0].failure
-    assert failure is not None
-    assert failure.message == "killed by SIGSEGV (attempt 2 of 2)"
-    assert hand.machine.ending == "completed"
-
-
-RAISED = {"outcome": "raised", "kind": "exception", "message": "ValueError: x", "traceback": "Tr"}
-ALIKE = "(attempt 2, just as the one before)"
-
-
-def test_an_exception_costs_two_attempts_and_the_search_goes_on() -> None:
-    hand = Hand(n_trials=2).start()
-    worker = hand.join(0)
-    (again,) = hand.finish(worker, **RAISED)
-    assert isinstance(again, Assign)
-    assert (again.trial, again.attempt) == (0, 2)
-    assert hand.shown == ["attempt 1 lost: ValueError: x; it will run again"]
-    (following,) = hand.finish(worker, **RAISED)
-    assert isinstance(following, Assign)
-    assert hand.states() == ["failed", "running"]
-    assert f"failed: ValueError: x {ALIKE}\nTr" in hand.shown
-    ended = [event for event in hand.events if isinstance(event, AttemptEnded)]
-    assert [event.failure.message for event in ended if event.failure] == ["ValueError: x", f"ValueError: x {ALIKE}"]
-
-
-@pytest.mark.parametrize("further", ["place", "type", "step", "checkpoint", "worker"])
-def test_an_attempt_that_failed_in_another_way_or_later_is_followed_by_another(further: str) -> None:
-    hand = Hand(n_trials=1, max_attempts=3).start()
-    worker = hand.join(0)
-    hand.report(worker, 3, 0.5)
-    hand.finish(worker, **RAISED)
-    hand.report(worker, 3, 0.5)
-    match further:
-        case "place":
-            hand.finish(worker, **{**RAISED, "place": "train.py:train:4"})
-        case "type":
-            hand.finish(worker, **{**RAISED, "types": ("builtins.KeyError",)})
-        case "step":
-            hand.report(worker, 4, 0.5)
-            hand.finish(worker, **RAISED)
-        case "checkpoint":
-            hand.tell(TrialSaid(worker, Checkpointed(0, 2, 3, "00000/2-1.pkl")))
-            hand.finish(worker, **RAISED)
-        case "worker":
-            hand.tell(WorkerLost(worker, "kill -9"))
-            worker = hand.join(0, incarnation=1)
-    assert (hand.assigned(worker).attempt, hand.states()) == (3, ["running"])
-    hand.finish(worker, **RAISED)
-    assert hand.study.trials[0].failure is not None
-    assert hand.study.trials[0].failure.message == "ValueError: x (attempt 3 of 3)"
-
-
-def test_a_mistake_in_reporting_is_paid_for_once() -> None:
-    hand = Hand(n_trials=1).start()
-    worker = hand.join(0)
-    hand.finish(worker, outcome="raised", kind=FailureKind.REPORT, message="ReportError: steps rise")
-    (trial,) = hand.study.trials
-    assert (trial.state, trial.attempt) == (TrialState.FAILED, 1)
-    assert trial.failure is not None
-    assert trial.failure.message == "ReportError: steps rise"
-
-
-def test_an_attempt_that_starts_over_says_nothing_twice_and_leaves_nothing_out() -> None:
-    hand = Hand(ASHA(sampler="random", mode="stopping"), n_trials=3).start()
-    worker = hand.join(0)
-    for value in (1.0, 2.0):
-        hand.report(worker, 1, value, awaiting=True)
-        hand.finish(worker, outcome="stopped")
-    assert hand.report(worker, 1, 11.0, awaiting=True) == [Decided(2, 1, stop=False)]
-    hand.report(worker, 2, 12.0)
-    hand.finish(worker, **RAISED)
-    assert hand.report(worker, 1, 0.1, awaiting=True) == [Decided(2, 2, stop=False)]
-    assign = hand.assigned(worker)
-    columns = {"quality": ([2, 3], [0.2, 13.0]), "accuracy": ([1, 2, 3], [0.7, 0.8, 0.9])}
-    hand.tell(TrialSaid(worker, Reported(2, assign.attempt, "quality", columns)))
-    trial = hand.study.trials[2]
-    measured = [event.columns for event in hand.events if isinstance(event, Measured) and event.trial == 2]
-    assert measured == [
-        {"quality": ([1], [11.0])},
-        {"quality": ([2], [12.0])},
-        {"quality": ([3], [13.0]), "accuracy": ([1, 2, 3], [0.7, 0.8, 0.9])},
-    ]
-    assert (trial.curve.steps.tolist(), trial.curve.values.tolist()) == ([1, 2, 3], [11.0, 12.0, 13.0])
-
-
-def test_a_resumed_run_knows_how_the_attempt_before_failed_and_how_far_this_one_had_got() -> None:
-    hand = Hand(n_trials=1).start()
-    worker = hand.join(0)
-    hand.report(worker, 3, 0.5)
-    hand.finish(worker, **RAISED)
-    again = Hand(n_trials=1)
-    again.machine.replay(hand.events)
-    again.start()
-    worker = again.join(0)
-    assert again.assigned(worker).attempt == 3  # the second was the lost driver's
-    again.finish(worker, **RAISED)
-    assert again.assigned(worker).attempt == 4
-    again.finish(worker, **RAISED)
-    assert again.states() == ["failed"]
 
 
 def test_silence_loses_a_worker_and_beats_keep_it() -> None:
@@ -385,19 +274,6 @@ def test_replay_gives_the_same_study_and_goes_on() -> None:
     resumed = again.join(0)
     assert again.assigned(resumed).trial == running.trial
     assert again.assigned(resumed).attempt == running.attempt + 1
-
-
-def test_the_fall_of_a_gang_is_a_share_of_the_blame_for_each_of_its_trials() -> None:
-    hand = Hand(n_trials=2, workers=2, max_attempts=2).start()
-    for incarnation in range(4):
-        gang = [hand.join(index, incarnation) for index in range(2)]
-        assert hand.states() == ["running", "running"]
-        hand.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in gang))
-    failed = hand.study.trials[0]
-    assert (failed.attempt, failed.losses, failed.state) == (4, 0, TrialState.FAILED)
-    assert failed.failure == Failure(
-        FailureKind.GANG_LOST, "worker 0 on host was lost: the stage fell (loss of workers 4 of 4)"
-    )
 
 
 def test_promotions_are_no_falls_of_the_gang() -> None:
