@@ -169,10 +169,10 @@ class Witness:
                 return False
             case WorkerJoined(worker=worker):
                 return worker.incarnation < self.incarnations[worker.index] or self.past.count(event) > 0
-            case TrialSaid() | TrialSaid() | TrialSaid():
+            case TrialSaid():
                 held = self.machine.workers[event.worker.index].trial
                 current = held == event.message.trial and self.ledger.trials[held].attempt == event.message.attempt
-                repeated = isinstance(event, TrialSaid) and event in self.past
+                repeated = isinstance(event.message, Checkpointed) and event in self.past
                 return repeated or not (current and self.is_live(event.worker))
         return not self.is_live(event.worker)
 
