@@ -64,6 +64,8 @@ class Liar:
                 return rng.choice([*_TEXTS, "y" * min(1000, max_length or 1000)])[:max_length]
             case inspect.LiteralType(values=values):
                 return rng.choice(values)
+            case inspect.EnumType(cls=words):
+                return rng.choice(list(words))
             case inspect.ListType(item_type=item):
                 return [self.value(item) for _ in range(rng.randrange(_MAX_ITEMS))]
             case inspect.DictType(key_type=key, value_type=item):
