@@ -56,9 +56,9 @@ class Trial:
         for path in used if component.replace == "identity" else ():
             given, made, firsts = self._shapes[path]
             if given not in (made, *firsts):
-                mend = "replace='zero', or a module with these shapes" if firsts else "a module of your own"
+                remedy = "replace='zero', or a module with these shapes" if firsts else "a module of your own"
                 raise ConfigError(
-                    f"module {path!r} turns {given} into {made}, so identity cannot stand in for it; use {mend}"
+                    f"module {path!r} turns {given} into {made}, so identity cannot stand in for it; use {remedy}"
                 )
 
     def check_variant(self, variant: Variant, model: nn.Module, sample: Any) -> None:

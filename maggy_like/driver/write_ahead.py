@@ -19,7 +19,7 @@ LONGEST_PAUSE = 5.0
 RENEWAL = 0.25
 """Seconds between two checks that the journal is still there, and still this driver's."""
 
-MEND = "make room or mend the access, then go on with resume=True"
+REMEDY = "make room or fix the access, then go on with resume=True"
 
 
 class WriteAhead:
@@ -109,6 +109,6 @@ class WriteAhead:
                 self._show(Show(f"{error}; the search waits and tries again"))
         seconds = now - self._began
         if is_last or seconds >= self._patience:
-            raise StoreError(f"{error}, for {seconds:.0f} s now; {MEND}") from error
+            raise StoreError(f"{error}, for {seconds:.0f} s now; {REMEDY}") from error
         self._due = now + max(self._pause, now - started)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)

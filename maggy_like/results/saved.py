@@ -55,5 +55,5 @@ def read_log(places: RunPaths, trial: int, rank: int, attempts: int) -> str:
                 continue
             except Exception as error:  # of whatever file system it is
                 said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                raise UserError(f"the log {path} cannot be read ({said}); mend the access, or try again") from error
+                raise UserError(f"the log {path} cannot be read ({said}); fix the access, or try again") from error
     return text.decode(errors="replace")

@@ -152,8 +152,8 @@ def take_port(address: str, ports: PortRange, take: Callable[[int], int]) -> int
         raise EngineError(
             f"port={shown(ports)}: this user may not listen at ports below 1024; pass others, as in port='20000-20100'"
         ) from None
-    which, mend = ("this port", "another") if low == high else ("each of these ports", "others")
+    which, remedy = ("this port", "another") if low == high else ("each of these ports", "others")
     raise EngineError(
-        f"port={shown(ports)}: {which} is taken at {address}; pass {mend}, or a wider range, of which the first free "
+        f"port={shown(ports)}: {which} is taken at {address}; pass {remedy}, or a wider range, of which the first free "
         f"one is taken: port='{low}-{min(65535, high + 100)}'"
     )

@@ -17,7 +17,7 @@ _LEAST_AT_THE_END = 2
 class CommonFailures:
     """Counts the trials that failed alike while none has succeeded.
 
-    A resumed search counts anew, since the function may have been mended; what has succeeded before stays so.
+    A resumed search counts anew, since the function may have been fixed; what has succeeded before stays so.
 
     Args:
         enough: How many end the search; 0 for never.
@@ -62,6 +62,6 @@ class CommonFailures:
         expected = f", or expected=({kind},) for failures of this type" if kind else ""
         return TrialsFailedError(
             f"{count} trials failed alike and none has succeeded, so the search has ended: {failure.message}{trace}\n"
-            "Mend the function and go on with resume=True and the run's name. To try all configurations all the same, "
+            "Fix the function and go on with resume=True and the run's name. To try all configurations all the same, "
             f"pass failures=FailurePolicy(alike=0){expected}."
         )

@@ -101,7 +101,7 @@ class StoreOutage:
             return None
         waiting = "1 trial that waits goes" if len(self._waiting) == 1 else f"{len(self._waiting)} trials that wait go"
         return StoreError(
-            f"{self._reason}, for {seconds:.0f} s now; make room or mend the access, then go on with resume=True: the "
+            f"{self._reason}, for {seconds:.0f} s now; make room or fix the access, then go on with resume=True: the "
             f"{waiting} on from the last saved state"
         )
 

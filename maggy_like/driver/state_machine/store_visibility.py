@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from maggy_like.driver.state_machine.workers import Worker
 
-MEND = "pass directory=URL or store=URL of a place that all hosts share"
-MEND_REFUSAL = "see to the package, the credentials and the way to it on that host, or pass another directory=URL"
+REMEDY = "pass directory=URL or store=URL of a place that all hosts share"
+REMEDY_REFUSAL = "see to the package, the credentials and the way to it on that host, or pass another directory=URL"
 
 
 def store_needed(worker: Worker, unseen: str) -> str:
@@ -32,4 +32,4 @@ def _unseen(worker: Worker, unseen: str) -> str:
 
 
 def _mend(unseen: str) -> str:
-    return MEND_REFUSAL if unseen else MEND
+    return REMEDY_REFUSAL if unseen else REMEDY

@@ -115,7 +115,7 @@ class Journal:
         except Exception as error:  # each file system has its own
             raise JournalError(
                 f"the journal in {self._backend.name} cannot be written: {_said(error)}; make room or "
-                "mend the access, then go on with resume=True"
+                "fix the access, then go on with resume=True"
             ) from error
 
 
@@ -138,7 +138,7 @@ def reading(backend: JournalBackend) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise JournalError(f"the journal in {backend.name} cannot be read: {_said(error)}; mend the access") from error
+        raise JournalError(f"the journal in {backend.name} cannot be read: {_said(error)}; fix the access") from error
 
 
 def _said(error: Exception) -> str:

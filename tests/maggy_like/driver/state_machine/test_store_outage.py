@@ -85,7 +85,7 @@ def test_a_trial_that_waits_for_too_long_ends_the_run_and_not_itself() -> None:
     tick_to(hand, 600.0)
     assert isinstance(hand.machine.error, StoreError)
     assert str(hand.machine.error) == (
-        f"{FULL}, for 600 s now; make room or mend the access, then go on with resume=True: the 1 trial that waits "
+        f"{FULL}, for 600 s now; make room or fix the access, then go on with resume=True: the 1 trial that waits "
         "goes on from the last saved state"
     )
     assert [who for who, message in hand.sent if isinstance(message, Shutdown)] == [one, two]
