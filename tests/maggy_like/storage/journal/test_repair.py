@@ -60,12 +60,12 @@ def journal_of(name: str, seed: int) -> tuple[Event, ...]:
 
 def mended(name: str, contents: Contents) -> tuple[Study, list[Event], Repairer]:
     study = search_of(name).study()
-    mender = Repairer(study, contents.events)
+    repairer = Repairer(study, contents.events)
     events = []
-    for event in mender.events():
+    for event in repairer.events():
         study.apply(event)
         events.append(event)
-    return study, events, mender
+    return study, events, repairer
 
 
 def replayed(name: str, events: list[Event]) -> Study:
@@ -118,7 +118,7 @@ def test_one_damaged_byte_or_line(name: str, seed: int, backend: float, flip: in
     contents = decode(parts)
     if flip or number < len(lines):
         assert f"journal.jsonl, line {number}" in contents.damage[0]
-    study, events, mender = mended(name, contents)
+    study, events, repairer = mended(name, contents)
 
     lost = [] if is_newline else [original[number - 2]]
     assert len(contents.events) == len(original) - len(lost)
@@ -132,7 +132,7 @@ def test_one_damaged_byte_or_line(name: str, seed: int, backend: float, flip: in
     assert {trial.id for trial in whole.trials[len(study.trials) :]} <= concerned
     if not lost:
         assert said(study) == said(whole)
-        assert not mender.told
+        assert not repairer.inferred
 
     again = decode([Part("journal.jsonl", encode([HEADER, *events], contents.last + 1))])
     assert not again.damage
@@ -166,34 +166,34 @@ def without(*lost: int) -> tuple[Study, list[Event], Repairer]:
 
 def test_a_creation_is_made_anew_from_any_start_of_the_trial() -> None:
     for lost in ([2], [2, 3]):
-        study, events, mender = without(*lost)
+        study, events, repairer = without(*lost)
         assert events[2] == FIRST[2]
-        assert mender.told[0] == "trial 1: its creation was inferred"
+        assert repairer.inferred[0] == "trial 1: its creation was inferred"
         assert study.n_asks == 1
 
 
 def test_a_start_is_inferred_from_what_the_attempt_did() -> None:
-    study, events, mender = without(3, 9)
+    study, events, repairer = without(3, 9)
     assert [event for event in events if isinstance(event, AttemptStarted)] == [
         FIRST[1],
         AttemptStarted(1, 1, -1, 1, 1.0, CONFIG, 0),
         AttemptStarted(1, 2, -1, 2, 5.0, CONFIG, 0),
     ]
-    assert mender.told == [f"trial 1: the start of attempt {n} was inferred" for n in (1, 2)]
+    assert repairer.inferred == [f"trial 1: the start of attempt {n} was inferred" for n in (1, 2)]
     assert study.next_promotion() is None
 
 
 def test_an_end_is_inferred_from_the_next_attempt() -> None:
-    study, events, mender = without(6)
+    study, events, repairer = without(6)
     assert AttemptEnded(1, 1, TrialState.PAUSED, 6.0, 0.75) in events
-    assert mender.told == ["trial 1: that attempt 1 paused was inferred"]
+    assert repairer.inferred == ["trial 1: that attempt 1 paused was inferred"]
     assert study.trials[1].attempt == 2
 
     kept = [*FIRST[:5], AttemptStarted(1, 2, 0, 1, 6.0, CONFIG, 0)]
-    study, events, mender = mended("promotion", Contents(HEADER, kept))
+    study, events, repairer = mended("promotion", Contents(HEADER, kept))
     ends = [event for event in events if isinstance(event, AttemptEnded)]
     assert [(end.state, end.failure and end.failure.kind) for end in ends] == [(TrialState.PENDING, "driver_lost")]
-    assert mender.told == ["trial 1: that attempt 1 was lost was inferred"]
+    assert repairer.inferred == ["trial 1: that attempt 1 was lost was inferred"]
 
 
 def test_the_end_of_an_attempt_and_the_start_of_the_next_are_inferred_together() -> None:
@@ -204,9 +204,9 @@ def test_the_end_of_an_attempt_and_the_start_of_the_next_are_inferred_together()
 
 
 def test_a_trial_without_an_end_runs_again() -> None:
-    study, _, mender = without(8)
+    study, _, repairer = without(8)
     assert study.trials[0].state is TrialState.RUNNING
-    assert not mender.told
+    assert not repairer.inferred
 
 
 def test_a_trial_that_is_known_by_its_number_alone_cannot_be_mended() -> None:
