@@ -1,4 +1,4 @@
-"""DistributedDataParallel that a training function need not know of."""
+"""DistributedDataParallel behind the plain module's attributes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class DataParallel(DistributedDataParallel):
     forward under grad, without the hook of ``register_comm_hook``.
 
     Buffers are made rank 0's at the end of each backward in training mode, not before the next forward as DDP does. So
-    all ranks evaluate with the buffers that rank 0 saves, and a forward in evaluation talks to nobody: one rank may
-    evaluate alone.
+    all ranks evaluate with the buffers that rank 0 saves, and a forward in evaluation communicates with no rank: one
+    rank may evaluate alone.
 
     Args:
         module: The module, on this rank's device.

@@ -77,7 +77,7 @@ def is_stand_in() -> bool:
     """Whether the batch that a prepared loader yielded last is a stand-in, which counts for nothing.
 
     A global batch of fewer samples than ranks leaves some ranks without one. They get its first sample, so that no
-    rank skips a collective or takes a mean over nothing. Its gradients weigh nothing; who counts samples leaves it out.
+    rank skips a collective or takes a mean over nothing. Its gradients have no weight; it is no sample to count.
 
     Example:
         >>> is_stand_in()
@@ -132,7 +132,7 @@ class GlobalLoader(DataLoader[Any]):
         for name in ("batch_size", "sampler", "drop_last"):
             object.__setattr__(
                 self, name, getattr(loader, name)
-            )  # DataLoader lets nobody set them, as it would be vain
+            )  # DataLoader refuses to have them set, as it would have no effect
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self.num_workers and self._shares.ranks > 1:
@@ -150,7 +150,7 @@ class GlobalLoader(DataLoader[Any]):
             for batch in batches:
                 latest.give(loop, drawn.popleft())
                 yield to_device(batch, self._device)
-        finally:  # also where it was left by break: Python closes a generator that nobody holds any more
+        finally:  # also where it was left by break: Python closes a generator without references
             latest.end(loop)
 
 

@@ -66,7 +66,7 @@ def ensure_process_group() -> None:
 
 
 def _wait_for_all(names: Store, store: Store, ranks: int) -> None:
-    """Wait until every rank has told its device, or one never will."""
+    """Wait until every rank has sent its device, or one of them has returned."""
     keys = [str(rank) for rank in range(ranks)]
     with contextlib.suppress(dist.DistStoreError):  # not all by then: from now on it is asked why
         names.wait(keys, USUAL_WAIT)

@@ -41,7 +41,7 @@ class Membership:
         place: This rank's.
         task: Has the address of the driver: the ranks meet in the network through which they reach it.
         opened: Called by rank 0 with the host and port of the store.
-        meet: Waits for the host and port that rank 0 has told.
+        meet: Waits for the host and port that rank 0 has opened.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Membership:
                 self._store.set(f"{_LEFT}/all", "")
 
     def returned(self) -> list[int]:
-        """The ranks whose function has returned; none where rank 0, who keeps the store, is gone."""
+        """The ranks whose function has returned; none where rank 0, which keeps the store, is gone."""
         with contextlib.suppress(RuntimeError):
             return returned_ranks(self._store, self._place.world_size)
         return []
@@ -154,7 +154,7 @@ def local_address(peer: str, *, ipv6: bool = False) -> str:
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has an address; empty if it cannot be told.
+    """The network interface that has an address; empty if it cannot be found.
 
     Gloo asks for the machine's own name otherwise, which on many resolves to an address that others cannot reach.
     """

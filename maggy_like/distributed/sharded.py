@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlanner
     from torch.distributed.checkpoint.storage import StorageReader, StorageWriter
 
-# torch.distributed.checkpoint takes about half a second to import, so only those pay for it who save a sharded state.
+# torch.distributed.checkpoint takes about half a second to import, so only saving a sharded state imports it.
 
 
 class ShardedStateError(RuntimeError):

@@ -13,7 +13,7 @@ import threading
 _LENGTH = struct.Struct("!I")
 
 MAX_MESSAGE = 1 << 28
-"""Bytes of a message; who announces a longer one is not heard any more."""
+"""Bytes of a message; a peer that announces a longer one is disconnected."""
 
 
 class Disconnected(OSError):

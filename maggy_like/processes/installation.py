@@ -14,5 +14,5 @@ def is_standard(entry: str) -> bool:
 
 
 def is_installation(entry: str) -> bool:
-    """Whether a folder is of Python or of installed packages, not one that somebody has put before them."""
+    """Whether a folder is of Python or of installed packages, not one that was put before them."""
     return is_standard(entry) or _INSTALLED.search(entry) is not None

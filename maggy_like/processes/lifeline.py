@@ -48,7 +48,7 @@ def end_orphans(spared: Collection[int], patience: float) -> None:
     """Kill and reap this process's children, and what each leaves to it as it dies (Linux).
 
     Args:
-        spared: Process ids of children that are somebody else's.
+        spared: Process ids of children that were not started by us.
         patience: Seconds of waiting after which those are left that no signal ends. The time in which this process,
             or the machine, stood still does not count: they could not die in it either.
     """

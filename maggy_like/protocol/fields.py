@@ -1,6 +1,6 @@
 """What the fields of messages may hold: sizes and ranges, checked as a message is decoded.
 
-An honest worker stays below them all. What lies past one is no message of this protocol.
+A worker of ours stays below them all. What exceeds one is refused as malformed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_NESTED = 50
 """How deep lists and dicts may be nested in what a function returned."""
 
 Number = Annotated[int, Meta(ge=0, le=UNBOUNDED)]
-"""Of a trial, an attempt, a place, an incarnation or a rank."""
+"""Of a trial, an attempt, a worker, an incarnation or a rank."""
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Step = Annotated[int, Meta(ge=-MAX_STEP, le=MAX_STEP)]

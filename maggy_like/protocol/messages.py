@@ -55,7 +55,7 @@ class RankPlace(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """A worker introduces itself; nothing else it says is heard before.
+    """A worker introduces itself; the driver ignores whatever it sends before.
 
     Attributes:
         store_unseen: Why the run's store, as the worker sees it, is not the driver's; empty where it is just another
@@ -80,7 +80,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Beat(msgspec.Struct, frozen=True, tag="beat"):
-    """Alive; the driver answers each with one of its own."""
+    """A sign of life; the driver answers each with one of its own."""
 
 
 class Reported(msgspec.Struct, frozen=True, tag="reported"):
@@ -125,7 +125,7 @@ class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True, tag="waiting"):
-    """A trial waits for the store, which refuses; no longer, where no reason is given."""
+    """A trial waits for the store, which refuses; without a reason, the wait is over."""
 
     trial: Number
     attempt: Number
@@ -170,7 +170,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     """A trial's attempt is over; the worker is ready for the next.
 
     Attributes:
-        outcome: ``returned``, ``stopped`` (as told), ``raised`` or ``died`` (without a word).
+        outcome: ``returned``, ``stopped`` (as asked), ``raised`` or ``died`` (the process ended or was killed).
         kind: Of the failure, if it raised or died.
         types: Of an exception: the names of its class and of those that it is derived from.
         place: Of an exception: where in the user's code it came from, as ``file:function:line``.
@@ -198,7 +198,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind.is_drivers:
-            raise ValueError(f"the driver alone tells of {self.kind}")
+            raise ValueError(f"the driver alone records {self.kind}")
         if not (is_flat(self.returned, MAX_NESTED) and is_flat(self.attributes, MAX_NESTED)):
             raise ValueError(f"nested more than {MAX_NESTED} times, or keys that are no text")
 
@@ -229,9 +229,9 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     Attributes:
         budget: Step up to which the attempt may run.
         milestones: Steps at which the trial must wait for a :class:`Decided`.
-        objective: The metric that is optimised, or None while nobody knows.
+        objective: The metric that is optimised, or None while it is not known.
         checkpoint: Name of the state to go on from, if there is one: its own, or that of the trial it starts from.
-        discard: Names of this trial's older states, which nobody needs any more.
+        discard: Names of this trial's older states, which are not needed any more.
         place: The worker's, where several run the attempt together.
     """
 
@@ -298,7 +298,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The driver will not hear this peer."""
+    """The driver does not accept this peer, and why."""
 
     reason: str
 

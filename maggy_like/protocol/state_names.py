@@ -1,7 +1,7 @@
 """What the saved states of a run are called, relative to its store: ``00003/2-1.pkl``.
 
 A state has the folder of the trial that saved it, the number of the attempt and of the state in it. A name is not
-trusted before it is parsed: it may come from a foreign process or from a journal that somebody has edited.
+trusted before it is parsed: it may come from a foreign process or from a journal that was edited by hand.
 """
 
 from __future__ import annotations

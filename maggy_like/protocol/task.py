@@ -1,4 +1,4 @@
-"""What a worker is told when it is launched."""
+"""What a worker gets when it is launched: the run, and its own slot."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ class WorkerTask(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """One worker's place. The agent has it, not the processes that run trials.
+    """One worker's slot. The agent has it, not the processes that run trials.
 
     Attributes:
         index: Its number in the gang, from 0.
-        incarnation: Its incarnation: how often this place was refilled.
+        incarnation: How often this slot has been launched.
         host: Name of the machine.
         keys: Its own CURVE key pair, public and secret. No ``repr`` shows it: a log must not let anybody in.
         accelerators: Addresses of the GPUs that are its own.

@@ -1,4 +1,4 @@
-"""Where the driver listens, and where workers are told that it does: behind NAT these are two addresses."""
+"""Where the driver listens, and at which address workers reach it: behind NAT these are two addresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Endpoint:
     """Where the driver is.
 
     Attributes:
-        host: The name or address that workers are told. They resolve it, not this machine.
+        host: The name or address that workers get. They resolve it, not this machine.
         bind: The name or address of this machine that the server binds to; an empty one stands for ``host``.
         ports: The ports that it may take.
     """

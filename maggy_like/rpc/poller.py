@@ -1,4 +1,4 @@
-"""Waits on several descriptors at once, and calls who cares for each."""
+"""Waits on several descriptors at once, and calls the handler of each that is ready."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Poller:
         self._register(source)
 
     def remove(self, source: int | None) -> None:
-        """Poller it no more; fine if it was not watched."""
+        """Watch it no more; fine if it was not watched."""
         if source is not None and self._handlers.pop(source, None) is not None:
             self._writers.pop(source, None)
             self._paused.discard(source)

@@ -1,4 +1,4 @@
-"""What was not taken: counted by reason, logged once a reason, answered a few times, then not even read."""
+"""Refused peers and messages: counted by reason, logged once a reason, answered a few times, then not even read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 _log = logging.getLogger(__name__)
 
 MAX_ANSWERS = 3
-"""Times that one connection is told why it is refused."""
+"""Times that one connection gets an answer that says why it is refused."""
 
 MAX_STRIKES = 20
 """Refused frames of one connection after which nothing that it sends is read."""

@@ -24,7 +24,7 @@ def secure_server(socket: zmq.Socket[bytes], keys: KeyPair) -> None:
     socket.curve_publickey, socket.curve_secretkey = keys
     socket.curve_server = True
     socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody to ask: nobody comes in
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without an authenticator no connection is accepted
 
 
 def secure_client(socket: zmq.Socket[bytes], server_key: bytes, keys: KeyPair) -> None:

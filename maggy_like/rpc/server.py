@@ -58,7 +58,7 @@ class Received:
 class Server:
     """A ROUTER socket. Used from the driver's thread, but for :meth:`wake` and :meth:`admit`.
 
-    Nobody is let in but the workers that were admitted, each with its own key, and each speaks for itself alone.
+    It accepts only the workers that were admitted, each with its own key, and each speaks for itself alone.
 
     Args:
         host: The name or address that workers reach.
@@ -103,7 +103,7 @@ class Server:
         self._parts: list[zmq.Frame] = []
         self._excess = 0
         self._backlog: Backlog[zmq.Frame] = Backlog()
-        self._heard: dict[bytes, Peer] = {}  # by session: who has sent something that is not settled
+        self._heard: dict[bytes, Peer] = {}  # by session: peers with messages that are not acknowledged
         self._wake_read, self._wake_write = sockets.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -128,7 +128,7 @@ class Server:
         """Make :meth:`poll` return soon; from any thread."""
         try:
             self._wake_write.send(b"w")
-        except OSError:  # full: it is awake anyway; closed: nobody sleeps
+        except OSError:  # full: it is awake anyway; closed: nothing waits
             return
 
     def poll(self, timeout: float) -> Iterator[Received]:

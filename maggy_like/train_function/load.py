@@ -1,4 +1,4 @@
-"""The training function in a trial's process, with what it finds around it in the caller's."""
+"""Loads the training function in a trial's process, with the ``__main__``, sources and logging of the caller's."""
 
 from __future__ import annotations
 

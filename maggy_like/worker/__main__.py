@@ -1,4 +1,4 @@
-"""An agent as a process of its own: ``python -m maggy_like.worker``, the task and place on stdin.
+"""An agent as a process of its own: ``python -m maggy_like.worker``, the task and the worker's slot on stdin.
 
 Stdin stays open for as long as the launcher lives; its end ends the agent.
 """

@@ -1,4 +1,4 @@
-"""What to say of an import that fails on a worker: of what, in which Python, looked for where, and what to do."""
+"""Advice on an import that fails on a worker: where its Python looks for modules, and how to bring what is missing."""
 
 from __future__ import annotations
 

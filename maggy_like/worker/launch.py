@@ -1,4 +1,4 @@
-"""How an agent's process is told what to do: one length-prefixed message on its stdin."""
+"""How an agent's process gets its task: one length-prefixed message on its stdin."""
 
 from __future__ import annotations
 

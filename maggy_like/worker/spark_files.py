@@ -1,6 +1,6 @@
 """Files that Spark has shipped (``--files``, ``addFile``), for trials that ask ``pyspark.SparkFiles`` for them.
 
-A trial's process is none of Spark's own. Where PySpark is not loaded, nobody asks, and it is not loaded for this.
+A trial's process is not started by Spark. Where a trial does not import PySpark, it is not imported for this.
 """
 
 from __future__ import annotations

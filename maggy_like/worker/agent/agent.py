@@ -40,7 +40,7 @@ from maggy_like.worker.agent.child import Child
 from maggy_like.worker.agent.children import Children
 from maggy_like.worker.agent.first_contact import FirstContact, make_hello
 from maggy_like.worker.agent.launchers import ChildLauncher, ForkServerLauncher
-from maggy_like.worker.agent.log_location import LogPlace
+from maggy_like.worker.agent.log_location import LogLocation
 from maggy_like.worker.agent.output import TrialOutput
 from maggy_like.worker.agent.service import Service
 from maggy_like.worker.agent.waiting_assignment import WaitingAssignment
@@ -49,7 +49,7 @@ STANDBY_DELAY = 0.02
 """Seconds that a starting trial is left alone: its successor is forked, its predecessor torn down only then."""
 
 LEAVE_GRACE = 1.0
-"""Seconds that a running trial gets when the worker itself is told to leave."""
+"""Seconds that a running trial gets to stop when the driver dismisses the worker."""
 
 LOG_POLL = 0.02
 """Seconds between two looks at whether the last logs are in the store."""
@@ -60,7 +60,7 @@ class Agent:
 
     Args:
         task: What the run is.
-        context: This worker's place.
+        context: This worker's slot.
         launcher: Makes the children; a warm fork server if not given.
         lifeline: A file descriptor whose end says that the launcher is gone.
     """
@@ -76,7 +76,7 @@ class Agent:
         self._task = task
         self._context = context
         self._lifeline = lifeline
-        self._logs = LogPlace(task)
+        self._logs = LogLocation(task)
         self._client = Client(task.address, task.server_key, context.keys, ipv6=task.ipv6)
         self._first_contact = FirstContact(task, context)
         self._poller = Poller()
@@ -167,7 +167,7 @@ class Agent:
     def _hold_back(self) -> None:
         """Take nothing more from the trial while too much waits for the driver; its reports wait in its process.
 
-        One that was told to stop has no more than those: they are taken, so that it can hear of it.
+        A trial that was told to stop has no more than those, so they are taken: then it comes to hear of the stop.
         """
         if self._attempt is not None:
             full = self._client.is_full and not self._attempt.ending.is_stop_requested
@@ -266,13 +266,13 @@ class Agent:
 
     def _forward(self, attempt: Attempt, frame: bytes) -> None:
         """Pass on what an attempt reports; a worker that leaves waits for no room: what it cuts off runs again."""
-        if not self.is_serving and (attempt.is_unheard or self._client.is_full):
-            attempt.is_unheard = True
+        if not self.is_serving and (attempt.has_lost_messages or self._client.is_full):
+            attempt.has_lost_messages = True
         else:
             self._client.forward(frame)
 
     def _end_unread(self, attempt: Attempt) -> None:
-        """End an attempt that cannot be heard, and cannot be killed: it goes on to its next report, unheeded."""
+        """End an attempt that sends what cannot be read, in a process that cannot be killed: the function goes on."""
         attempt.tell_stop()
         self._end_attempt(attempt, attempt.post_mortem())
 
@@ -306,7 +306,7 @@ class Agent:
             self._attempt.ending.hang_up()
 
     def child_exited(self, child: Child) -> None:
-        """End the attempt whose child is gone without having told its end."""
+        """End the attempt whose child has exited without a ``Finished``."""
         if self._attempt is not None and child is self._attempt.child:
             self._end_attempt(self._attempt, self._attempt.post_mortem())
 

@@ -24,7 +24,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.worker.agent.child import DISCONNECTED, Child
 from maggy_like.worker.agent.ending import Ending, OfAttempt
-from maggy_like.worker.agent.log_location import LogPlace
+from maggy_like.worker.agent.log_location import LogLocation
 from maggy_like.worker.agent.output import TrialOutput
 
 TOO_LARGE = f"sent a message of {{}} bytes, past the limit of {MAX_FRAME}; report fewer metrics at once, return less"
@@ -47,17 +47,17 @@ class Attempt:
         log: The name of its log file.
         output: What the child prints, if it is captured.
         ending: Why it must end before its function returns, if so, and when it is killed.
-        is_unheard: Whether something that it said could not be passed on; then no end that it tells counts.
+        has_lost_messages: Whether a message of the child could not be passed on; then its own end is ignored.
     """
 
-    def __init__(self, assign: Assign, child: Child, task: WorkerTask, logs: LogPlace) -> None:
+    def __init__(self, assign: Assign, child: Child, task: WorkerTask, logs: LogLocation) -> None:
         self.assign = assign
         self.child = child
         self.rank = assign.place.rank if assign.place is not None and assign.place.world_size > 1 else None
         self.log = logs.begin(assign.trial, assign.attempt, self.rank or 0) if child.output else ""
         self.output = TrialOutput(child.output, logs.folder, self.log) if child.output else None
         self.ending = Ending(task.grace)
-        self.is_unheard = False
+        self.has_lost_messages = False
         self._limit = None if self.rank else task.report_timeout  # rank 0 alone reports
         self._grace = min(task.grace, task.report_timeout or task.grace)  # silent for long, it is not about to report
         self._quiet_since: float | None = time.monotonic()  # None: it waits for the driver's verdict, or for the store
@@ -107,7 +107,7 @@ class Attempt:
     def read(self, frame: bytes) -> ToDriver | None:
         """What the child sent; None, and the attempt's end, for what is no message or cannot be passed on."""
         if len(frame) > MAX_FRAME:
-            self.is_unheard = True
+            self.has_lost_messages = True
             self.ending.fail(FailureKind.TOO_LARGE, TOO_LARGE.format(len(frame)))
             return None
         message = self.child.read(frame)
@@ -116,7 +116,7 @@ class Attempt:
         return message
 
     def heard(self, message: Reported | Checkpointed | Waiting | Beat) -> None:
-        """The function has shown that it goes on; silence counts from now, unless it waits for others."""
+        """The function goes on: ``report_timeout`` counts from now, unless it waits for the driver or the store."""
         is_kept = message.awaiting if isinstance(message, Reported) else isinstance(message, Waiting) and message.reason
         self._quiet_since = None if is_kept else time.monotonic()
 
@@ -155,13 +155,13 @@ class Attempt:
         return Logged(self.assign.trial, self.assign.attempt, lines, dropped, self.rank, live)
 
     def verdict(self, finished: Finished) -> Finished:
-        """What the driver hears of an end that the child told."""
+        """The end that the driver is told, where the child has reported one."""
         ending = self.ending
         stopped_for_fault = finished.outcome == "stopped" and ending.fault is not None and not ending.is_stop_requested
-        return self.post_mortem() if self.is_unheard or stopped_for_fault else finished
+        return self.post_mortem() if self.has_lost_messages or stopped_for_fault else finished
 
     def post_mortem(self) -> Finished:
-        """What the driver hears of an attempt that ended without a word."""
+        """The end that the driver is told, where the child has reported none."""
         tail = ""
         if self.output is not None:
             self.output.read_all()
@@ -169,8 +169,8 @@ class Attempt:
         trial, attempt = self.assign.trial, self.assign.attempt
         if self.ending.is_stop_requested:
             return Finished(trial, attempt, "stopped", traceback=tail)
-        # A slow machine may tell late of an exit: only a child that had to be killed had hung up and gone on.
+        # An exit may be noticed late: only a child that had to be killed had hung up and gone on.
         hung_up = DISCONNECTED if self.ending.has_hung_up and self.child.killed else None
-        kind, how = self.ending.fault or hung_up or self.child.cause_of_death
+        kind, how = self.ending.fault or hung_up or self.child.how_it_ended
         message = f"the trial's process {how}"
         return Finished(trial, attempt, "died", kind=kind, message=message, traceback=tail, at=time.time())

@@ -17,7 +17,7 @@ DISCONNECTED = (
     FailureKind.DISCONNECTED,
     "closed the connection to its agent; train_fn must leave file descriptors alone that it did not open",
 )
-"""Kind and words for what a child did that cannot be heard any more."""
+"""Kind and words for a child whose messages cannot be read any more."""
 
 
 class Child:
@@ -47,15 +47,15 @@ class Child:
         self.is_spoiled = False
 
     @property
-    def stillbirth(self) -> str:
-        """What to say of it, and of others like it, when it was never ready."""
+    def why_never_ready(self) -> str:
+        """Why it, and others like it, never got ready; for a message."""
         if self.not_forked is not None:
             return f"cannot be made: {self.not_forked}"
         return "die before they can load train_fn"
 
     @property
-    def cause_of_death(self) -> tuple[FailureKind, str]:
-        """Kind and words for the exit status of a child that ended without a word."""
+    def how_it_ended(self) -> tuple[FailureKind, str]:
+        """Kind and words for the exit status of a child that has reported no end."""
         status = self.status or 0
         if self.oom:
             return FailureKind.OOM, "ran out of memory and was killed by the kernel (SIGKILL)"

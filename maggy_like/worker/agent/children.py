@@ -15,7 +15,7 @@ from maggy_like.worker.agent.standby import Standby
 
 
 class Owner(Protocol):
-    """Whose children they are: it hears of them."""
+    """What a child says or does is reported to it."""
 
     @property
     def is_serving(self) -> bool:
@@ -172,7 +172,7 @@ class Children:
         """Start another fork server; a trial may have killed this one."""
         self._poller.remove(self._launcher.descriptor)
         if not self._was_one_ready:
-            self._owner.no_child_possible(self._launcher.death)
+            self._owner.no_child_possible(self._launcher.why_ended)
             return
         self._launcher.close()
         self._launcher = ForkServerLauncher(self._task, self._context)
@@ -193,7 +193,7 @@ class Children:
         self.exiting.discard(child)
         child.close()
         if self.standby.is_hopeless:
-            self._owner.no_child_possible(f"its child processes {child.stillbirth}")
+            self._owner.no_child_possible(f"its child processes {child.why_never_ready}")
         elif child.not_forked is None:
             self.spawn()
         self._owner.child_was_replaced()

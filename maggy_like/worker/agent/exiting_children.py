@@ -1,4 +1,4 @@
-"""Children that have told their end, until their processes are gone."""
+"""Children whose attempt has ended, until their processes are gone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maggy_like.worker.agent.launchers import ChildLauncher
 
 
 class ExitingChildren:
-    """Lets them exit when that disturbs nobody; who does not exit is killed.
+    """Has them exit at a quiet moment, and kills those that do not.
 
     Args:
         grace: Seconds to exit in.
@@ -45,7 +45,7 @@ class ExitingChildren:
             self._children.remove(child)
 
     def attend(self, launcher: ChildLauncher) -> None:
-        """Tell those that were not told yet; kill those that were, and had their time."""
+        """Send a shutdown to those that have none yet; kill those that had one and their time."""
         for child in self._children:
             if child in self._dismissed:
                 launcher.kill(child)

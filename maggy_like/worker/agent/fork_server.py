@@ -76,7 +76,7 @@ def main(control_fd: int, parent: int) -> None:
     sys.path[:] = [*task.sys_path, *(entry for entry in sys.path if entry not in task.sys_path)]
     sys.argv[:] = task.argv
     for module in task.preload:
-        with contextlib.suppress(Exception):  # whether it is needed, the child will tell
+        with contextlib.suppress(Exception):  # if it was needed, the child fails of it
             importlib.import_module(module)
     spark_files.take_over()
     gc.collect()

@@ -48,8 +48,8 @@ class ChildLauncher(Protocol):
         """Kill a child and all that it started."""
 
     @property
-    def death(self) -> str:
-        """How it went, once no more can be made."""
+    def why_ended(self) -> str:
+        """Why no more children can be made, once :meth:`attend` has said so."""
 
     def close(self) -> None:
         """Kill all."""
@@ -71,7 +71,7 @@ class ForkServerLauncher:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)
         command = [
             sys.executable,
-            "-P",  # the working folder is nobody's to import from, unless the path names it
+            "-P",  # nothing is imported from the working folder, unless the path names it
             "-m",
             "maggy_like.worker.agent.fork_server",
             str(theirs.fileno()),
@@ -94,7 +94,7 @@ class ForkServerLauncher:
             self._process.stdin.write(msgspec.msgpack.encode(task))
             self._process.stdin.close()
         except BrokenPipeError:
-            pass  # it died at once; attend() tells
+            pass  # it died at once; attend() says so
 
     @property
     def descriptor(self) -> int | None:
@@ -108,7 +108,7 @@ class ForkServerLauncher:
             socket.send_fds(self._control, [REQUEST.pack(FORK, 0)], [theirs.fileno(), output_write])
             self._forking.append(child)
         except OSError:
-            pass  # the server is gone; attend() tells
+            pass  # the server is gone; attend() says so
         finally:
             theirs.close()
             os.close(output_write)
@@ -136,7 +136,7 @@ class ForkServerLauncher:
                 self._control.sendall(REQUEST.pack(KILL, child.pid))
 
     @property
-    def death(self) -> str:
+    def why_ended(self) -> str:
         try:
             status = self._process.wait(SERVER_PATIENCE)
             how = f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"
@@ -197,7 +197,7 @@ class InlineLauncher:
     def attend(self) -> bool:
         return True
 
-    death = ""
+    why_ended = ""
 
     def kill(self, child: Child) -> None:
         """A thread cannot be killed; its trial ends at its next report."""

@@ -9,7 +9,7 @@ from maggy_like.storage.store_marks import is_visible
 from maggy_like.worker.agent.log_copier import LogShipper
 
 
-class LogPlace:
+class LogLocation:
     """The folder of this machine in which the log files are written, and what copies them to a store.
 
     They are written where the reader looks for them, in the run's folder, where this worker sees it: then a trial's
@@ -29,7 +29,7 @@ class LogPlace:
         is_shared = own is not None and (not copies or is_visible(task.logs, task.run_id))
         self._shipper = None if is_shared else LogShipper(copies)
         self.folder = str(own) if self._shipper is None else self._shipper.folder
-        self._told = False
+        self._is_reported = False
 
     def begin(self, trial: int, attempt: int, rank: int) -> str:
         """An attempt begins; the name of its log file."""
@@ -45,9 +45,9 @@ class LogPlace:
 
     def take_trouble(self) -> str:
         """Why logs do not arrive in the store, once; empty if they do."""
-        if self._told or self._shipper is None or not self._shipper.trouble:
+        if self._is_reported or self._shipper is None or not self._shipper.trouble:
             return ""
-        self._told = True
+        self._is_reported = True
         return self._shipper.trouble
 
     def finish(self) -> None:

@@ -7,7 +7,7 @@ import time
 from maggy_like.worker.agent.child import Child
 from maggy_like.worker.agent.launchers import ChildLauncher
 
-MAX_STILLBORN = 3
+MAX_NEVER_READY = 3
 """Children in a row that may die before they are ready."""
 
 FORK_DELAY = 1.0
@@ -25,7 +25,7 @@ class Standby:
     def __init__(self) -> None:
         self.child: Child | None = None
         self.due: float | None = None
-        self._stillborn = 0
+        self._never_ready = 0
 
     def spawn(self, launcher: ChildLauncher) -> Child | None:
         """Begin to make a child; None where there is one already."""
@@ -36,13 +36,13 @@ class Standby:
         return self.child
 
     def take(self) -> None:
-        """The child is somebody else's from now on."""
+        """The child runs a trial, or exits, from now on."""
         self.child = None
 
     def is_ready(self, child: Child) -> None:
         """A child has loaded what it needs."""
         child.ready = True
-        self._stillborn = 0
+        self._never_ready = 0
 
     def lose(self, child: Child, *, is_idle: bool) -> None:
         """A child's process is gone, or was never made; fine if it was another.
@@ -56,9 +56,9 @@ class Standby:
         if child.not_forked is not None:
             self.due = time.monotonic() + FORK_DELAY
         if not child.ready and (is_idle or child.not_forked is None):
-            self._stillborn += 1
+            self._never_ready += 1
 
     @property
     def is_hopeless(self) -> bool:
         """Whether none gets ready any more."""
-        return self._stillborn >= MAX_STILLBORN
+        return self._never_ready >= MAX_NEVER_READY

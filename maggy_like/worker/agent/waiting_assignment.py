@@ -17,7 +17,7 @@ NOT_FREE = "the process of the trial before still held the GPU after {:g} s (see
 class WaitingAssignment:
     """An assignment from its arrival until a child has it.
 
-    What a child waits for before it is ready, nobody knows: each imports the module of ``train_fn``, and a file lock
+    A child that is not ready may wait for anything: each imports the module of ``train_fn``, and a file lock
     or a file server that is away is enough. So what limits an attempt limits this too.
 
     Args:
@@ -50,7 +50,7 @@ class WaitingAssignment:
         self._ending.obey(message)
 
     def end(self, child: Child | None) -> Finished:
-        """What the driver hears when it is given up; ``child`` would have had it next."""
+        """The end that the driver is told when it is given up; ``child`` would have had it next."""
         trial, attempt = self.assign.trial, self.assign.attempt
         if self._ending.is_stop_requested:
             return Finished(trial, attempt, "stopped")

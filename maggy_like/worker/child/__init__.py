@@ -1,3 +1,3 @@
-"""The child: the process that runs the training function, and what that function holds in its hands."""
+"""The child: the process that runs the training function, and the reporter that it is given."""
 
 from __future__ import annotations

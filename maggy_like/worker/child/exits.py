@@ -36,16 +36,16 @@ def begin_process() -> None:
         multiprocessing._finalizer_registry.clear()
 
 
-def end_process(grace: float, tell_end: Callable[[], None]) -> None:
+def end_process(grace: float, send_end: Callable[[], None]) -> None:
     """What a process does before its exit: a trial's loggers may have things to write, its pools semaphores to remove.
 
     Args:
         grace: Seconds that exit hooks may take.
-        tell_end: Called when they take longer, before the process leaves without them.
+        send_end: Called when they take longer, before the process leaves without them.
     """
 
     def give_up() -> None:
-        tell_end()
+        send_end()
         os._exit(1)
 
     if _has_hooks():

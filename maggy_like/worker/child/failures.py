@@ -1,4 +1,4 @@
-"""What is told of a training function that failed: the kind, and texts that can be sent."""
+"""How a training function failed, for the driver: the kind of failure, and texts that can be sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from maggy_like.protocol.texts import encodable
 from maggy_like.storage.faults import StoreFault
 
 MAX_TEXT = 100_000
-"""Characters of a message or traceback that are told; an exception may quote a whole data set."""
+"""Characters of a message or traceback that are sent; an exception may quote a whole data set."""
 
 _BACKENDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
 """What the messages of failed collective operations speak of, where they are plain RuntimeErrors."""

@@ -15,7 +15,7 @@ def pick_objective(metrics: Mapping[str, object], wanted: str | None) -> str:
     """The name of the objective among ``metrics``.
 
     Raises:
-        ReportError: It is missing, or there are several and nobody said which.
+        ReportError: It is missing, or there are several and none was chosen.
     """
     if wanted is not None:
         if wanted in metrics:

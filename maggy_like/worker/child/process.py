@@ -59,14 +59,14 @@ def serve(
     before_end: Callable[[Callable[[], None]], None],
     on_orphaned: Callable[[], None],
 ) -> None:
-    """Run assigned trials until told to leave.
+    """Run assigned trials until the agent says that it is over.
 
     Args:
         channel: To the agent.
         task: What the run is.
         trials: How many trials to run before leaving; None for no bound.
-        before_end: Called after each trial, before its end is told (to run exit hooks and flush output), with
-            a function that tells the end, for hooks that hang.
+        before_end: Called after each trial, before its end is sent (to run exit hooks and flush output), with
+            a function that sends the end, for hooks that hang.
         on_orphaned: Called by the service thread when the agent is gone.
 
     Raises:
@@ -94,9 +94,9 @@ def serve(
         if assign.trial == 0 and assign.attempt == 1 and task.isolation == "process" and uses_joblib():
             print(POOL_HINT, file=sys.stderr)
         finished = wind_up(sender, reporter, finished)  # first, since exit hooks end the threads of remote stores
-        tell = partial(tell_end, channel, sender, reporter, finished)
-        before_end(tell)
-        tell()
+        send = partial(send_end, channel, sender, reporter, finished)
+        before_end(send)
+        send()
         if service.sender is sender:  # an inline attempt may have been ended without it, and the next have begun
             service.sender = None
         done += 1
@@ -104,7 +104,7 @@ def serve(
         service.assignments.get()
 
 
-def tell_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Finished) -> None:
+def send_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Finished) -> None:
     """Send what an attempt still holds, then its end."""
     channel.send(encode(wind_up(sender, reporter, finished)))
 
@@ -262,7 +262,7 @@ class _Service:
                 except Disconnected:
                     alive = False
         if self.sender is not None and self.sender.fault is None:
-            self.sender.fault = Disconnected("the worker is gone")  # nobody sends what is reported from now on
+            self.sender.fault = Disconnected("the worker is gone")  # no report can be sent from now on
         self.assignments.put(None)
         self._on_orphaned()
 

@@ -1,4 +1,4 @@
-"""What a training function holds in its hands: it reports, logs, saves and restores.
+"""The reporter, with which a training function reports, logs, saves and restores.
 
 A report costs an append to a list. A service thread sends the list each interval; only at a
 milestone does the trial wait for the driver's verdict.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class BudgetUsed(BaseException):
-    """The trial reported past the steps that were granted. No ``Exception``, as above."""
+    """The trial reported past its budget. No ``Exception``: a bare ``except Exception`` must not eat it."""
 
 
 BROADCAST = "'broadcast' of the first Maggy is called report here: reporter.report(accuracy=..., step=...)"
@@ -36,7 +36,7 @@ TOO_MANY = (
 
 
 class Reporter:
-    """The training function's line to the driver. Alone (``Reporter(budget=10)``) it just keeps count.
+    """Reports to the driver, and saves and restores states. Alone (``Reporter(budget=10)``) it just keeps count.
 
     Args:
         budget: Steps granted: train up to this step, then return.
@@ -91,7 +91,7 @@ class Reporter:
 
     @property
     def objective(self) -> str | None:
-        """Name of the metric that is optimised; None while nobody knows."""
+        """Name of the metric that is optimised; None while it is not known."""
         return self._objective
 
     @property

@@ -30,7 +30,7 @@ class Returned(NamedTuple):
 
 
 def read_returned(returned: object, reporter: Reporter, assign: Assign, task: WorkerTask) -> Finished:
-    """What rank 0 says of the end of a function that returned; of the others, nothing is asked.
+    """How an attempt ended whose function returned; only rank 0 says what it returned.
 
     Raises:
         ReportError: It is no training's value (see :func:`read_value`), or cannot be saved.
@@ -67,7 +67,7 @@ def read_value(returned: object, objective: str | None) -> Returned:
     In a dict, what is no number is an attribute. A dict of attributes alone lets the last report stand.
 
     Args:
-        objective: Name of the optimised metric, or None while nobody has said or reported it.
+        objective: Name of the optimised metric, or None while none was named or reported.
 
     Raises:
         ReportError: The objective is no number or is missing, or it is not clear which number it is.

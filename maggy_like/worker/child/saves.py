@@ -1,4 +1,4 @@
-"""The states that one attempt saves: written, told of once they are measured, removed when they are of no use."""
+"""The states that one attempt saves: written, announced once a report measures them, removed when useless."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ class Saves:
         self._trial = trial
         self._attempt = attempt
         self._is_main = sender is None or sender.is_main
-        self._untold: str | None = None
+        self._unannounced: str | None = None
         self._step: int | None = None  # the first that was reported after it was saved
         self._saving: Saving | None = None
-        self._unanswered = 0  # states that the driver was told of, and may not have in its journal yet
-        self._before: tuple[str | None, str | None] = None, None  # newest and untold, should that fail
+        self._unanswered = 0  # announced states that the driver may not have in its journal yet
+        self._before: tuple[str | None, str | None] = None, None  # newest and unannounced, should that fail
 
     def save(self, state: Any) -> None:
         """Save a state; a sharded one goes on being written when this returns."""
         self.settle()
-        if self._untold is not None and self._step is not None:
-            self._tell(self._step)
+        if self._unannounced is not None and self._step is not None:
+            self._announce(self._step)
         name, saving = self._write(state)
-        before = self._newest, self._untold
-        self._newest = self._untold = name
+        before = self._newest, self._unannounced
+        self._newest = self._unannounced = name
         self._step = None
         if saving is None:
             self._remove_later(before[1])
@@ -96,33 +96,33 @@ class Saves:
         return sharded.load(self._store.url_of(self._newest), into)
 
     def reported(self, step: int) -> None:
-        """Take in that a report was made; tell of the state before it once it is written."""
-        if self._untold is not None:
+        """Take in that a report was made; announce the state before it once it is written."""
+        if self._unannounced is not None:
             self._step = step if self._step is None else self._step
             if self._saving is None or self._saving.is_written():
                 self.settle()
-                self._tell(self._step)
+                self._announce(self._step)
 
     def settle(self) -> None:
         """Wait until the newest state is written; if that fails, the one before is the newest again."""
         if self._saving is None:
             return
-        newest, untold = self._before
+        newest, unannounced = self._before
         try:
             self._saving.wait()
         except Exception:
             if self._is_main and self._newest is not None:
                 self._store.remove(self._newest)
-            self._newest, self._untold, self._saving = newest, untold, None
+            self._newest, self._unannounced, self._saving = newest, unannounced, None
             raise
         self._saving = None
-        self._remove_later(untold)
+        self._remove_later(unannounced)
 
     def finish(self, step: int) -> None:
-        """Tell of the newest state as the function returns, after ``step``."""
-        if self._untold is not None:
+        """Announce the newest state as the function returns, after ``step``."""
+        if self._unannounced is not None:
             self.settle()
-            self._tell(step if self._step is None else self._step)
+            self._announce(step if self._step is None else self._step)
 
     def keep(self, returned: Any) -> None:
         """Save what a function returned that is no training."""
@@ -150,13 +150,13 @@ class Saves:
         if name is not None and self._is_main:
             self._store.remove_later(name)
 
-    def _tell(self, step: int) -> None:
-        if self._untold is not None and self._sender is not None and self._is_main:
+    def _announce(self, step: int) -> None:
+        if self._unannounced is not None and self._sender is not None and self._is_main:
             self._sender.flush()
-            self._sender.send(Checkpointed(self._trial, self._attempt, step, self._untold))
+            self._sender.send(Checkpointed(self._trial, self._attempt, step, self._unannounced))
             self._unanswered += 1
             self._tidy(self._sender)
-        self._untold = None
+        self._unannounced = None
 
     def _tidy(self, sender: Sender, patience: float = 0.0) -> None:
         """Remove what is of no use any more, now that the newest state is written.

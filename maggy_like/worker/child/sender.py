@@ -52,14 +52,14 @@ class Sender:
         self._lock = threading.Lock()
         self._room = threading.Condition()
         self._waited = 0.0
-        self._told = False  # that it had to wait
+        self._is_slowness_sent = False  # that it had to wait
         self._objective = assign.objective
 
     def send(self, message: ToDriver) -> None:
         """Send one message now.
 
         Raises:
-            ReportError: By a process that the trial forked: the two would tell different things.
+            ReportError: By a process that the trial forked: the two would send different things.
         """
         self._check_process()
         self._send(encode(message))
@@ -82,10 +82,10 @@ class Sender:
         if self._objective is None:  # the first report says, as it does in the trial: later ones may hold more
             self._objective = pick_objective(reports[0][1], None)
         last = awaiting and len(self.buffer) == len(reports)
-        slowed = self._waited > SLOWED and not self._told
+        slowed = self._waited > SLOWED and not self._is_slowness_sent
         trial, attempt = self._assign.trial, self._assign.attempt
         self.send(Reported(trial, attempt, self._objective, to_columns(reports), last, slowed))
-        self._told = self._told or slowed
+        self._is_slowness_sent = self._is_slowness_sent or slowed
         with self._room:
             del self.buffer[: len(reports)]
             self._room.notify_all()
@@ -103,7 +103,7 @@ class Sender:
         """Wait until enough of the reports has been sent, or the trial is told to stop.
 
         Raises:
-            ReportError: By a process that the trial forked, in which nobody sends them.
+            ReportError: By a process that the trial forked, in which no thread sends them.
         """
         self._check_process()
         began = time.monotonic()

@@ -26,10 +26,10 @@ _LOOK = 0.05
 
 
 class StoreRetry:
-    """Does what a store refuses again, with growing pauses, until it serves or the trial is to stop.
+    """Repeats what a store refuses, with growing pauses, until the store serves or the trial must stop.
 
-    The trial's state is in memory meanwhile, so nothing is lost and no attempt is spent. How long a run waits
-    for its store, the driver says: it hears of the wait.
+    The trial's state is in memory meanwhile, so nothing is lost and no attempt is spent. The driver is told of the
+    wait, and decides how long the run waits for its store.
 
     Args:
         store: URL of the store, for people.
@@ -55,28 +55,28 @@ class StoreRetry:
         Raises:
             TrialStopped: The trial is to stop.
         """
-        began, pause, is_told = time.monotonic(), FIRST_PAUSE, False
+        began, pause, is_announced = time.monotonic(), FIRST_PAUSE, False
         while True:
             try:
                 done = act()
                 break
             except Exception as error:
                 if isinstance(error, answers) or not is_store_fault(error):
-                    self._serve(is_told)
+                    self._serve(is_announced)
                     raise
                 reason = refusal(self._store, verb, error)
-            if is_told or time.monotonic() - began >= QUIET:
-                is_told = True
+            if is_announced or time.monotonic() - began >= QUIET:
+                is_announced = True
                 self._sender.send(Waiting(self._trial, self._attempt, encodable(reason)))
             else:
                 self._sender.send(Beat())
             self._pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-        self._serve(is_told)
+        self._serve(is_announced)
         return done
 
-    def _serve(self, is_told: bool) -> None:
-        if is_told:
+    def _serve(self, is_announced: bool) -> None:
+        if is_announced:
             self._sender.send(Waiting(self._trial, self._attempt))
 
     def _pause(self, seconds: float) -> None:

@@ -221,10 +221,10 @@ def check_goes_on(stage: Stage, first: Played, hung: Played) -> None:
     assert heir.hear() == assign(2)
 
 
-def test_children_that_were_killed_as_they_hung_do_not_count_as_stillborn(begin: Begin) -> None:
+def test_children_that_were_killed_as_they_hung_are_not_those_that_never_got_ready(begin: Begin) -> None:
     stage = begin()
     _, hung = run_one(stage)
-    for trial in range(1, standby.MAX_STILLBORN + 2):
+    for trial in range(1, standby.MAX_NEVER_READY + 2):
         stage.say(assign(trial), Abort(trial, 1))
         assert stage.next(Finished) == Finished(trial, 1, "stopped")
         stage.launcher.tell(hung.child, status=-9)
@@ -298,7 +298,7 @@ def test_a_spare_child_that_cannot_be_forked_costs_the_running_trial_nothing(
     stage.next(Ready)
     stage.say(assign(0))
     assert runs.hear() == assign(0)
-    for _ in range(standby.MAX_STILLBORN + 2):
+    for _ in range(standby.MAX_NEVER_READY + 2):
         since = monotonic()
         stage.launcher.tell(stage.next_child(ready=False).child, status=0, not_forked="no more processes")
         heir = stage.next_child(ready=False)
@@ -313,7 +313,7 @@ def test_a_worker_that_can_fork_no_child_at_all_says_so(begin: Begin, monkeypatc
     monkeypatch.setattr(standby, "FORK_DELAY", 0.05)
     monkeypatch.setattr("maggy_like.rpc.client.CLOSE_PATIENCE", PATIENCE)  # until the stage listens
     stage = begin()
-    for _ in range(standby.MAX_STILLBORN):
+    for _ in range(standby.MAX_NEVER_READY):
         stage.launcher.tell(stage.next_child(ready=False).child, status=0, not_forked="no more processes")
     assert stage.next(Broken).message == "its child processes cannot be made: no more processes"
 

@@ -8,7 +8,7 @@ from typing import Any
 from maggy_like.protocol.messages import Assign, Waiting
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker.agent.attempt import Attempt
-from maggy_like.worker.agent.log_location import LogPlace
+from maggy_like.worker.agent.log_location import LogLocation
 
 
 def test_silence_does_not_count_while_the_trial_waits_for_the_store() -> None:
@@ -16,7 +16,7 @@ def test_silence_does_not_count_while_the_trial_waits_for_the_store() -> None:
     keys |= {"preload": (), "sys_path": (), "argv": (), "report_timeout": 60.0}
     child: Any = SimpleNamespace(output=None)
     task = WorkerTask("tcp://x:1", **keys)
-    attempt = Attempt(Assign(0, 1, {}, 9), child, task, LogPlace(task))
+    attempt = Attempt(Assign(0, 1, {}, 9), child, task, LogLocation(task))
     assert attempt.due is not None
     attempt.heard(Waiting(0, 1, "the store is full"))
     assert attempt.due is None

@@ -16,7 +16,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.store_marks import mark_store
 from maggy_like.worker.agent import log_copier as shipper
 from maggy_like.worker.agent.log_copier import LogShipper
-from maggy_like.worker.agent.log_location import LogPlace
+from maggy_like.worker.agent.log_location import LogLocation
 
 PATIENCE = 300.0
 
@@ -160,13 +160,13 @@ def task(logs: str, copies: str = "") -> WorkerTask:
 def test_logs_are_written_where_the_reader_looks_for_them_if_the_worker_sees_it(tmp_path: Path, url: str) -> None:
     logs = tmp_path / "run" / "logs"
     for given in (str(logs), f"file://{logs}"):
-        place = LogPlace(task(given))
+        place = LogLocation(task(given))
         assert (place.folder, place.begin(3, 2, 0), place.is_busy) == (str(logs), "00003.log", False)
     mark_store(f"file://{logs}", "run")
-    assert LogPlace(task(str(logs), url)).folder == str(logs)
+    assert LogLocation(task(str(logs), url)).folder == str(logs)
     mark_store(f"file://{logs}", "another")  # a folder of that name on another machine
     for given, copies in ((str(logs), url), (url, "")):
-        place = LogPlace(task(given, copies))
+        place = LogLocation(task(given, copies))
         assert place.folder != str(logs)
         assert [place.begin(3, 1, 0), place.begin(3, 2, 0), place.begin(3, 2, 1)] == [
             "00003.log", "00003.2.log", "00003-1.2.log",
