@@ -283,7 +283,8 @@ class Ranks(RuleBasedStateMachine):
     def the_time_is_up(self) -> None:
         self.tell(StopRequested(Ending.TIMEOUT))
 
-    @precondition(lambda self: len(self.journal) > 8)
+    # Also after the end of a search that was over soon: else there may be nothing left to happen.
+    @precondition(lambda self: len(self.journal) > 8 or self.machine.ending is not None)
     @rule()
     def the_driver_dies(self) -> None:
         self.boot()
