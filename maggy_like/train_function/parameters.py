@@ -23,6 +23,8 @@ def check_order(train_fn: Any, searchspace: Any) -> None:
     if isinstance(train_fn, SearchSpace | Mapping):
         remedy = f"lagom({name_of(searchspace)}, space)" if callable(searchspace) else "lagom(train_fn, space)"
         raise TrainFunctionError(f"train_fn must be a function, got the search space {train_fn!r}; call {remedy}")
+    if type(searchspace).__name__ == "AblationStudy":  # whose room is above this one
+        raise TrainFunctionError("lagom searches a search space, and got a study; call ablate(train_fn, study)")
 
 
 def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source: str = "the search space") -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from optuna.samplers import TPESampler
 
-from maggy_like import Choice, Constant, FailurePolicy, Float, Integer, Ordinal, SearchSpace, lagom, run
+from maggy_like import AblationStudy, Choice, Constant, FailurePolicy, Float, Integer, Ordinal, SearchSpace, lagom, run
 from maggy_like.errors import UserError
 from optimizers.space.domains import Domain
 
@@ -67,7 +67,7 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", NAMES)
-def test_an_unknown_argument_is_told_with_the_one_that_was_meant(case: str) -> None:
+def test_the_error_of_an_unknown_argument_names_the_one_that_was_meant(case: str) -> None:
     call, message = NAMES[case]
     with pytest.raises(TypeError, match=message):
         call()
@@ -83,6 +83,7 @@ def test_signatures_are_those_of_the_functions() -> None:
 
 VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "swapped": ({"train_fn": SPACE, "space": train}, r"got the search space \{'lr': \[1, 2\]\}; call lagom\(train, sp"),
+    "a study": ({"space": AblationStudy()}, r"got a study; call ablate\(train_fn, study\)"),
     "a space alone": ({"train_fn": SearchSpace(SPACE)}, r"call lagom\(train_fn, space\)"),
     "a list as text": (
         {"space": {"lr": "0.1,0.2"}},
@@ -129,7 +130,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", VALUES)
-def test_a_wrong_value_is_told_with_the_mend_and_nothing_starts(case: str, tmp_path: Path) -> None:
+def test_the_error_of_a_wrong_value_says_what_to_write_and_nothing_starts(case: str, tmp_path: Path) -> None:
     arguments = {"engine": "local", "directory": tmp_path, "progress": False, "n_trials": 1, **VALUES[case][0]}
     with pytest.raises(UserError, match=VALUES[case][1]):
         lagom(arguments.pop("train_fn", train), arguments.pop("space", SPACE), **arguments)
