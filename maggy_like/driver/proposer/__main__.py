@@ -21,13 +21,13 @@ def main(fd: int, parent: int) -> None:
     connection: Connection[bytes, bytes] = Connection(fd)
     frames: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, frames), daemon=True).start()
-    desk = _Desk(unpack(frames.get()))
+    answerer = _Answerer(unpack(frames.get()))
     while True:
-        connection.send_bytes(desk.answer(unpack(frames.get())))
+        connection.send_bytes(answerer.answer(unpack(frames.get())))
 
 
 def _receive(connection: Connection[bytes, bytes], frames: SimpleQueue[bytes]) -> None:
-    """Hear that the driver is gone also while the optimizer thinks."""
+    """Receive questions; exit as soon as the driver is gone, also while the optimizer computes."""
     while True:
         try:
             frames.put(connection.recv_bytes())
@@ -35,7 +35,7 @@ def _receive(connection: Connection[bytes, bytes], frames: SimpleQueue[bytes]) -
             os._exit(0)
 
 
-class _Desk:
+class _Answerer:
     """An optimizer and its history."""
 
     def __init__(self, launch: Launch) -> None:
@@ -56,13 +56,13 @@ class _Desk:
 
 
 def raised(error: BaseException) -> Raised:
-    """What to tell of an exception."""
+    """An exception as a message to the driver."""
     summary = "".join(traceback.format_exception_only(error)).strip()
     try:
         pickled = pack(error) if isinstance(error, Exception) else b""
     except Exception:
         pickled = b""
-    # The first frame is the desk's own.
+    # The first frame is this module's own.
     frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
     return Raised(pickled, summary, "".join(traceback.format_exception(type(error), error, frames)))
 

@@ -43,7 +43,7 @@ class Proposer(ABC):
         """Cut off an ask that is under way, where that can be done; no other follows."""
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """End the process, if there is one."""
 
 
 class DirectProposer(Proposer):

@@ -1,4 +1,4 @@
-"""What a driver and the process of its optimizer tell each other, pickled: the process is the driver's own child."""
+"""Messages between a driver and the process of its optimizer, pickled: the process is the driver's own child."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Driver to process: the ``index``-th answer, please, now that ``updates`` are known."""
+    """Driver to process: asks for the ``index``-th answer, after ``updates``."""
 
     index: int
     updates: tuple[Update, ...]

@@ -29,7 +29,7 @@ _ONE_THREAD = dict.fromkeys(
 
 
 class ProcessProposer(Proposer):
-    """Asks in a child process, which is started again and told the whole history where it dies.
+    """Asks in a child process. If that dies, another one is started and gets the whole history.
 
     What the optimizer prints comes back line by line, its exceptions with their traceback.
 
@@ -51,7 +51,7 @@ class ProcessProposer(Proposer):
 
     def start(self, show: Callable[[str], None]) -> None:
         self._show = show
-        with contextlib.suppress(EOFError, OSError):  # the first ask tries again, and tells
+        with contextlib.suppress(EOFError, OSError):  # the first ask tries again, and raises
             self._launch()
 
     def ask(self, index: int, updates: Sequence[Update]) -> Answer:
@@ -84,7 +84,7 @@ class ProcessProposer(Proposer):
     def _converse(self, question: Question) -> Answer | Raised:
         if self._connection is None:
             self._launch()
-            question = Question(question.index, ())  # the rest came with the history
+            question = Question(question.index, ())  # the updates came with the history
         assert self._connection is not None
         self._connection.send_bytes(pack(question))
         self._await_answer(self._connection)
@@ -117,7 +117,7 @@ class ProcessProposer(Proposer):
         raise error
 
     def _launch(self) -> None:
-        """Start a process, which is told all that is known."""
+        """Start a process, and send it the optimizer and the whole history."""
         launch = Launch(self._pickled, pack(self._history))
         ours, theirs = Pipe()
         with self._lock, theirs:
@@ -152,7 +152,7 @@ class ProcessProposer(Proposer):
             process, self._process = self._process, None
         if process is None:
             return ""
-        kill_tree(process.pid)  # before it is reaped: until then nobody else has its id
+        kill_tree(process.pid)  # before it is reaped: until then no other process has its id
         status = process.wait()
         if self._connection is not None and self._reader is not None:
             self._connection.close()

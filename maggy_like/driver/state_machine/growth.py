@@ -1,4 +1,4 @@
-"""What follows the number of workers where a gang grows and shrinks while the search runs."""
+"""A gang that grows and shrinks while the search runs: what is adapted to its number of workers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from maggy_like.driver.state_machine.common_failures import CommonFailures
 from maggy_like.driver.state_machine.proposals import Proposals
 
 SETTLING = 3.0
-"""Seconds in which further workers that join are told of in the same line."""
+"""Seconds for which workers that join are collected, to be shown in one line."""
 
 
 class Growth:
-    """Has proposals, and the failures that end a search, follow the workers that there are; tells who has joined.
+    """Adapts the number of proposals kept ready, and of failures that end the search, to the live workers.
 
     Args:
         proposals: Kept ready for as many trials as can run at a time.
@@ -32,18 +32,18 @@ class Growth:
         self.follow(0)
 
     def follow(self, live: int) -> None:
-        """Take in how many workers there are."""
+        """Adapt to the number of live workers."""
         at_a_time = max(1, live // self._width)
         self._proposals.resize(at_a_time)
         self._alike.enough = self._enough(at_a_time)
 
     def joined(self, who: str, now: float) -> None:
-        """Take in that a worker has joined a gang that ran already."""
+        """Note a worker that has joined a gang that was running already."""
         self._since = self._since if self._joined else now
         self._joined.append(who)
 
     def tick(self, live: int, now: float) -> list[Show]:
-        """Tell of workers that have joined, some in one line."""
+        """The line that shows which workers have joined lately, if any have."""
         if not self._joined or now - self._since < SETTLING:
             return []
         count = len(self._joined)

@@ -1,4 +1,4 @@
-"""What the state machine is told.
+"""The inputs of the state machine.
 
 Every event of a worker carries its index and incarnation, so that the late word of a lost incarnation
 changes nothing.
@@ -86,7 +86,7 @@ class WorkerGone:
 
 @dataclass(frozen=True, slots=True)
 class TrialSaid:
-    """A worker said something of the attempt that it runs."""
+    """A worker sent a message about the attempt that it runs."""
 
     worker: WorkerId
     message: TrialMessage

@@ -1,4 +1,4 @@
-"""How many proposals of an adaptive optimizer must wait for workers, so that no worker waits for them."""
+"""How many proposals of an adaptive optimizer are kept ready, so that no worker waits for one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections import deque
 
 _ASKS = 8
-"""Asks whose slowest counts: one in a few may fit a model anew."""
+"""The slowest of so many asks is taken as the time of an ask: one in a few fits a model anew."""
 
 
 class Prefetch:
-    """As few as will do: a proposal that waits was made with less knowledge than one made now.
+    """Finds the least number that serves: a proposal that was made earlier knows fewer results.
 
     Each trial that takes a proposal orders another, and the optimizer serves one order at a time: a queue
     with one server, whose orders in store follow Lindley's recursion (Proc. Camb. Phil. Soc. 48, 1952). The

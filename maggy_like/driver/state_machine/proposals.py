@@ -1,4 +1,4 @@
-"""The configurations that wait for a worker, kept ahead of need."""
+"""Configurations kept ready for workers, and the questions to the optimizer that keep them so."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Proposals:
     """The study's points first, then the optimizer's proposals, up to the study's number of trials.
 
     What waits here becomes a trial in the order in which it came, so its number is known at once, and the
-    optimizer is told of it as pending with the next question: the ``index``-th ask knows the points and all
+    optimizer gets it as pending with the next question: the ``index``-th ask knows the points and all
     earlier proposals, as observed, running or waiting, and proposes none of them again.
 
     Which results an ask knows depends on when it was asked; its answer depends on nothing but what it knows.
     So where asks take no time (in virtual time), a search repeats exactly. The journal has no proposals that
-    wait: a resumed search asks again, from the first index that became no trial, with what is known by then.
+    wait: a resumed search asks again, from the first index that became no trial, with the results known by then.
 
     Args:
         study: Where the trials are counted, and what is tried before the optimizer's.
@@ -33,7 +33,7 @@ class Proposals:
         self._study = study
         self._points = deque(study.points)
         self._ready: deque[tuple[int, Proposal]] = deque()
-        self._untold: list[Pending] = []  # what waits, and the optimizer does not know it yet
+        self._unsent: list[Pending] = []  # configurations that wait, and that the optimizer has not been sent yet
         self._workers = workers
         self._prefetch = Prefetch(workers)
         self._asked = 0.0
@@ -46,7 +46,7 @@ class Proposals:
         """Take up where a replayed study ends."""
         for _ in range(min(len(self._points), self._study.size - self._study.n_asks)):
             self._points.popleft()
-        self._untold += (Pending(number, point) for number, point in enumerate(self._points, len(self._study.trials)))
+        self._unsent += (Pending(number, point) for number, point in enumerate(self._points, len(self._study.trials)))
         self._next_ask = self._study.n_asks
 
     def resize(self, workers: int) -> None:
@@ -57,7 +57,9 @@ class Proposals:
     @property
     def has_more(self) -> bool:
         """Whether a new trial may still come."""
-        return self._has_room and bool(self._points or self._ready or not (self._exhausted or self._stands_still))
+        return self._has_room and bool(
+            self._points or self._ready or not (self._exhausted or self._is_waiting_for_change)
+        )
 
     def take(self, wanted: float) -> TrialCreated | None:
         """The event that makes the next configuration a trial, if one is ready.
@@ -80,12 +82,12 @@ class Proposals:
         depth = self._prefetch.depth if self._study.optimizer.adaptive else max(2, self._workers)
         coming = self._study.size + len(self._points) + len(self._ready)
         enough = len(self._ready) >= depth or (n_trials is not None and coming >= n_trials)
-        if self._asking or self._exhausted or enough or self._stands_still:
+        if self._asking or self._exhausted or enough or self._is_waiting_for_change:
             return None
         self._asking, self._waiting, self._asked = True, False, now
         # What waited comes first: it may be a trial by now that has ended.
-        updates = (*self._untold, *self._study.take_updates())
-        self._untold.clear()
+        updates = (*self._unsent, *self._study.take_updates())
+        self._unsent.clear()
         return AskOptimizer(self._next_ask, updates)
 
     def answer(self, event: SuggestionReady, now: float) -> None:
@@ -99,13 +101,13 @@ class Proposals:
         if event.answer is None:
             self._exhausted = True
         else:
-            self._untold.append(Pending(self._known, event.answer.config))
+            self._unsent.append(Pending(self._known, event.answer.config))
             self._ready.append((event.index, event.answer))
 
     @property
-    def _stands_still(self) -> bool:
+    def _is_waiting_for_change(self) -> bool:
         """Whether the optimizer waits for a change, and there was none."""
-        return self._waiting and not self._untold and not self._study.has_updates
+        return self._waiting and not self._unsent and not self._study.has_updates
 
     @property
     def _known(self) -> int:

@@ -9,14 +9,14 @@ from optimizers.core.study import Study
 
 
 class SavedStates:
-    """Keeps account of the states in the store, and of the trials that would go on from each.
+    """Records which states are in the store, and which trials would go on from each.
 
     An attempt keeps the last few states that the journal knows, and that of its best value. With the next attempt
-    of a trial, its worker is told what became of no use: what earlier attempts left, and neither this trial nor one
-    that started from it (see :class:`~optimizers.core.base.Proposal`) would go on from any more.
+    of a trial, its worker gets the names of the states to remove: those that earlier attempts left, and from which
+    neither this trial nor one that started from it (see :class:`~optimizers.core.base.Proposal`) would go on.
 
     Args:
-        study: The ledger, which has taken in each event before this does.
+        study: The ledger; it gets each event before this object does.
         keep: How many of an attempt's states to keep at least.
     """
 
@@ -39,7 +39,7 @@ class SavedStates:
                 self._left[trial] = [state for state in self._left[trial] if self._needs[state[1]]]
 
     def superseded(self, trial: int) -> tuple[str, ...]:
-        """What the present attempt of ``trial`` may remove of its own states; told once."""
+        """The states of the present attempt of ``trial`` that its worker may remove; each is named once."""
         left = self._left[trial]
         present = [name for attempt, name in left if attempt == left[-1][0]]
         gone = {name for name in present[: -self._keep] if not self._needs[name]}

@@ -1,4 +1,4 @@
-"""What to say of a worker that does not see the run's store."""
+"""Messages about a worker that does not see the run's store."""
 
 from __future__ import annotations
 

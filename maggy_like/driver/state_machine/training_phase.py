@@ -95,7 +95,7 @@ class TrainingPhase:
         return 0 if patient or idle < self._plan.least else idle
 
     def started(self) -> None:
-        """The training runs: who is lost from now on is waited for anew."""
+        """The training runs: for a worker that is lost from now on, the wait begins anew."""
         self._short_since = None
 
     @property

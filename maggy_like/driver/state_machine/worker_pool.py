@@ -11,7 +11,7 @@ from maggy_like.protocol.identity import WorkerId
 
 
 class WorkerPool:
-    """The newest incarnation of each place.
+    """The newest incarnation of each worker, by its index.
 
     Attributes:
         workers: By index.
@@ -83,12 +83,12 @@ class WorkerPool:
             del self._idle[worker.id.index]
 
     def excuse(self, seconds: float, now: float) -> None:
-        """Hold a time in which nobody could be heard against nobody."""
+        """Do not count a time in which the driver stood still as silence of the workers."""
         for worker in self:
             worker.seen = min(now, worker.seen + seconds)
 
     def silent(self, now: float, patience: float) -> list[Worker]:
-        """Those that were not heard of for longer than ``patience`` seconds.
+        """The workers that sent nothing for longer than ``patience`` seconds.
 
         Idle ones first: what one silent worker loses must not go to another that is silent too.
         """

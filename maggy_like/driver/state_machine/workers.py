@@ -27,7 +27,7 @@ class WorkerState(enum.StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One incarnation of a place in the gang.
+    """One incarnation of a worker.
 
     Attributes:
         seen: When it last said anything.
@@ -50,7 +50,7 @@ class Worker:
 
     @property
     def is_live(self) -> bool:
-        """Whether it may still speak."""
+        """Whether its messages still count."""
         return self.state not in (WorkerState.GONE, WorkerState.LOST)
 
     def take(self, group: WorkerGroup) -> None:
@@ -58,7 +58,7 @@ class Worker:
         self.state, self.group = WorkerState.BUSY, group
 
     def release(self, state: WorkerState) -> None:
-        """Let go of the trial, if any."""
+        """Give up the trial, if it runs one."""
         self.state, self.group = state, None
 
 
@@ -94,7 +94,7 @@ class WorkerGroup:
     leave_by: float | None = None
 
     def stop(self, why: Stopping, *, failure: Failure | None = None, cause: str = "") -> bool:
-        """Take in why the attempt is to end early; whether its workers have yet to be told."""
+        """Take in why the attempt is to end early; whether its workers must still be asked to stop."""
         before = self.stopping
         if why <= before:
             return False
