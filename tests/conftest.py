@@ -65,9 +65,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     later. Beside each other they run the other way round, so that no slow one is left for the end.
     """
     items.sort(key=order, reverse=hasattr(config, "workerinput"))
-    for item in items:
-        if group := group_of(item):
-            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the group of a test, which pytest-xdist reads before the tests are ordered."""
+    if group := group_of(item):
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def order(item: pytest.Item) -> tuple[int, bool]:

@@ -61,10 +61,12 @@ class Host:
     Args:
         master: Of the Spark session; the local engine if empty.
         conf: Its settings.
-        roots: Processes that start workers for it, beside itself.
+        roots: Gives the processes that start workers for it just now, beside itself.
     """
 
-    def __init__(self, master: str = "", conf: Mapping[str, str] | None = None, roots: Sequence[int] = ()) -> None:
+    def __init__(
+        self, master: str = "", conf: Mapping[str, str] | None = None, roots: Callable[[], Sequence[int]] = tuple
+    ) -> None:
         self._roots = roots
         script = Path(__file__).with_name("faulted.py")
         self.process = subprocess.Popen(
@@ -112,7 +114,7 @@ class Host:
     def family(self) -> list[psutil.Process]:
         """All processes below it and the other roots."""
         found = []
-        for root in (self.process.pid, *self._roots):
+        for root in (self.process.pid, *self._roots()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 found += psutil.Process(root).children(recursive=True)
         return found

@@ -13,7 +13,8 @@ from gate import Gate
 from maggy_like import Float, Result, lagom
 from maggy_like.errors import OptimizerError
 from maggy_like.protocol.state_names import parse_name
-from optimizers.core.events import AttemptEnded, Event, TrialCreated
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
+from optimizers.core.study import Study
 from optimizers.core.trial import Trial, TrialState
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule
@@ -83,25 +84,42 @@ def check_descent(trials: list[Trial]) -> int:
 
 
 def test_children_go_on_from_their_parents_states(tmp_path: Path) -> None:
-    result = search(anneal, tmp_path)
+    events: list[Event] = []
+    result = search(anneal, tmp_path, callbacks=[events.append])
     assert result.ending == "completed"
     assert check_descent(result.trials) >= 3
     assert set(result.counts) <= {TrialState.COMPLETED, TrialState.PAUSED}
     assert all(trial.step == 12 for trial in result.trials if trial.state is TrialState.COMPLETED)
     table = result.to_pandas()
     assert table["parent"].notna().sum() == sum(trial.parent is not None for trial in result.trials)
-    check_store(result)
+    check_store(result, events)
 
 
-def check_store(result: Result) -> None:
-    """Check that old states are removed, and needed ones stay."""
-    needed = {state.name for trial in result.trials for state in (trial.checkpoint, trial.rest) if state is not None}
+def check_store(result: Result, events: list[Event]) -> None:
+    """Check that the needed states are there, and of the others what the last attempt of each trial may have left.
+
+    That is the state before its newest one, and what was needed as it started: an attempt removes the rest.
+    """
     store = result.directory / "checkpoints"
     files = {str(file.relative_to(store)) for file in store.glob("*/*")}
+    study = Study(SPACE, PBT(population=4, interval=2, quantile=0.5), direction="min", max_budget=12, n_trials=16)
+    needed: set[str] = set()
+    at_start: dict[int, set[str]] = {}
+    for event in events:
+        if isinstance(event, AttemptStarted):
+            at_start[event.trial] = needed
+        study.apply(event)
+        needed = {
+            state.name
+            for trial in study.trials
+            for state in (trial.checkpoint, trial.rest, trial.best_checkpoint)
+            if state is not None
+        }
     assert needed <= files
     for trial in result.trials:
-        own = {name for name in files if parse_name(name).trial == trial.id}
-        assert len(own - needed) <= 2  # of the last attempt, one before its newest; of the one before, what it left
+        left = {name for name in files - needed - at_start.get(trial.id, set()) if parse_name(name).trial == trial.id}
+        assert {parse_name(name).attempt for name in left} <= {trial.attempt}
+        assert len(left) <= 1
 
 
 def test_a_child_that_reads_late_finds_its_parent_s_state(tmp_path: Path) -> None:

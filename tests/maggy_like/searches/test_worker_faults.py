@@ -46,7 +46,7 @@ def local_spark() -> Iterator[Host]:
 @pytest.fixture(scope="module")
 def standalone(standalone_cluster: StandaloneCluster, cluster_process: ScriptProcess) -> Iterator[Host]:
     cluster_process.close()  # it holds the executors
-    with Host(standalone_cluster.master_url, standalone_cluster.conf, standalone_cluster.pids) as host:
+    with Host(standalone_cluster.master_url, standalone_cluster.conf, lambda: standalone_cluster.pids) as host:
         yield host
 
 
