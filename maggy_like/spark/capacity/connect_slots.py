@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from maggy_like.spark.capacity.resources import Resources
 from maggy_like.spark.capacity.slots import FIRST_PATIENCE, NEXT_PATIENCE, SETTLING, Slots
 from maggy_like.spark.connection.connect import ping
 from maggy_like.spark.kinds import is_classic
@@ -28,16 +29,16 @@ WITHDRAWAL = 5.0
 """Seconds within which a job that is not wanted any more is interrupted, again and again."""
 
 
-def slots_of(session: SparkSession) -> Slots:
-    """The slots of a session of either kind."""
-    return Slots(session) if is_classic(session) else ConnectSlots(session)
+def slots_of(session: SparkSession, resources: Resources | None = None) -> Slots:
+    """The slots of a session of either kind, for workers that ask for these resources."""
+    return (Slots if is_classic(session) else ConnectSlots)(session, resources)
 
 
 class ConnectSlots(Slots):
     """The slots of a Spark Connect session."""
 
     def count(self) -> int | None:
-        """How many there are now; None where settings of the session hide it.
+        """How many there are now; None where settings of the session, or executors of the gang's own, hide it.
 
         Two may be fewer outside a local master, where Spark itself makes no difference: :meth:`wait` tries it out.
 
@@ -45,19 +46,20 @@ class ConnectSlots(Slots):
             ServerSilent: The server does not answer just now.
             EngineError: It does not know the session any more.
         """
+        if self.has_own_executors:
+            return None
         cores = self._cores()
         if cores is None:
             return None
-        cpus = int(self.conf("spark.task.cpus", "1"))
         each = int(self.conf("spark.executor.cores", "0"))
-        gpus = int(self.conf("spark.executor.resource.gpu.amount", "0"))
+        gpus = self.gpus_owned
         if self.is_local or not each:
-            return None if gpus else cores // cpus
-        by_gpus = [int(gpus / self._gpus_asked + 1e-9)] if gpus else []
-        return cores // each * min(each // cpus, *by_gpus) if by_gpus else cores // each * (each // cpus)
+            return None if gpus else cores // self.cpus_asked
+        by_cores = each // self.cpus_asked
+        return cores // each * (min(by_cores, int(gpus / self.gpus_asked + 1e-9)) if gpus else by_cores)
 
     def wait(self, wanted: int | None) -> int | None:
-        if self.is_local or not self._is_vague:
+        if self.is_local or self.has_own_executors or not self._is_vague:
             return super().wait(wanted)
         # Spark says two cores: there may be no executor yet, and a job of one task ends once there is one.
         if not self._within(FIRST_PATIENCE, lambda: bool(self._session.range(0, 1, 1, 1).collect())):
@@ -75,11 +77,6 @@ class ConnectSlots(Slots):
     def _is_vague(self) -> bool:
         """Whether there may be fewer cores than Spark says."""
         return self._cores() == LEAST_DEFAULT and int(self.conf("spark.executor.cores", "0")) < LEAST_DEFAULT
-
-    @property
-    def _gpus_asked(self) -> float:
-        """GPUs of each task; with a profile of our own it asks for one."""
-        return float(self.conf("spark.task.resource.gpu.amount", "0")) or 1.0
 
     def _cores(self) -> int | None:
         """The cores of all executors, as Spark plans with them; no job runs for it. None where a setting hides them."""

@@ -1,11 +1,9 @@
-"""Dynamic allocation: whether a session's executors come and go, and how many workers they may come to."""
+"""Dynamic allocation: what a gang may not do where executors come and go, and how many workers they may come to."""
 
 from __future__ import annotations
 
 from maggy_like.errors import EngineError
-from maggy_like.spark.capacity.slots import Slots
-
-ALLOCATION = "spark.dynamicAllocation.enabled"
+from maggy_like.spark.capacity.slots import ALLOCATION, Slots
 
 UNBOUNDED = 2**31 - 1
 """Spark's own default for the most executors."""
@@ -41,11 +39,6 @@ DRIVER_TASK_SPECULATION_REFUSED = (
     "driver='cluster' runs the driver and its workers as tasks of one job, and with spark.speculation=true Spark would "
     "start second copies of them; start the session with spark.speculation=false, or use driver='client'"
 )
-
-
-def is_elastic(slots: Slots) -> bool:
-    """Whether Spark asks for executors and gives them back by itself, as its own rule says."""
-    return _is_true(slots, ALLOCATION) and not slots.is_local
 
 
 def check_speculation(slots: Slots) -> None:
@@ -100,16 +93,16 @@ def most_workers(slots: Slots) -> int | None:
 
 def _tasks_per_executor(slots: Slots) -> int | None:
     """How many tasks an executor runs at a time; None where Spark gives each all cores of its machine."""
+    if slots.resources is not None:
+        return slots.resources.sharing
     cores = slots.conf("spark.executor.cores", "")
     if not cores and slots.conf("spark.master", "").startswith(("yarn", "k8s")):
         cores = "1"
     if not cores:
         return None
-    each = int(cores) // int(slots.conf("spark.task.cpus", "1"))
-    gpus = int(slots.conf("spark.executor.resource.gpu.amount", "0"))
-    if gpus:
-        asked = float(slots.conf("spark.task.resource.gpu.amount", "0")) or 1.0  # see Slots.profile
-        each = min(each, int(gpus / asked + 1e-9))
+    each = int(cores) // slots.cpus_asked
+    if slots.gpus_owned:
+        each = min(each, int(slots.gpus_owned / slots.gpus_asked + 1e-9))
     return max(1, each)
 
 

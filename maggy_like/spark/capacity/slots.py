@@ -8,11 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.engines.base import EngineStopped
+from maggy_like.spark.capacity.resources import Resources, own_executors, shared_executors
 from maggy_like.spark.kinds import SESSION_STOPPED, is_classic
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
     from pyspark.sql import SparkSession
+
+ALLOCATION = "spark.dynamicAllocation.enabled"
 
 FIRST_PATIENCE = 60.0
 """Seconds that a session gets until its first executor has registered."""
@@ -29,10 +32,12 @@ class Slots:
 
     Args:
         session: Classic or Spark Connect.
+        resources: What each worker asks for; None for what the session's settings say.
     """
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, resources: Resources | None = None) -> None:
         self._session = session
+        self.resources = resources
 
     def count(self) -> int | None:
         """How many there are now; None where the session cannot tell.
@@ -79,17 +84,50 @@ class Slots:
         """A setting of the session."""
         return str(self._session.conf.get(key, default))
 
+    @property
+    def is_elastic(self) -> bool:
+        """Whether Spark asks for executors and gives them back by itself, as its own rule says."""
+        return self.conf(ALLOCATION, "false").strip().lower() == "true" and not self.is_local
+
+    @property
+    def has_own_executors(self) -> bool:
+        """Whether Spark starts executors for the gang's profile alone; without, the session's own serve."""
+        return self.resources is not None and self.is_elastic
+
+    @property
+    def gpus_owned(self) -> int:
+        """GPUs of each executor of the session."""
+        return int(self.conf("spark.executor.resource.gpu.amount", "0"))
+
+    @property
+    def gpus_asked(self) -> float:
+        """GPUs that each worker asks for; where executors own some and the session's tasks ask for none, one."""
+        if self.resources is not None and self.resources.gpu:
+            return self.resources.gpu
+        return float(self.conf("spark.task.resource.gpu.amount", "0")) or float(self.gpus_owned > 0)
+
+    @property
+    def cpus_asked(self) -> int:
+        """Cores that each worker asks for."""
+        own = None if self.resources is None else self.resources.cpu
+        return own or int(self.conf("spark.task.cpus", "1"))
+
     @cached_property
     def profile(self) -> ResourceProfile | None:
-        """Tasks must ask for GPUs where executors own some and the session's tasks ask for none."""
-        owned = int(self.conf("spark.executor.resource.gpu.amount", "0"))
-        asked = float(self.conf("spark.task.resource.gpu.amount", "0"))
-        if not owned or asked:
+        """What each worker's task asks for; None where the session's settings say it."""
+        if self.has_own_executors:
+            assert self.resources is not None
+            master = self.conf("spark.master", "")
+            return own_executors(
+                self._session,
+                self.resources,
+                splits_memory=master.startswith(("yarn", "k8s")),
+                task_cpus=self.cpus_asked,
+            )
+        is_said = not self.gpus_owned or float(self.conf("spark.task.resource.gpu.amount", "0"))
+        if self.resources is None and is_said:
             return None
-        from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
-
-        requests = TaskResourceRequests().cpus(int(self.conf("spark.task.cpus", "1"))).resource("gpu", 1)
-        return ResourceProfileBuilder().require(requests).build
+        return shared_executors(self._session, self.gpus_asked, self.cpus_asked)
 
     def _java_context(self) -> Any:
         """The JVM's SparkContext, or None on Spark Connect."""

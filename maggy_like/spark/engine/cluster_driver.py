@@ -16,6 +16,7 @@ from maggy_like.errors import EngineError
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.spark.connection.connect import address_towards
 from maggy_like.spark.engine.entry import entry
+from maggy_like.spark.engine.gpus import gpus_of
 from maggy_like.spark.engine.job import SparkRun
 
 if TYPE_CHECKING:
@@ -102,10 +103,8 @@ def run_task(
         return
     from maggy_like.cluster_driver.worker import serve
 
-    gpu = context.resources().get("gpu")
-    accelerators = tuple(gpu.addresses) if gpu is not None else ()
     keys = Keys(msgspec.msgpack.decode(data, type=tuple[tuple[bytes, bytes], ...]))
-    where = WorkerContext(number - 1, 0, socket.gethostname(), (b"", b""), accelerators)
+    where = WorkerContext(number - 1, 0, socket.gethostname(), (b"", b""), gpus_of(context))
     serve(task, number - 1, size, attempt, keys, journal, where)
 
 

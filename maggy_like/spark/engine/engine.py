@@ -9,9 +9,9 @@ with the next incarnation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -25,6 +25,8 @@ from maggy_like.rpc.ports import ANY_PORT, PortRange
 from maggy_like.spark.capacity import dynamic_allocation as elastic
 from maggy_like.spark.capacity.connect_slots import slots_of
 from maggy_like.spark.capacity.executors import Executors
+from maggy_like.spark.capacity.requirements import check_resources, resource_hints
+from maggy_like.spark.capacity.resources import read_resources
 from maggy_like.spark.connection.address import driver_endpoint
 from maggy_like.spark.connection.connect import check_server, orphan_hint
 from maggy_like.spark.connection.server_watch import ServerWatch
@@ -80,6 +82,12 @@ class SparkEngine(Engine, DriverHost):
         rank_ports: The ports, one or a range, at which rank 0 of workers that train together opens torch's store. Those
             of gloo and NCCL are the operating system's choice alone (``net.ipv4.ip_local_port_range``).
         reserve: How many slots of the session the search leaves to other jobs.
+        resources: What each worker needs: ``{"gpu": 1, "cpu": 4, "memory": "20g"}``; ``gpu`` may be 2 or more, or a
+            part such as 0.5. With dynamic allocation Spark starts executors for the gang alone, one for each worker (or
+            for those that share a GPU), and other jobs stay on executors without GPUs. Workers come one by one then,
+            also those that train together. Without dynamic allocation the session's own executors must have as much.
+            On YARN and Kubernetes, ``"discovery_script"`` is the path of a script on the nodes that prints their GPUs;
+            ``"vendor"`` is Kubernetes' name of them (``"nvidia.com"``).
         isolation: ``"process"`` gives each trial a fresh process (a crash costs that trial alone, memory never leaks
             on); ``"worker"`` keeps one process per worker, for trials of milliseconds.
 
@@ -91,7 +99,7 @@ class SparkEngine(Engine, DriverHost):
         EngineError: There is no session.
 
     Example:
-        >>> lagom(train_fn, space, engine=SparkEngine(spark, barrier=False), workers=8)
+        >>> lagom(train_fn, space, engine=SparkEngine(resources={"gpu": 1, "cpu": 4, "memory": "20g"}), workers=8)
     """
 
     name = "spark"
@@ -106,6 +114,7 @@ class SparkEngine(Engine, DriverHost):
         port: Ports | None = None,
         rank_ports: Ports | None = None,
         reserve: int = 0,
+        resources: Mapping[str, Any] | None = None,
         isolation: Literal["process", "worker"] = "process",
     ) -> None:
         if barrier != "auto" and not isinstance(barrier, bool):
@@ -119,7 +128,7 @@ class SparkEngine(Engine, DriverHost):
         self._ports = ANY_PORT if port is None else read_ports("port", port)
         self.rank_ports = None if rank_ports is None else read_ports("rank_ports", rank_ports)
         self._session = session if session is not None else require_session()
-        self._slots = slots_of(self._session)
+        self._slots = slots_of(self._session, None if resources is None else read_resources(resources))
         self._server = None
         if not is_classic(self._session):
             check_server(self._session)  # first: pyspark would ask for the settings below for ten minutes
@@ -132,12 +141,13 @@ class SparkEngine(Engine, DriverHost):
 
     @cached_property
     def is_elastic(self) -> bool:
-        return elastic.is_elastic(self._slots)
+        return self._slots.is_elastic
 
     def check_gang(self, together: str) -> None:
+        check_resources(self._slots)
         if self.is_elastic and self._barrier is True:
             raise EngineError(elastic.BARRIER_REFUSED)
-        if self.is_elastic and self._barrier == "auto" and together:
+        if self.is_elastic and self._barrier == "auto" and together and not self._slots.has_own_executors:
             raise EngineError(elastic.TOGETHER_REFUSED.format(together))
         if not self._has_barrier:
             elastic.check_speculation(self._slots)
@@ -185,10 +195,12 @@ class SparkEngine(Engine, DriverHost):
 
     def hints(self, workers: int) -> list[str]:
         if not self.is_elastic:
-            return other_jobs_hints(self._session, self._slots, workers)
+            return [*other_jobs_hints(self._session, self._slots, workers), *resource_hints(self._slots)]
         if self._slots.count() != 0:
             return []
         tasks = "one task" if workers == 1 else f"{workers} tasks"
+        if self._slots.has_own_executors:
+            tasks += f" that need {self._slots.resources} each, which a machine of the cluster must have free"
         return [f"Spark has no executor yet; it is asked for {tasks}, and trials begin as executors come"]
 
     def path_hints(self, places: RunPaths) -> list[str]:
@@ -229,6 +241,7 @@ class SparkEngine(Engine, DriverHost):
         return not self.is_elastic if self._barrier == "auto" else self._barrier
 
     def check_cluster_driver(self) -> None:
+        check_resources(self._slots)
         if self._barrier is True:
             raise EngineError(elastic.DRIVER_TASK_REFUSED)
         for name, value in (("host", self._host), ("bind", self._bind)):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from maggy_like.errors import EngineError
 from maggy_like.protocol.task import WorkerContext, WorkerTask
+from maggy_like.spark.engine.gpus import gpus_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -46,9 +47,7 @@ def gang_task(
         if context.attemptNumber() > 0:
             yield pyarrow.RecordBatch.from_pydict({"worker": [STARTED_AGAIN]})
             return
-        gpu = context.resources().get("gpu")
-        accelerators = tuple(gpu.addresses) if gpu is not None else ()
-        Agent(task, WorkerContext(index, incarnation, socket.gethostname(), keys, accelerators)).run()
+        Agent(task, WorkerContext(index, incarnation, socket.gethostname(), keys, gpus_of(context))).run()
         yield pyarrow.RecordBatch.from_pydict({"worker": [index]})
 
     return run

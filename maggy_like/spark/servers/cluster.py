@@ -33,7 +33,9 @@ class StandaloneCluster(Daemons):
         gpus: Made-up GPUs of each Worker. With GPUs a task takes one of them, so a Worker has
             ``min(cores, gpus)`` slots.
         dynamic: Whether sessions allocate executors dynamically (``spark.dynamicAllocation.enabled``): they start with
-            none, and get one a Worker as tasks wait. Workers can be decommissioned then.
+            none, and get one a Worker as tasks wait. Workers can be decommissioned then. GPUs are left to those who
+            ask for some, as ``SparkEngine(resources={"gpu": 1})`` does; set ``spark.executor.cores`` and
+            ``spark.executor.memory`` to less than a Worker has, so that there is room for both kinds of executors.
 
     Attributes:
         master_url: ``spark://127.0.0.1:port``.
@@ -62,7 +64,7 @@ class StandaloneCluster(Daemons):
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",  # it would listen on all addresses
         }
-        if gpus:
+        if gpus and not dynamic:
             self.conf["spark.executor.resource.gpu.amount"] = str(gpus)
             self.conf["spark.task.resource.gpu.amount"] = "1"
         if dynamic:

@@ -1,0 +1,138 @@
+"""What a gang asks of Spark: reading it, and what each cluster manager needs for it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from maggy_like import SparkEngine
+from maggy_like.errors import ConfigError, EngineError
+from maggy_like.spark.capacity.resources import Resources, megabytes, own_executors, read_resources, shared_executors
+
+ASKED = {"gpu": 1, "cpu": 4, "memory": "20g"}
+
+ELASTIC = {"spark.master": "spark://far:7077", "spark.dynamicAllocation.enabled": "true"}
+
+FIXED = {"spark.master": "spark://far:7077", "spark.executor.resource.gpu.amount": "2",
+         "spark.executor.cores": "8", "spark.executor.memory": "40g"}  # fmt: skip
+
+
+class Session(SimpleNamespace):
+    """A classic session of which only the settings are known."""
+
+    __hash__ = object.__hash__
+
+
+def engine_on(conf: dict[str, str], **options: Any) -> SparkEngine:
+    session: Any = Session(_sc=None, conf=SimpleNamespace(get=conf.get))
+    return SparkEngine(session, **options)
+
+
+def test_resources_are_read_as_spark_writes_them() -> None:
+    assert read_resources(ASKED) == Resources(1, 4, 20480)
+    assert read_resources({"memory": "1536M"}).memory == 1536
+    assert megabytes("m", "2tb") == 2 * 1024**2
+    assert [Resources(gpu).sharing for gpu in (0, 1, 4, 0.5, 0.3, 0.25)] == [1, 1, 1, 2, 3, 4]
+    assert [Resources(gpu).whole_gpus for gpu in (0, 1, 4, 0.5)] == [0, 1, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({}, "must be a dict such as"),
+        ("gpu", "must be a dict such as"),
+        ({"gpus": 1}, "did you mean 'gpu'"),
+        ({"gpu": 1.5}, "a whole number, or a part of one such as 0.5, got 1.5"),
+        ({"gpu": -1}, "a whole number, or a part of one such as 0.5, got -1"),
+        ({"gpu": True}, "got True"),
+        ({"gpu": "1"}, "got '1'"),
+        ({"gpu": 0}, "must name GPUs, cores or memory"),
+        ({"cpu": 0}, r"resources\['cpu'\] must be a whole number of at least 1, got 0"),
+        ({"memory": 20}, "such as '20g' or '512m', got 20"),
+        ({"memory": "20 gigs"}, "such as '20g' or '512m', got '20 gigs'"),
+        ({"memory": "100m"}, "must be 512m or more, got '100m'"),
+        ({"gpu": 1, "vendor": ""}, "must be a text, got ''"),
+    ],
+)
+def test_other_resources_are_refused(wrong: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        engine_on(ELASTIC, resources=wrong)
+
+
+def test_a_local_master_is_refused_with_what_serves_there() -> None:
+    with pytest.raises(EngineError, match=r"^resources= needs a cluster: master 'local\[2\]' .* LocalEngine"):
+        engine_on({"spark.master": "local[2]"}, resources=ASKED).check_gang("")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"spark.executor.resource.gpu.amount": "0"}, r"ask for 1 GPU a worker, .* have 0 GPUs each .*gpu.amount=0"),
+        ({"spark.executor.cores": "2"}, r"ask for 4 cores a worker, .* have 2 cores each \(spark.executor.cores=2\)"),
+        ({"spark.executor.memory": "8g"}, r"ask for 20480 MB a worker, .* 8192 MB each \(spark.executor.memory=8g\)"),
+    ],
+)
+def test_executors_that_are_too_small_are_told_where_no_others_come(change: dict[str, str], words: str) -> None:
+    engine_on(FIXED, resources=ASKED).check_gang("workers_per_trial=2")
+    with pytest.raises(EngineError, match=rf"{words}.*spark.dynamicAllocation.enabled=true; start it so, or raise"):
+        engine_on({**FIXED, **change}, resources=ASKED).check_gang("")
+
+
+def test_what_python_has_beside_the_jvm_counts_on_yarn() -> None:
+    yarn = {**FIXED, "spark.master": "yarn", "spark.executor.memory": "4g", "spark.executor.memoryOverhead": "16g"}
+    engine_on(yarn, resources=ASKED).check_gang("")
+    with pytest.raises(EngineError, match="have 4505 MB each"):
+        engine_on({**yarn, "spark.executor.memoryOverhead": ""}, resources=ASKED).check_gang("")
+
+
+@pytest.mark.parametrize(("master", "name"), [("yarn", "YARN"), ("k8s://https://far", "Kubernetes")])
+def test_yarn_and_kubernetes_need_a_script_that_finds_gpus(master: str, name: str) -> None:
+    conf = {**ELASTIC, "spark.master": master}
+    with pytest.raises(EngineError, match=rf"on {name} needs a script .*'discovery_script'"):
+        engine_on(conf, resources=ASKED).check_gang("")
+    engine_on(conf, resources={**ASKED, "discovery_script": "/opt/gpus.sh"}).check_gang("")
+    engine_on(conf, resources={"cpu": 4}).check_gang("")
+
+
+def test_workers_with_executors_of_their_own_may_train_together_and_come_one_by_one() -> None:
+    engine_on(ELASTIC, resources=ASKED).check_gang("workers_per_trial=2")
+    with pytest.raises(EngineError, match="SPARK-24942"):
+        engine_on(ELASTIC, resources=ASKED, barrier=True).check_gang("")
+    bounded = {**ELASTIC, "spark.dynamicAllocation.maxExecutors": "3", "spark.executor.cores": "16"}
+    assert engine_on(bounded, resources=ASKED).most_workers() == 3  # one in each executor
+    assert engine_on(bounded, resources={"gpu": 0.5}).most_workers() == 6
+
+
+def amounts(requests: Any) -> dict[str, float]:
+    return {name: request.amount for name, request in requests.items()}
+
+
+def test_an_executor_of_its_own_is_as_large_as_the_workers_that_share_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.sql.is_remote", lambda: True)  # profiles without a JVM
+    session: Any = Session(_sc=None)
+    whole = own_executors(session, read_resources(ASKED), splits_memory=False, task_cpus=1)
+    assert amounts(whole.executorResources) == {"cores": 4, "memory": 20480, "gpu": 1}
+    assert amounts(whole.taskResources) == {"cpus": 4, "gpu": 1}
+    half = own_executors(session, Resources(0.5, memory=1024), splits_memory=False, task_cpus=2)
+    assert amounts(half.executorResources) == {"cores": 4, "memory": 2048, "gpu": 1}
+    assert amounts(half.taskResources) == {"cpus": 2, "gpu": 0.5}
+
+
+def test_where_the_cluster_manager_bounds_python_s_memory_the_jvm_takes_little_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pyspark.sql.is_remote", lambda: True)
+    session: Any = Session(_sc=None)
+    profile = own_executors(session, read_resources(ASKED), splits_memory=True, task_cpus=1)
+    assert amounts(profile.executorResources) == {"cores": 4, "memory": 1024, "memoryOverhead": 19456, "gpu": 1}
+
+
+def test_a_session_asks_for_the_same_executors_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.sql.is_remote", lambda: True)
+    session, other = Session(_sc=None), Session(_sc=None)
+    first: Any = shared_executors(session, 1, 2)  # type: ignore[arg-type]
+    assert shared_executors(session, 1, 2) is first  # type: ignore[arg-type]
+    assert shared_executors(session, 2, 2) is not first  # type: ignore[arg-type]
+    assert shared_executors(other, 1, 2) is not first  # type: ignore[arg-type]
