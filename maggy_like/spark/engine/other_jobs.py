@@ -23,8 +23,7 @@ def other_jobs_hints(session: SparkSession, slots: Slots, workers: int) -> list[
         slots: Counts them.
         workers: How many the gang takes.
     """
-    is_shared = not slots.is_local and slots.conf("spark.dynamicAllocation.enabled", "false").lower() != "true"
-    if not is_shared or session in _HINTED:
+    if slots.is_local or slots.is_elastic or session in _HINTED:
         return []
     count = slots.count()
     if count is None or workers < count or count < 2:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from maggy_like.errors import ConfigError, EngineError
+from maggy_like.spark.capacity.slots import Slots
 from maggy_like.spark.engine import other_jobs, waiting
 from maggy_like.spark.engine.engine import SparkEngine
 from maggy_like.spark.engine.other_jobs import other_jobs_hints
@@ -23,8 +24,9 @@ class ClassicSession(FakeSession):
     _sc = None
 
 
-class FakeSlots:
+class FakeSlots(Slots):
     def __init__(self, count: int | None, **conf: str) -> None:
+        self.resources = None
         self._count = count
         self._conf = {"spark_master": "spark://far:7077", **conf}
 
@@ -44,7 +46,7 @@ class FakeSlots:
 
 def engine(slots: int | None, **options: Any) -> SparkEngine:
     made = SparkEngine(ClassicSession(), **options)  # type: ignore[arg-type]
-    made._slots = FakeSlots(slots)  # type: ignore[assignment]
+    made._slots = FakeSlots(slots)
     made._check_session = lambda: None  # type: ignore[method-assign]
     return made
 
