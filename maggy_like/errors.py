@@ -7,6 +7,7 @@
     │   ├── SearchSpaceError             a domain, a configuration or a search space
     │   ├── OptimizerError               an optimizer's name, option or proposal
     │   ├── ConfigError                  an argument of lagom
+    │   ├── DataError                    a table: its columns, their types, their values
     │   ├── TrainFunctionError           train_fn: its parameters, its pickle, its reports
     │   └── TrialsFailedError            the first trials failed alike; what they failed of
     ├── PlatformError                    what we wrote or read is not as it must be
@@ -26,6 +27,7 @@ from optimizers.errors import MaggyError, OptimizerError, SearchSpaceError, User
 
 __all__ = [
     "ConfigError",
+    "DataError",
     "EngineError",
     "InfraError",
     "JournalError",
@@ -46,6 +48,10 @@ __all__ = [
 
 class ConfigError(UserError):
     """An argument of :func:`maggy_like.lagom` is not valid."""
+
+
+class DataError(UserError):
+    """A table cannot be used as it is: a column is missing, or has a type or values that a model cannot take."""
 
 
 class TrainFunctionError(UserError):

@@ -6,7 +6,7 @@ import importlib.util
 
 from maggy_like.errors import UserError
 
-EXTRAS = {"optuna": "optuna", "pandas": "pandas", "pyspark": "spark", "torch": "torch"}
+EXTRAS = {"optuna": "optuna", "pandas": "pandas", "pyarrow": "ml", "pyspark": "spark", "torch": "torch"}
 """The extra of maggy_like that brings each package."""
 
 

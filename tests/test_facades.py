@@ -13,9 +13,10 @@ from types import ModuleType
 import pytest
 
 import maggy_like
+import maggy_like.ml
 import optimizers
 
-FACADES = (maggy_like, optimizers)
+FACADES = (maggy_like, maggy_like.ml, optimizers)
 
 HEAVY = (
     "IPython",
@@ -66,6 +67,7 @@ def test_type_checkers_read_the_same_homes(facade: ModuleType) -> None:
         "import maggy_like",
         "from maggy_like import lagom, run, Float, Integer, Choice, FailurePolicy",
         "from maggy_like import ablate, AblationStudy",
+        "import maggy_like.ml",
         "from optimizers import ASHA, Study, SearchSpace",
     ],
 )

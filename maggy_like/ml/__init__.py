@@ -1,0 +1,34 @@
+"""From a DataFrame to predictions: what a model reads of a table, and how it is fed.
+
+    from maggy_like.ml import ParquetLoader
+
+    loader = ParquetLoader("/data/sales", ["features", "label"], batch_size=256)
+
+Names are loaded on first use, so that a loader works without pyspark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from maggy_like.ml.columns.column import Column
+
+_HOMES = {
+    "Column": "maggy_like.ml.columns.column",
+}
+
+__all__ = [
+    "Column",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'maggy_like.ml' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

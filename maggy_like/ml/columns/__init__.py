@@ -1,0 +1,1 @@
+"""What a column of a table is to a model, and its values as arrays and tensors."""

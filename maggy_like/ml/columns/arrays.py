@@ -1,0 +1,196 @@
+"""The values of an Arrow column as arrays and tensors, without a Python loop over rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+import torch
+
+from maggy_like.errors import DataError
+from maggy_like.ml.columns.column import Column, is_bytes, is_list, is_vector
+
+Values = npt.NDArray[Any]
+
+
+def to_tensor(array: pa.Array | pa.ChunkedArray, column: Column) -> torch.Tensor:
+    """The values of a column as a tensor that owns its memory.
+
+    Args:
+        array: The column's values.
+        column: Its shape and type. Bytes of one length become a tensor if they are given a shape.
+
+    Returns:
+        A tensor ``[rows, *shape]`` on the CPU.
+
+    Raises:
+        DataError: There are nulls, rows of different lengths, or values that do not fit the type; it names the column,
+            the row and the remedy.
+
+    Example:
+        >>> to_tensor(pa.array([[1.0, 2.0], [3.0, 4.0]]), Column("x", (2,), "float32")).shape
+        torch.Size([2, 2])
+    """
+    values = to_numpy(array, column)
+    return torch.from_numpy(values if values.flags.owndata and values.flags.writeable else values.copy())
+
+
+def to_numpy(array: pa.Array | pa.ChunkedArray, column: Column) -> Values:
+    """The values of a column as an array, maybe a read-only view of Arrow's memory.
+
+    Args:
+        array: The column's values.
+        column: Its shape and type.
+
+    Returns:
+        An array ``[rows, *shape]``.
+
+    Raises:
+        DataError: As :func:`to_tensor`.
+    """
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if kind.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    _check_nulls(array, column)
+    rows = len(array)
+    if is_vector(array.type):
+        return _shaped(_of_vectors(array, column), column, rows)
+    if is_bytes(array.type):
+        return _shaped(_of_bytes(array, column), column, rows)
+    lengths: tuple[int, ...] = ()
+    while is_list(array.type):
+        array, length = _flat(array, column)
+        lengths += (length,)
+        _check_nulls(array, column, math.prod(lengths))
+    if kind.is_decimal(array.type):
+        array = array.cast(pa.float64())
+    values = _converted(array.to_numpy(zero_copy_only=False), column)
+    return _shaped(values.reshape(rows, *_known(lengths, column)), column, rows)
+
+
+def _check_nulls(array: pa.Array, column: Column, per_row: int = 1) -> None:
+    """Refuse nulls, of rows or of the elements of their lists."""
+    if array.null_count:
+        first = pc.index(pc.is_null(array), True).as_py() // max(per_row, 1)
+        raise DataError(
+            f"column {column.name!r} has {array.null_count} nulls, the first in row {first} of those read together; "
+            f"fill or drop them before: df.na.drop(subset=[{column.name!r}])"
+        )
+
+
+def _flat(array: pa.Array, column: Column) -> tuple[pa.Array, int]:
+    """The elements of lists, one after the other, and the length that all lists have."""
+    if kind.is_fixed_size_list(array.type):
+        return array.flatten(), array.type.list_size
+    offsets = array.offsets.to_numpy()
+    return array.values.slice(offsets[0], offsets[-1] - offsets[0]), _common(np.diff(offsets), column)
+
+
+def _common(lengths: Values, column: Column) -> int:
+    """The length that all rows have; -1 if there are no rows.
+
+    Raises:
+        DataError: They differ.
+    """
+    if not len(lengths):
+        return -1
+    if len(odd := np.flatnonzero(lengths != lengths[0])):
+        raise DataError(
+            f"column {column.name!r} has rows of different lengths: {lengths[0]} in row 0 and {lengths[odd[0]]} in row "
+            f"{odd[0]} of those read together; pad or cut them to one length before"
+        )
+    return int(lengths[0])
+
+
+def _of_vectors(array: pa.StructArray, column: Column) -> Values:
+    """Spark's vectors as rows: dense ones have values alone, sparse ones a size and the indices of their values."""
+    rows = len(array)
+    sparse = array.field("type").to_numpy(zero_copy_only=False) == 0
+    sizes = array.field("size").fill_null(0).to_numpy(zero_copy_only=False)
+    counts = pc.list_value_length(array.field("values")).to_numpy(zero_copy_only=False)
+    width = max(_common(np.where(sparse, sizes, counts), column), 0)
+    values = array.field("values").flatten().to_numpy()
+    if not sparse.any():
+        return _converted(values.reshape(rows, width), column)
+    starts = np.cumsum(counts) - counts  # of each row among all values
+    positions = np.arange(len(values)) - np.repeat(starts, counts)
+    positions[np.repeat(sparse, counts)] = array.field("indices").flatten().to_numpy()  # null, so none, in dense rows
+    filled = np.zeros((rows, width))
+    filled[np.repeat(np.arange(rows), counts), positions] = values
+    return _converted(filled, column)
+
+
+def _of_bytes(array: pa.Array, column: Column) -> Values:
+    """Bytes of one length as numbers of the column's type."""
+    if column.shape is None:
+        raise DataError(
+            f"column {column.name!r} has bytes, which are no tensor yet; decode them, or give their shape and type "
+            f"with Column({column.name!r}, (3, 32, 32), 'uint8') where they are numbers as they lie in memory"
+        )
+    lengths = pc.binary_length(array).to_numpy(zero_copy_only=False)
+    length = max(_common(lengths, column), 0)
+    joined = array.cast(pa.large_binary())
+    first = np.frombuffer(joined.buffers()[1], np.int64)[joined.offset] if len(array) else 0
+    data = joined.buffers()[2] if length else b""
+    found = np.frombuffer(data, np.uint8, len(array) * length, first).reshape(len(array), length)
+    wanted = np.dtype(column.dtype)
+    if length % wanted.itemsize:
+        raise DataError(f"column {column.name!r} has {length} bytes a row, which are no whole number of {wanted}")
+    return np.ascontiguousarray(found).view(wanted)
+
+
+def _converted(values: Values, column: Column) -> Values:
+    """The values in the column's type.
+
+    Raises:
+        DataError: An integer type cannot hold one of them.
+    """
+    if values.dtype == np.dtype(object) or values.dtype.kind not in "fiub":
+        raise DataError(f"column {column.name!r} has values of the type {values.dtype}, of which there are no tensors")
+    if values.dtype == column.dtype:
+        return values
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = values.astype(column.dtype)
+    if converted.dtype.kind in "iub" and len(odd := np.flatnonzero(converted != values)):
+        raise DataError(
+            f"column {column.name!r} has the value {values.ravel()[odd[0]]}, which {column.dtype} cannot hold; give "
+            "the column another dtype, or convert its values before"
+        )
+    return converted
+
+
+def _known(lengths: tuple[int, ...], column: Column) -> tuple[int, ...]:
+    """Lengths as they were read; where there were no rows to read them from, the column's."""
+    told = column.shape or ()
+    return tuple(
+        length if length >= 0 else max(told[place] if place < len(told) else 0, 0)
+        for place, length in enumerate(lengths)
+    )
+
+
+def _shaped(values: Values, column: Column, rows: int) -> Values:
+    """The values with the column's shape.
+
+    Raises:
+        DataError: A row's values do not fill it.
+    """
+    told = column.shape or ()
+    found = values.shape[1:]
+    if len(found) == len(told) and all(want in (-1, have) for want, have in zip(told, found, strict=True)):
+        return values
+    have, want = math.prod(found), math.prod(length for length in told if length >= 0)
+    free = told.count(-1)
+    if column.shape is None or free > 1 or (have % want if free and want else have != want):
+        raise DataError(
+            f"column {column.name!r} has rows of shape {found}, and {column.shape} was asked for; give the shape that "
+            "they have, or one of as many values"
+        )
+    return values.reshape(rows, *(have // max(want, 1) if length < 0 else length for length in told))

@@ -1,0 +1,64 @@
+"""The columns of a Spark DataFrame as a model reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
+
+from maggy_like.ml.columns.column import Column, check_names, columns_of_arrow
+
+
+def columns_of_spark(schema: StructType, names: Iterable[str] | None = None) -> tuple[Column, ...]:
+    """What the columns of a DataFrame are to a model; vectors have the shape ``(-1,)``.
+
+    Args:
+        schema: Of the DataFrame.
+        names: The columns that are wanted, in order; all if omitted.
+
+    Raises:
+        DataError: A column is missing, or has a type that no tensor can have.
+
+    Example:
+        >>> columns_of_spark(StructType().add("x", VectorUDT()).add("y", "integer"), ["x"])
+        (Column(name='x', shape=(-1,), dtype='float32'),)
+    """
+    wanted = list(schema.names if names is None else names)
+    check_names(wanted, schema.names)
+    fields = [_without_vector(schema[name]) for name in wanted]
+    return columns_of_arrow(to_arrow_schema(StructType(fields)))
+
+
+def arrays_of_vectors(df: DataFrame, names: Iterable[str] | None = None, dtype: str = "float32") -> DataFrame:
+    """A DataFrame whose vectors, dense and sparse, are arrays; the other columns as they are.
+
+    Spark computes it, on executors, in classic sessions and through Spark Connect.
+
+    Args:
+        df: The DataFrame.
+        names: Which columns to look at; all if omitted.
+        dtype: ``"float32"`` or ``"float64"``.
+
+    Raises:
+        DataError: A column is missing.
+    """
+    wanted = list(df.columns if names is None else names)
+    check_names(wanted, df.columns)
+    vectors = [name for name in wanted if isinstance(df.schema[name].dataType, VectorUDT)]
+    return df.withColumns({name: vector_to_array(_column(df, name), dtype) for name in vectors}) if vectors else df
+
+
+def _column(df: DataFrame, name: str) -> SparkColumn:
+    return df["`" + name.replace("`", "``") + "`"]
+
+
+def _without_vector(field: StructField) -> StructField:
+    """The field as :func:`arrays_of_vectors` leaves it: Arrow knows no vectors."""
+    if isinstance(field.dataType, VectorUDT):
+        return StructField(field.name, ArrayType(FloatType()), field.nullable)
+    return field
