@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from maggy_like.api.other_spellings import OTHER_SPELLINGS_OF_RUN
+from maggy_like.api.other_spellings import ARGUMENT_OF_TRAIN_FN, OTHER_SPELLINGS_OF_RUN
 from maggy_like.argument_checks import whole
 from maggy_like.errors import ConfigError
 from optimizers.checks.arguments import explains_arguments
@@ -41,7 +41,7 @@ def run(
     progress: bool | str = ...,
     block: Literal[True] = True,
 ) -> Any: ...
-@explains_arguments(OTHER_SPELLINGS_OF_RUN)  # type: ignore[misc]  # the options of the first are those of the second
+@explains_arguments(OTHER_SPELLINGS_OF_RUN, ARGUMENT_OF_TRAIN_FN)  # type: ignore[misc]  # the options of the first are those of the second
 def run(
     train_fn: Callable[..., Any],
     config: Mapping[str, Any] | None = None,

@@ -72,6 +72,8 @@ class Capacity(ABC):
     """Counts the slots in which workers can run."""
 
     name: str
+    is_on_this_machine = False
+    """Whether the workers run here, with the packages that are installed here."""
 
     @property
     def is_elastic(self) -> bool:
