@@ -14,6 +14,7 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
+from maggy_like.results.pareto_set import ParetoSet
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.training import Training
 from maggy_like.storage.file_systems import open_url
@@ -139,7 +140,7 @@ def make_result(
         directory=places.directory,
         space=study.problem.space,
         others=others,
-        pareto=study.pareto,
+        pareto=ParetoSet(study.pareto, [name, *(other for _, other in others)]),
         store=places.store,
         training=training_of(machine, places, name) if trainings else None,
         _worth=study.worth,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from maggy_like import FailurePolicy, Float, Result, lagom
+from maggy_like.display.text import config_text, number
 from maggy_like.errors import ConfigError, UserError
 from optimizers.core.trial import TrialState
 
@@ -53,6 +54,11 @@ def test_the_result_shows_the_set_best_first(tmp_path: Path) -> None:
     shown = [float(line.split()[1]) for line in lines[3:13]]
     assert shown == sorted(shown, reverse=True)
     assert f"and {n - 10} more in result.pareto" in lines
+    printed = repr(result.pareto).splitlines()
+    assert len(printed) == n
+    first = result.pareto[0]
+    accuracy, latency = map(number, first.values)
+    assert printed[0] == f"trial {first.id}: accuracy {accuracy}, latency {latency} ({config_text(first.config)})"
     page = result._repr_html_()
     assert html.escape(lines[1]) in page
     assert page.count("<tr") == n + 1
