@@ -130,7 +130,8 @@ def lagom(
         directory: Path or URL of the folder of all runs: a run's folder there has its journal, states and logs.
         store: Path, URL or :class:`~maggy_like.Store` for the saved states, if they are to lie elsewhere.
         resume: Go on with the run called ``name`` where its journal ends.
-        callbacks: Functions that take each event of :mod:`optimizers.core.events`, as it is recorded.
+        callbacks: Functions that take each event as it is recorded: ``optimizers.TrialCreated``, ``AttemptStarted``,
+            ``Measured``, ``CheckpointSaved`` or ``AttemptEnded``.
         progress: Show a live display; ``"plain"``, ``"terminal"`` or ``"notebook"`` insist on one.
         block: Whether to wait for the end. With False the search goes on in the background.
 
