@@ -102,6 +102,6 @@ class Dispatcher:
         saved = trial.checkpoint.name if trial.checkpoint is not None else None
         self.pool.engage(members)
         order = Assign(trial.id, attempt, trial.config, grant.budget, grant.milestones, objective, saved, discard)
-        commands += self.groups.start(order, members, now, placed=trial.training > 0)
+        commands += self.groups.start(order, members, now, always_ranked=trial.training > 0)
         self.training_phase.started()
         return commands

@@ -19,7 +19,7 @@ from maggy_like.protocol.messages import (
     Held,
     Meet,
     Opened,
-    RankPlace,
+    RankInfo,
     Stop,
     ToWorker,
 )
@@ -40,14 +40,14 @@ def choose(idle: Iterable[Worker], width: int) -> list[Worker]:
     return chosen[:width]
 
 
-def places(members: Sequence[Worker]) -> list[RankPlace]:
-    """The members' places, by rank."""
+def rank_infos(members: Sequence[Worker]) -> list[RankInfo]:
+    """What each member is told of its rank, by rank."""
     hosts: dict[str, list[Worker]] = {}
     for member in members:
         hosts.setdefault(member.host, []).append(member)
     groups = list(hosts)
     return [
-        RankPlace(
+        RankInfo(
             rank=rank,
             world_size=len(members),
             local_rank=hosts[member.host].index(member),
@@ -83,19 +83,19 @@ class WorkerGroups:
     def __iter__(self) -> Iterator[WorkerGroup]:
         return iter(self._running.values())
 
-    def start(self, order: Assign, members: Sequence[Worker], now: float, *, placed: bool) -> Commands:
+    def start(self, order: Assign, members: Sequence[Worker], now: float, *, always_ranked: bool) -> Commands:
         """Have the workers run an attempt together.
 
         Args:
-            order: For rank 0; the others get it too, each with its place.
-            placed: Whether to tell a worker its place even where it is alone.
+            order: For rank 0; the others get it too, each with its rank.
+            always_ranked: Whether to tell a worker its rank even where it is alone.
         """
         group = self._running[order.trial] = WorkerGroup(order.trial, order.attempt, tuple(members), now)
         commands: Commands = []
-        for worker, place in zip(members, places(members) if placed or len(members) > 1 else [None], strict=True):
+        infos = rank_infos(members) if always_ranked or len(members) > 1 else [None]
+        for worker, info in zip(members, infos, strict=True):
             worker.take(group)
-            mine = order if place is None else msgspec.structs.replace(order, place=place)
-            commands.append(Send(worker.id, mine))
+            commands.append(Send(worker.id, msgspec.structs.replace(order, rank_info=info)))
         return commands
 
     def release(self, group: WorkerGroup) -> None:

@@ -14,7 +14,7 @@ from hypothesis_profiles import examples
 from maggy_like.distributed import sharded
 from maggy_like.distributed.sharded import ShardedStateError
 from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.messages import Assign, Beat, Checkpointed, RankPlace
+from maggy_like.protocol.messages import Assign, Beat, Checkpointed, RankInfo
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore
@@ -27,9 +27,9 @@ class Rank:
     """One rank's saves, and what it told the driver of them."""
 
     def __init__(self, folder: Path, rank: int = 0, world_size: int = 1, checkpoint: str | None = None) -> None:
-        place = RankPlace(rank, world_size, rank, world_size, 0, 1) if world_size > 1 else None
+        rank_info = RankInfo(rank, world_size, rank, world_size, 0, 1) if world_size > 1 else None
         self.frames: list[bytes] = []
-        self.sender = Sender(Assign(3, 2, {}, 9, place=place), self.frames.append)
+        self.sender = Sender(Assign(3, 2, {}, 9, rank_info=rank_info), self.frames.append)
         self.saves = Saves(CheckpointStore(folder.as_uri(), 3), checkpoint, self.sender, 3, 2)
 
     @property
