@@ -68,10 +68,10 @@ def _devices(ranks: Sequence[Worker]) -> tuple[str, ...]:
 
 
 class WorkerGroups:
-    """The attempts that run, and what their workers must hear of each other.
+    """The attempts that run, and the messages by which the ranks of each act together.
 
-    One attempt's ranks stop in the same report: they are halted, say how many reports they have made, and go on to
-    the first that none of them has passed. One that fails ends the attempt for all.
+    All ranks of an attempt stop in the same report: the driver halts them, each says how many reports it has made, and
+    they go on to the first report that none of them has passed. A rank that fails ends the attempt for all.
     """
 
     def __init__(self) -> None:
@@ -113,11 +113,11 @@ class WorkerGroups:
         return _send(group.running, Decided(group.trial, group.attempt, group.stopping.is_told))
 
     def stop(self, group: WorkerGroup, why: Stopping, *, failure: Failure | None = None, cause: str = "") -> Commands:
-        """Have an attempt end at its next report, all ranks at the same, unless its workers know already.
+        """Have all ranks of an attempt end at the same next report, unless they were told so already.
 
         Args:
-            failure: What its end is to be called then, if that is a fault.
-            cause: Why the search is over, if that cuts it off.
+            failure: How its end is recorded, if it is a fault.
+            cause: Why the search is over, if that ends the attempt.
         """
         if not group.stop(why, failure=failure, cause=cause):
             return []
@@ -134,14 +134,14 @@ class WorkerGroups:
         return _send(others, Meet(message.trial, message.attempt, message.host, message.port))
 
     def held(self, group: WorkerGroup, worker: Worker, message: Held) -> Commands:
-        """Take in how far a halted rank is."""
+        """Note how many reports a halted rank has made."""
         if group.held is None:
             return []
         group.held[group.rank(worker.id)] = message.reports
         return self._go_on(group)
 
     def ended(self, group: WorkerGroup, worker: Worker, end: Finished | Failure) -> Commands:
-        """Take in a rank's end; the attempt is over with the last (see :attr:`WorkerGroup.has_ended`)."""
+        """Note a rank's end; the attempt is over with the last (see :attr:`WorkerGroup.has_ended`)."""
         group.ends[group.rank(worker.id)] = end
         if group.has_ended:
             return []
@@ -150,7 +150,7 @@ class WorkerGroups:
         return self._go_on(group)
 
     def _go_on(self, group: WorkerGroup) -> Commands:
-        """Say where to stop, once every rank has said how far it is; until then none goes further."""
+        """Say at which report to stop, once every rank has said how many it has made; until then they wait."""
         if (at := group.stop_at) is None:
             return []
         return _send(group.running, Stop(group.trial, group.attempt, at))
