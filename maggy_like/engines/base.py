@@ -173,6 +173,6 @@ class Engine(Launcher):
         """
         return threading.Thread(target=execute, name="maggy-run", daemon=daemon)
 
-    def path_hints(self, places: RunPaths) -> list[str]:
+    def path_hints(self, paths: RunPaths) -> list[str]:
         """Hints about where a run is kept, one a line."""
         return []

@@ -192,8 +192,8 @@ class SparkEngine(Engine, DriverHost):
         tasks = "one task" if workers == 1 else f"{workers} tasks"
         return [f"Spark has no executor yet; it is asked for {tasks}, and trials begin as executors come"]
 
-    def path_hints(self, places: RunPaths) -> list[str]:
-        return path_hints(self._session, places)
+    def path_hints(self, paths: RunPaths) -> list[str]:
+        return path_hints(self._session, paths)
 
     def endpoint(self) -> Endpoint:
         return driver_endpoint(self._session, self._host, self._bind, self._ports)
