@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
+from module_time import patch_time
 
 from maggy_like.distributed import sharded
 from maggy_like.distributed.sharded import ShardedStateError
@@ -148,14 +149,14 @@ def test_a_rank_waits_for_what_rank_0_is_writing(tmp_path: Path, monkeypatch: py
         if len(pauses) == 3:
             ranks[0].saves.save("state")
 
-    monkeypatch.setattr(checkpoints.time, "sleep", write_meanwhile)
+    patch_time(monkeypatch, checkpoints, sleep=write_meanwhile)
     assert ranks[1].saves.restore(None) == "state"
     assert pauses == [0.01, 0.02, 0.04]
 
 
 def test_a_rank_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rank, pauses = Rank(tmp_path, 1, 2), []
-    monkeypatch.setattr(checkpoints.time, "sleep", pauses.append)
+    patch_time(monkeypatch, checkpoints, sleep=pauses.append)
     rank.saves.save("state")
     with pytest.raises(ReportError, match=r"no file://.*2-1\.pkl for 900 s; all ranks must call checkpoint\(\)"):
         rank.saves.restore(None)
