@@ -1,14 +1,14 @@
 """What is each part of a network worth? An ablation study on the breast cancer table, ten seeds a variant.
 
-The study names the parts; each variant is the training without one of them. With ``spark`` as its argument the table
-is a Spark DataFrame, and the variants run on Spark; else it is one of pandas, and they run on local processes:
+The study names the parts; each variant is the training without one of them. With ``--spark`` the table is a Spark
+DataFrame, and the variants run on Spark; else it is one of pandas, and they run on local processes:
 
-    python examples/ablation.py [spark]
+    python examples/ablation.py [--spark] [--repeats 10]
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def train(model: nn.Module, features: list[str], source: str, seed: int, weight_
     return accuracy
 
 
-def main(on_spark: bool) -> None:
+def main(on_spark: bool, repeats: int) -> None:
     """Declare the study, run it, and show what it found."""
     table: Any = load_breast_cancer(as_frame=True).frame
     with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +98,7 @@ def main(on_spark: bool) -> None:
             .config(dropout=0.0, weight_decay=0.0)
         )
         engine = "spark" if on_spark else "local"
-        answer = ablate(train, study, metric="accuracy", repeats=10, workers=2, engine=engine)
+        answer = ablate(train, study, metric="accuracy", repeats=repeats, workers=2, engine=engine)
     print(answer)
     picture = Path(answer.result.directory, "ablation.png")
     answer.plot(picture)
@@ -106,4 +106,8 @@ def main(on_spark: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(on_spark="spark" in sys.argv[1:])
+    parser = argparse.ArgumentParser(description="What is each part of a network worth?")
+    parser.add_argument("--spark", action="store_true", help="keep the table in Spark, and run the variants there")
+    parser.add_argument("--repeats", type=int, default=10, help="seeds of each variant (default: %(default)s)")
+    options = parser.parse_args()
+    main(options.spark, options.repeats)

@@ -6,6 +6,7 @@ only the best of them on. Runs on the processes of this machine in about a minut
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 from maggy_like import Float, Integer, Reporter, lagom
@@ -62,8 +63,13 @@ SPACE = {
 }
 
 if __name__ == "__main__":
-    print("Searching 40 configurations of a network on handwritten digits; ASHA runs only the best of them on.")
-    result = lagom(train, SPACE, optimizer="asha", metric="accuracy", n_trials=40, max_budget=27, seed=1)
+    parser = argparse.ArgumentParser(description="Search for a good network on handwritten digits.")
+    parser.add_argument("--trials", type=int, default=40, help="how many configurations to try (default: %(default)s)")
+    n_trials = parser.parse_args().trials
+    print(
+        f"Searching {n_trials} configurations of a network on handwritten digits; ASHA runs only the best of them on."
+    )
+    result = lagom(train, SPACE, optimizer="asha", metric="accuracy", n_trials=n_trials, max_budget=27, seed=1)
     best = result.best_trial
     assert best is not None
     print(f"best configuration: {result.best_config}")

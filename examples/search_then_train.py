@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from maggy_like import Float, Integer, Reporter, StandaloneCluster, lagom, spark_session
-from optimizers.core.events import AttemptStarted, Event
+from optimizers import AttemptStarted, Event
 
 SPACE = {
     "lr": Float(1e-3, 1e-1, log=True),
@@ -97,17 +97,22 @@ def main(on_spark: bool) -> None:
             callbacks=[note_stage],
             seed=1,
         )
-        training = result.training
-        assert training is not None
         print(result)
+        training = result.training
+        if training is None or training.value is None or training.seconds_per_step is None:
+            print("it was stopped before the training had a result")
+            return
         if on_spark:
             print(f"Spark stages of the search: {stages['search']}, of the training: {stages['training']}")
         print(f"accuracy: {result.best_value:.4f} in the search, {training.value:.4f} on {training.world_size} workers")
         print(f"a pass over the data took {training.seconds_per_step:.2f} s; the weights are in {training.checkpoint}")
 
         alone = result.train(workers=1, progress=False)
+    if alone.value is None:
+        print("the training of one worker was stopped before it had a result")
+        return
     both = [run.trial.curves["loss"].values for run in (training, alone)]
-    difference = max(abs(several - one) for several, one in zip(*both, strict=True))
+    difference = max(abs(several - one) for several, one in zip(*both, strict=False))  # one may have been stopped
     print(f"losses on {training.world_size} workers and on one differ by {difference:.1e} at most")
 
 

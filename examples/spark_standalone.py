@@ -6,6 +6,7 @@ address, so the gang's trials see different ``CUDA_VISIBLE_DEVICES``. It is stop
 
 from __future__ import annotations
 
+import argparse
 import os
 from typing import Any
 
@@ -21,6 +22,9 @@ def train_and_tell_where(reporter: Reporter, **config: Any) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Search on a Spark cluster that this script starts.")
+    parser.add_argument("--trials", type=int, default=27, help="how many configurations to try (default: %(default)s)")
+    n_trials = parser.parse_args().trials
     print("Starting a standalone cluster: one master, two workers, a made-up GPU each ...")
     with StandaloneCluster(workers=2, gpus=1) as cluster:
         spark = spark_session(cluster.master_url, app_name="maggy_like on standalone", conf=cluster.conf)
@@ -31,7 +35,7 @@ if __name__ == "__main__":
                 SPACE,
                 optimizer="asha",
                 metric="accuracy",
-                n_trials=27,
+                n_trials=n_trials,
                 max_budget=9,
                 workers=2,
                 seed=1,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import java_archive
 import pytest
 from hypothesis_profiles import load_profile
 from warm_processes import WarmPopen, WarmServer, is_supported
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from maggy_like import ConnectServer, StandaloneCluster
 
 load_profile()
-
-# The JVMs of the tests live for seconds: the quick compiler alone, and one thread to collect garbage, halve their time.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -55,6 +53,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # of xdist: the tests that send a Ctrl-C start processes that must notice it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    elif config.cache is not None and (archive := java_archive.archive_in(config.cache.mkdir("java"))) is not None:
+        java_archive.use(archive)
+        if not archive.exists() and "not spark" not in config.option.markexpr:
+            config.add_cleanup(java_archive.begin(archive))
 
 
 @pytest.hookimpl(tryfirst=True)

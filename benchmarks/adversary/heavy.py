@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from maggy_like import Choice, Reporter, lagom
-from optimizers.core.events import Event, Measured
+from optimizers import Event, Measured
 
 METRICS = 5000
 

@@ -47,8 +47,7 @@ from maggy_like.rpc.client import Client
 from maggy_like.rpc.link import bare_frame, new_session
 from maggy_like.rpc.refusals import MAX_STRIKES
 from maggy_like.rpc.security import secure_client
-from optimizers.core.events import AttemptStarted, Event
-from optimizers.core.trial import TrialState
+from optimizers import AttemptStarted, Event, TrialState
 
 PLACES = 3
 HOSTILE = PLACES - 1

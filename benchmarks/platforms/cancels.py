@@ -14,7 +14,7 @@ from benchmarks.platforms.outcome import Outcome
 from benchmarks.platforms.search import search, wrong
 from benchmarks.platforms.twice import left, listening, session
 from maggy_like import Result
-from optimizers.core.events import AttemptEnded, Event
+from optimizers import AttemptEnded, Event
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

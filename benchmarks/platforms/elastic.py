@@ -12,7 +12,7 @@ from benchmarks.platforms.outcome import Outcome
 from benchmarks.platforms.search import lost, make_train, search, wrong
 from benchmarks.platforms.twice import left, listening, session, twice
 from maggy_like import StandaloneCluster
-from optimizers.core.events import AttemptStarted, Event
+from optimizers import AttemptStarted, Event
 
 SMALL = {"spark.executor.memory": "1g", "spark.executor.cores": "1"}
 

@@ -5,34 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
-from maggy_like.ablation.design import DesignName
-from maggy_like.ablation.outcome import Ablation
-from maggy_like.ablation.search import AblatedFunction, plan_ablation
-from maggy_like.ablation.study import AblationStudy
-from maggy_like.api.engine_choice import choose_engine, read_driver
-from maggy_like.api.execution import search, start
-from maggy_like.api.file_settings import check_files
-from maggy_like.api.gang_settings import check_gang
 from maggy_like.api.other_spellings import OTHER_SPELLINGS_OF_ABLATE
-from maggy_like.api.search_settings import check_search
 from maggy_like.argument_checks import seconds, whole
-from maggy_like.display import make_display
-from maggy_like.driver.failure_policy import FailurePolicy, read_policy
-from maggy_like.driver.run_handle import RunHandle
-from maggy_like.driver.run_spec import Callback, DriverSide, RunSpec, check_callbacks
-from maggy_like.driver.settings import LimitSettings, Settings
-from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError
-from maggy_like.storage.store import Store
-from maggy_like.train_function.modules import modules_of
-from maggy_like.train_function.pickling import pickle_train_fn
-from maggy_like.train_function.sources import sources_of
 from optimizers.checks.arguments import explains_arguments, explains_init
-from optimizers.core.base import Optimizer
-from optimizers.registry import make_optimizer
-from optimizers.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    from maggy_like.ablation.design import DesignName
+    from maggy_like.ablation.outcome import Ablation
+    from maggy_like.ablation.study import AblationStudy
+    from maggy_like.driver.failure_policy import FailurePolicy
+    from maggy_like.driver.run_handle import RunHandle
+    from maggy_like.driver.run_spec import Callback, DriverSide
+    from maggy_like.engines.base import Engine
+    from maggy_like.storage.store import Store
+    from optimizers.core.base import Optimizer
+    from optimizers.space.search_space import SearchSpace
 
 
 @explains_init
@@ -57,6 +47,9 @@ class Tuning:
     optimizer: str | Optimizer | type[Optimizer] = "random"
 
     def __post_init__(self) -> None:
+        from optimizers.registry import make_optimizer
+        from optimizers.space.search_space import SearchSpace
+
         space = self.searchspace if isinstance(self.searchspace, SearchSpace) else SearchSpace(self.searchspace)
         if not space.names:
             raise ConfigError("the search space of a Tuning is empty; give at least one parameter, or leave tune out")
@@ -67,12 +60,12 @@ class Tuning:
     @property
     def space(self) -> SearchSpace:
         """The search space, read."""
-        return cast(SearchSpace, self.searchspace)
+        return cast("SearchSpace", self.searchspace)
 
     @property
     def proposer(self) -> Optimizer:
         """The optimizer, made."""
-        return cast(Optimizer, self.optimizer)
+        return cast("Optimizer", self.optimizer)
 
 
 @overload
@@ -175,6 +168,21 @@ def ablate(
         >>> answer = ablate(train_fn, study, repeats=10)
         >>> print(answer)
     """
+    # Loaded when a study starts, so that importing ablate stays quick.
+    from maggy_like.ablation.search import AblatedFunction, plan_ablation
+    from maggy_like.api.engine_choice import choose_engine, read_driver
+    from maggy_like.api.execution import search, start
+    from maggy_like.api.file_settings import check_files
+    from maggy_like.api.gang_settings import check_gang
+    from maggy_like.api.search_settings import check_search
+    from maggy_like.display import make_display
+    from maggy_like.driver.failure_policy import read_policy
+    from maggy_like.driver.run_spec import RunSpec, check_callbacks
+    from maggy_like.driver.settings import LimitSettings, Settings
+    from maggy_like.train_function.modules import modules_of
+    from maggy_like.train_function.pickling import pickle_train_fn
+    from maggy_like.train_function.sources import sources_of
+
     if metric is not None and not isinstance(metric, str):
         raise ConfigError(f"metric={metric!r}: an ablation compares one metric; pass its name")
     if tune is not None and not isinstance(tune, Tuning):

@@ -33,7 +33,7 @@ def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | 
         return finish(spec)
     handle: RunHandle[T] = RunHandle(spec.settings.files.name, spec.settings.paths.directory, spec.stop, spec.display)
     recorded = replace(spec, display=handle.recorder)
-    handle.begin(lambda: finish(recorded), outlives=spec.driver == "cluster")
+    handle.begin(lambda: finish(recorded), spec.engine, outlives=spec.driver == "cluster")
     return handle
 
 

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from maggy_like.api.engine_choice import choose_engine, read_driver
-from maggy_like.api.execution import search, start
-from maggy_like.api.file_settings import check_files
-from maggy_like.api.gang_settings import check_gang
-from maggy_like.api.objectives import check_target
 from maggy_like.api.other_spellings import OTHER_SPELLINGS
-from maggy_like.api.search_settings import check_search
 from maggy_like.argument_checks import seconds, whole
-from maggy_like.display import make_display
-from maggy_like.driver.failure_policy import FailurePolicy, read_policy
-from maggy_like.driver.run_handle import RunHandle
-from maggy_like.driver.run_spec import Callback, DriverSide, RunSpec, check_callbacks
-from maggy_like.driver.settings import LimitSettings, SearchSettings, Settings, TrainingSettings
-from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError
-from maggy_like.results.result import Result
-from maggy_like.storage.store import Store
-from maggy_like.train_function.modules import modules_of
-from maggy_like.train_function.parameters import check_order, check_parameters
-from maggy_like.train_function.pickling import pickle_train_fn
-from maggy_like.train_function.sources import sources_of
 from optimizers.checks.arguments import explains_arguments
-from optimizers.core.base import Optimizer
-from optimizers.core.objectives import Directions
-from optimizers.core.ranking import Worth
-from optimizers.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    from maggy_like.driver.failure_policy import FailurePolicy
+    from maggy_like.driver.run_handle import RunHandle
+    from maggy_like.driver.run_spec import Callback, DriverSide
+    from maggy_like.driver.settings import SearchSettings, TrainingSettings
+    from maggy_like.engines.base import Engine
+    from maggy_like.results.result import Result
+    from maggy_like.storage.store import Store
+    from optimizers.core.base import Optimizer
+    from optimizers.core.objectives import Directions
+    from optimizers.core.ranking import Worth
+    from optimizers.space.search_space import SearchSpace
 
 
 @overload
@@ -139,7 +130,8 @@ def lagom(
         directory: Path or URL of the folder of all runs: a run's folder there has its journal, states and logs.
         store: Path, URL or :class:`~maggy_like.Store` for the saved states, if they are to lie elsewhere.
         resume: Go on with the run called ``name`` where its journal ends.
-        callbacks: Functions that take each event of :mod:`optimizers.core.events`, as it is recorded.
+        callbacks: Functions that take each event as it is recorded: ``optimizers.TrialCreated``, ``AttemptStarted``,
+            ``Measured``, ``CheckpointSaved`` or ``AttemptEnded``.
         progress: Show a live display; ``"plain"``, ``"terminal"`` or ``"notebook"`` insist on one.
         block: Whether to wait for the end. With False the search goes on in the background.
 
@@ -163,6 +155,23 @@ def lagom(
         >>> result = lagom(train, {"lr": Float(1e-4, 1e-1, log=True), "units": Integer(16, 256)})
         >>> result.best_config
     """
+    # Loaded when a search starts, so that importing lagom stays quick.
+    from maggy_like.api.engine_choice import choose_engine, read_driver
+    from maggy_like.api.execution import search, start
+    from maggy_like.api.file_settings import check_files
+    from maggy_like.api.gang_settings import check_gang
+    from maggy_like.api.objectives import check_target
+    from maggy_like.api.search_settings import check_search
+    from maggy_like.display import make_display
+    from maggy_like.driver.failure_policy import read_policy
+    from maggy_like.driver.run_spec import RunSpec, check_callbacks
+    from maggy_like.driver.settings import LimitSettings, Settings
+    from maggy_like.train_function.modules import modules_of
+    from maggy_like.train_function.parameters import check_order, check_parameters
+    from maggy_like.train_function.pickling import pickle_train_fn
+    from maggy_like.train_function.sources import sources_of
+    from optimizers.space.search_space import SearchSpace
+
     check_order(train_fn, searchspace)
     space = searchspace if isinstance(searchspace, SearchSpace) else SearchSpace(searchspace)
     if not space.names:
@@ -214,6 +223,8 @@ def lagom(
 
 def _check_training(train_best: bool | int, searched: SearchSettings) -> TrainingSettings | None:
     """The training that follows, if one does."""
+    from maggy_like.driver.settings import TrainingSettings
+
     if train_best is False:
         return None
     if len(searched.directions) > 1:

@@ -41,3 +41,6 @@ OTHER_SPELLINGS_OF_RUN = {
     "searchspace": "maggy_like.lagom(train_fn, searchspace)",
 }
 """For ``run``."""
+
+ARGUMENT_OF_TRAIN_FN = 'config={{"{name}": {value}}} for an argument of train_fn'
+"""For ``run``: what to write instead of any other argument."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from maggy_like.api.execution import execute_here
+from maggy_like.driver.run_spec import RunSpec
 from maggy_like.errors import TrainingError
+from maggy_like.protocol.endings import Ending
 from maggy_like.storage.checkpoints import load_state, returned_url, save_state
+from optimizers.core.trial import TrialState
 
 
 def save_returned(store: str, returned: Any) -> None:
@@ -38,3 +42,27 @@ def read_returned(store: str) -> Any:
             f"what the function returned cannot be read from {url} ({type(error).__name__}: {error}); return plain "
             "data (numbers, text, lists and dicts of them), or pass store=URL of a place that all hosts share"
         ) from error
+
+
+def execute_and_return(spec: RunSpec) -> Any:
+    """Execute a run, and give what its function returned on rank 0.
+
+    Raises:
+        TrainingError: It returned nothing.
+    """
+    outcome, files = execute_here(spec), spec.settings.files
+    if outcome.error is not None:
+        raise outcome.error
+    machine = outcome.machine
+    trial = machine.study.trials[-1]
+    if trial.state is TrialState.FAILED and trial.failure is not None:
+        error = TrainingError(f"{trial.failure.message}\n{trial.failure.traceback}".rstrip())
+        error.add_note(f"logs of all ranks are in {files.paths.logs}")
+        raise error
+    if machine.ending is Ending.INTERRUPTED:
+        raise KeyboardInterrupt
+    if trial.state is not TrialState.COMPLETED:
+        by = f" ({machine.stopped_by})" if machine.stopped_by else ""
+        again = f"run(..., name={files.name!r}, resume=True) goes on with it"
+        raise TrainingError(f"it was {machine.ending}{by} before it returned; {again}")
+    return read_returned(files.paths.store)

@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from maggy_like.api.engine_choice import choose_engine
-from maggy_like.api.execution import execute_here, start
-from maggy_like.api.file_settings import check_files
-from maggy_like.api.gang_settings import check_gang
-from maggy_like.api.other_spellings import OTHER_SPELLINGS_OF_RUN
-from maggy_like.api.returned import read_returned, save_returned
+from maggy_like.api.other_spellings import ARGUMENT_OF_TRAIN_FN, OTHER_SPELLINGS_OF_RUN
 from maggy_like.argument_checks import whole
-from maggy_like.display import make_display
-from maggy_like.driver.failure_policy import FailurePolicy, read_policy
-from maggy_like.driver.run_handle import RunHandle
-from maggy_like.driver.run_spec import Callback, RunSpec, check_callbacks
-from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings
-from maggy_like.engines.base import Engine
-from maggy_like.errors import ConfigError, TrainingError
-from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.fields import UNBOUNDED
-from maggy_like.protocol.texts import shortened
-from maggy_like.storage.store import Store
-from maggy_like.train_function.modules import modules_of
-from maggy_like.train_function.names import name_of
-from maggy_like.train_function.parameters import check_parameters
-from maggy_like.train_function.pickling import pickle_train_fn
-from maggy_like.train_function.reporter_use import uses_budget
-from maggy_like.train_function.sources import sources_of
+from maggy_like.errors import ConfigError
 from optimizers.checks.arguments import explains_arguments
-from optimizers.core.trial import TrialState
-from optimizers.samplers.enumeration import Enumeration
-from optimizers.space.config import Config
-from optimizers.space.domains import Constant
-from optimizers.space.scalars import plain, read_value
-from optimizers.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    from maggy_like.driver.failure_policy import FailurePolicy
+    from maggy_like.driver.run_handle import RunHandle
+    from maggy_like.driver.run_spec import Callback
+    from maggy_like.engines.base import Engine
+    from maggy_like.storage.store import Store
 
 
 @overload
@@ -62,7 +41,7 @@ def run(
     progress: bool | str = ...,
     block: Literal[True] = True,
 ) -> Any: ...
-@explains_arguments(OTHER_SPELLINGS_OF_RUN)  # type: ignore[misc]  # the options of the first are those of the second
+@explains_arguments(OTHER_SPELLINGS_OF_RUN, ARGUMENT_OF_TRAIN_FN)  # type: ignore[misc]  # the options of the first are those of the second
 def run(
     train_fn: Callable[..., Any],
     config: Mapping[str, Any] | None = None,
@@ -122,6 +101,28 @@ def run(
         >>> maggy_like.run(hello, workers=2)
         2.0
     """
+    # Loaded when a run starts, so that importing run stays quick.
+    from maggy_like.api.engine_choice import choose_engine
+    from maggy_like.api.execution import start
+    from maggy_like.api.file_settings import check_files
+    from maggy_like.api.gang_settings import check_gang
+    from maggy_like.api.returned import execute_and_return, save_returned
+    from maggy_like.api.run_config import check_config
+    from maggy_like.display import make_display
+    from maggy_like.driver.failure_policy import read_policy
+    from maggy_like.driver.run_spec import RunSpec, check_callbacks
+    from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings
+    from maggy_like.protocol.fields import UNBOUNDED
+    from maggy_like.train_function.modules import modules_of
+    from maggy_like.train_function.names import name_of
+    from maggy_like.train_function.parameters import check_parameters
+    from maggy_like.train_function.pickling import pickle_train_fn
+    from maggy_like.train_function.reporter_use import uses_budget
+    from maggy_like.train_function.sources import sources_of
+    from optimizers.samplers.enumeration import Enumeration
+    from optimizers.space.domains import Constant
+    from optimizers.space.search_space import SearchSpace
+
     given = check_config(config)
     space = SearchSpace({key: Constant(value) for key, value in given.items()})
     check_parameters(train_fn, space, source="config")
@@ -149,62 +150,4 @@ def run(
         save_returned=partial(save_returned, files.paths.store),
         sources=sources_of(train_fn),
     )
-    return start(spec, _returned, block=block)
-
-
-def _returned(spec: RunSpec) -> Any:
-    """Execute a run, and give what its function returned on rank 0.
-
-    Raises:
-        TrainingError: It returned nothing.
-    """
-    outcome, files = execute_here(spec), spec.settings.files
-    if outcome.error is not None:
-        raise outcome.error
-    machine = outcome.machine
-    trial = machine.study.trials[-1]
-    if trial.state is TrialState.FAILED and trial.failure is not None:
-        error = TrainingError(f"{trial.failure.message}\n{trial.failure.traceback}".rstrip())
-        error.add_note(f"logs of all ranks are in {files.paths.logs}")
-        raise error
-    if machine.ending is Ending.INTERRUPTED:
-        raise KeyboardInterrupt
-    if trial.state is not TrialState.COMPLETED:
-        by = f" ({machine.stopped_by})" if machine.stopped_by else ""
-        again = f"run(..., name={files.name!r}, resume=True) goes on with it"
-        raise TrainingError(f"it was {machine.ending}{by} before it returned; {again}")
-    return read_returned(files.paths.store)
-
-
-def check_config(config: Mapping[str, Any] | None) -> Config:
-    """The arguments of a function that is run.
-
-    Raises:
-        ConfigError: They are no plain values by name.
-    """
-    if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(f"config must be a dict of arguments by name, got {config!r}")
-    given = dict(config or {})
-    for name, value in given.items():
-        for item in _items(value):
-            if item is not None and not isinstance(item, bool | int | float | str):
-                raise ConfigError(
-                    f"config[{name!r}] is {' '.join(shortened(value).split())} of type {type(value).__name__}; pass "
-                    "numbers, text, booleans or None, or tuples or lists of them, there, and other objects by "
-                    "functools.partial(train_fn, ...)"
-                )
-            if isinstance(item, float) and not math.isfinite(item):
-                raise ConfigError(
-                    f"config[{name!r}] is {value!r}, which the journal cannot hold; pass a finite number or None "
-                    "there, or functools.partial(train_fn, ...)"
-                )
-    return {name: read_value(value) for name, value in given.items()}
-
-
-def _items(value: Any) -> Iterator[Any]:
-    """The plain values in a value of :func:`~optimizers.space.scalars.read_value`."""
-    if type(value) in (tuple, list):
-        for inner in value:
-            yield from _items(inner)
-    else:
-        yield plain(value)
+    return start(spec, execute_and_return, block=block)

@@ -77,12 +77,12 @@ def recorded(journal: str, warm_start: Sequence[Result | str | Path]) -> tuple[E
         ConfigError: It began without, and is now given some.
         JournalError: The journal's header is damaged, or it cannot be read.
     """
-    place = backend_of(journal)
-    with reading(place):
-        exists = place.exists()
+    backend = backend_of(journal)
+    with reading(backend):
+        exists = backend.exists()
     if not exists:
         return (), ()  # the journal's opening tells of it
-    header = read_journal(place).header
+    header = read_journal(backend).header
     if warm_start and not header.earlier:
         raise ConfigError(f"the run {header.name!r} was started without warm_start; leave it out, or start another run")
     return from_records(header.earlier), read_directions(header.directions)

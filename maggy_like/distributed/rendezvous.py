@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from torch.distributed import Store, TCPStore, group, is_initialized
 
-from maggy_like.protocol.messages import RankPlace
+from maggy_like.protocol.messages import RankInfo
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.rpc.ports import ANY_PORT, PortRange, first_free, shown
 
@@ -38,7 +38,7 @@ class Membership:
     """One rank's part in an attempt that several run together.
 
     Args:
-        place: This rank's.
+        info: Which rank this is.
         task: Has the address of the driver: the ranks meet in the network through which they reach it.
         opened: Called by rank 0 with the host and port of the store.
         meet: Waits for the host and port that rank 0 has opened.
@@ -46,23 +46,23 @@ class Membership:
 
     def __init__(
         self,
-        place: RankPlace,
+        info: RankInfo,
         task: WorkerTask,
         opened: Callable[[str, int], None],
         meet: Callable[[], tuple[str, int]],
     ) -> None:
-        self._place = place
+        self._info = info
         self._groups: list[object] = []
-        if place.devices:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
-        if place.rank == 0:
+        if info.devices:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(info.devices)
+        if info.rank == 0:
             host = local_address(urlsplit(task.address).hostname or "127.0.0.1", ipv6=task.ipv6)
             self._store, port = open_store(host, task.rank_ports or ANY_PORT)
             opened(host, port)
         else:
             host, port = meet()
             self._store = TCPStore(host, port, is_master=False, timeout=CONNECT_PATIENCE)
-        os.environ.update(environment(place, host, port))
+        os.environ.update(environment(info, host, port))
         if interface := interface_of(local_address(host)):
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 os.environ.setdefault(name, interface)
@@ -82,19 +82,19 @@ class Membership:
 
         The process group is left as it is, since the process exits at once (see :meth:`hold`).
         """
-        if self._place.world_size == 1:
+        if self._info.world_size == 1:
             return
         with contextlib.suppress(RuntimeError):  # the others' own ends will tell what is wrong with them
-            self._store.set(f"{_LEFT}/{self._place.rank}", "")
-            if self._place.rank == 0:
+            self._store.set(f"{_LEFT}/{self._info.rank}", "")
+            if self._info.rank == 0:
                 self._store.wait([f"{_LEFT}/all"], LEAVE_PATIENCE)
-            elif self._store.add(_LEFT, 1) == self._place.world_size - 1:
+            elif self._store.add(_LEFT, 1) == self._info.world_size - 1:
                 self._store.set(f"{_LEFT}/all", "")
 
     def returned(self) -> list[int]:
         """The ranks whose function has returned; none where rank 0, which keeps the store, is gone."""
         with contextlib.suppress(RuntimeError):
-            return returned_ranks(self._store, self._place.world_size)
+            return returned_ranks(self._store, self._info.world_size)
         return []
 
 
@@ -124,17 +124,17 @@ def open_store(host: str, ports: PortRange) -> tuple[TCPStore, int]:
     return store, port
 
 
-def environment(place: RankPlace, host: str, port: int) -> dict[str, str]:
+def environment(info: RankInfo, host: str, port: int) -> dict[str, str]:
     """What torchrun would set for this rank."""
     return {
-        "RANK": str(place.rank),
-        "WORLD_SIZE": str(place.world_size),
-        "LOCAL_RANK": str(place.local_rank),
-        "LOCAL_WORLD_SIZE": str(place.local_world_size),
-        "GROUP_RANK": str(place.group_rank),
-        "GROUP_WORLD_SIZE": str(place.group_world_size),
-        "ROLE_RANK": str(place.rank),
-        "ROLE_WORLD_SIZE": str(place.world_size),
+        "RANK": str(info.rank),
+        "WORLD_SIZE": str(info.world_size),
+        "LOCAL_RANK": str(info.local_rank),
+        "LOCAL_WORLD_SIZE": str(info.local_world_size),
+        "GROUP_RANK": str(info.group_rank),
+        "GROUP_WORLD_SIZE": str(info.group_world_size),
+        "ROLE_RANK": str(info.rank),
+        "ROLE_WORLD_SIZE": str(info.world_size),
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": "maggy_like",  # by which Fabric knows torchrun

@@ -5,6 +5,7 @@ from __future__ import annotations
 from maggy_like.driver.settings import Settings
 from maggy_like.engines.base import Capacity
 from maggy_like.errors import EngineError
+from maggy_like.extras import require
 
 MOST_UNASKED = 64
 """Workers to which a gang grows at most on a cluster that has no bound, unless somebody asks for more."""
@@ -15,7 +16,16 @@ def gang_size(settings: Settings, engine: Capacity) -> int:
 
     Raises:
         EngineError: More are needed than there are slots, or workers cannot start as they would have to.
+        UserError: Several of them are to run one trial together, and torch, through which they meet, is missing.
     """
+    size = _size(settings, engine)
+    together = settings.gang.workers_per_trial if settings.training is None else size
+    if together > 1 and engine.is_on_this_machine:
+        require("torch", f"running one function on {together} workers together")
+    return size
+
+
+def _size(settings: Settings, engine: Capacity) -> int:
     gang = settings.gang
     engine.check_gang(_together(settings))
     if gang.workers is not None:

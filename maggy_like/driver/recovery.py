@@ -44,22 +44,22 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
         The journal, and hints about its damage and its repair.
 
     Raises:
-        ConfigError: The name is taken, the run's places cannot be written, or the run was another search.
+        ConfigError: The name is taken, the run's folder or store cannot be written, or the run was another search.
         JournalError: There is nothing to resume, or its journal is in use or damaged beyond repair.
     """
     files, paths = settings.files, settings.paths
     folder = local_path(paths.directory)
     if folder is None:
         probe(str(paths.directory))
-    place = backend_of(paths.journal)
-    where = place.name.removesuffix(f"/{files.name}")
-    exists = _check_name_is_free(files, place, where)
+    backend = backend_of(paths.journal)
+    where = backend.name.removesuffix(f"/{files.name}")
+    exists = _check_name_is_free(files, backend, where)
     if files.resume and not exists:
         raise JournalError(f"there is no run named {files.name!r} in {where} to resume")
     if folder is not None:
         _make_directory(folder)
     with ExitStack() as undo:
-        journal = Journal(place, run_id)  # first: of two drivers that begin a run, one alone touches anything of it
+        journal = Journal(backend, run_id)  # first: of two drivers that begin a run, one alone touches anything of it
         undo.callback(journal.close)
         hints: list[str] = []
         header = _header(files.name, settings.search)
@@ -69,7 +69,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             _check_training(settings, machine.study.trials)
             _mark(files, run_id, folder)
         else:
-            _check_name_is_free(files, place, where)  # another driver may have begun it, and be through with it
+            _check_name_is_free(files, backend, where)  # another driver may have begun it, and be through with it
             _mark(files, run_id, folder)  # before the header: a run that cannot begin does not take its name
             undo.callback(unmark_store, paths.store)
             journal.begin(header)
@@ -90,14 +90,14 @@ def _make_directory(directory: Path) -> None:
         raise ConfigError(f"directory={str(directory.parent)!r} cannot be written ({error}); pass another") from error
 
 
-def _check_name_is_free(files: FileSettings, place: JournalBackend, where: str) -> bool:
+def _check_name_is_free(files: FileSettings, backend: JournalBackend, where: str) -> bool:
     """Whether there is a journal.
 
     Raises:
         ConfigError: There is one, and the run is to be a new one.
     """
-    with reading(place):
-        exists = place.exists()
+    with reading(backend):
+        exists = backend.exists()
     if exists and not files.resume:
         raise ConfigError(
             f"there is a run named {files.name!r} in {where} already; "

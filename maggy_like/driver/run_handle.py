@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from maggy_like.display import Display
 from maggy_like.display.recorder import Recorder
 from maggy_like.display.text import duration, number, place, tally, words
+from maggy_like.engines.base import Engine
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
@@ -116,14 +117,15 @@ class RunHandle(Generic[T]):
         self._waiting = 0
         self._lock = threading.Lock()
 
-    def begin(self, execute: Callable[[], T], *, outlives: bool) -> None:
+    def begin(self, execute: Callable[[], T], engine: Engine, *, outlives: bool) -> None:
         """Run ``execute`` in a thread; called by the runtime.
 
         Args:
             execute: Executes the run.
+            engine: Makes the thread.
             outlives: Whether the run goes on by itself when this process ends.
         """
-        self._threads.append(threading.Thread(target=self._execute, args=(execute,), name="maggy-run", daemon=outlives))
+        self._threads.append(engine.background_thread(lambda: self._execute(execute), daemon=outlives))
         if not outlives:
             self._threads.append(threading.Thread(target=self._stop_at_exit, name="maggy-exit", daemon=True))
         for thread in self._threads:

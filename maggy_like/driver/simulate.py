@@ -1,7 +1,7 @@
 """Run the real state machine in virtual time: thousands of workers, no process, no waiting.
 
-The driver's own :class:`~maggy_like.driver.state_machine.StateMachine` is fed from a heap of virtual times, so
-what a simulation shows of an optimizer's decisions is what a real search would do.
+The driver's own :class:`~maggy_like.driver.state_machine.StateMachine` gets its inputs from a heap that is
+ordered by virtual time, so the decisions of an optimizer in a simulation are those of a real search.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Objective(Protocol):
 
 
 class StatefulObjective(Protocol):
-    """A training whose outcome rests on all steps before, under whatever configurations they were made."""
+    """A training whose outcome depends on all earlier steps, whichever configuration each had (PBT changes it)."""
 
     def __call__(self, config: Config, step: int, state: Any) -> tuple[float, float, Any]:
         """The objective after ``step`` steps, the seconds that this one took, and the new state.
 
-        Must not change ``state``, which other trials may start from.
+        It must not change ``state`` itself: other trials may start from it.
         """
         ...
 
@@ -56,17 +56,17 @@ def simulate(
     horizon: float | None = None,
     on_event: Callable[[float, int], None] | None = None,
 ) -> float:
-    """Search in virtual time; the study holds the outcome.
+    """Search in virtual time; the study has the trials afterwards.
 
-    Trials report after every step, pause and go on where they were, and cost nothing but the
-    seconds that ``objective`` names.
+    A trial reports after every step, and goes on where it paused. Only the seconds that ``objective`` returns
+    pass in virtual time.
 
     Args:
         study: A new study.
         objective: The training.
         workers: Size of the gang.
-        state: What a training begins with, for an objective that has a state.
-        horizon: Virtual seconds after which to end.
+        state: The state that a training starts from, for an objective that takes one.
+        horizon: Virtual seconds after which the simulation ends.
         on_event: Called with the virtual time and the number of events handled so far.
 
     Returns:
@@ -90,8 +90,8 @@ class _Simulation:
         self.order = 0
         self.now = 0.0
         self.begin = (0, state)
-        self.reached: dict[int, tuple[int, Any]] = {}  # steps already trained, and the state: a trial's checkpoint
-        self.rests: dict[int, tuple[int, Any]] = {}  # the same when it last paused
+        self.reached: dict[int, tuple[int, Any]] = {}  # by trial: steps trained so far, and the state after them
+        self.rests: dict[int, tuple[int, Any]] = {}  # by trial: the same as it last paused
         self.running: dict[int, Assign] = {}
         for index in range(workers):
             worker = WorkerId(index, 0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from maggy_like.argument_checks import one_of
@@ -72,6 +73,8 @@ class Capacity(ABC):
     """Counts the slots in which workers can run."""
 
     name: str
+    is_on_this_machine = False
+    """Whether the workers run here, with the packages that are installed here."""
 
     @property
     def is_elastic(self) -> bool:
@@ -161,6 +164,15 @@ class Engine(Launcher):
     def endpoint(self) -> Endpoint:
         """Where the driver is to listen, and the address at which its workers connect."""
 
-    def path_hints(self, places: RunPaths) -> list[str]:
+    def background_thread(self, execute: Callable[[], None], *, daemon: bool) -> threading.Thread:
+        """A thread for a run in the background; what the engine keeps for each thread is as in the one that starts it.
+
+        Args:
+            execute: Executes the run.
+            daemon: Whether the interpreter may exit before it ends.
+        """
+        return threading.Thread(target=execute, name="maggy-run", daemon=daemon)
+
+    def path_hints(self, paths: RunPaths) -> list[str]:
         """Hints about where a run is kept, one a line."""
         return []

@@ -77,6 +77,7 @@ class LocalEngine(Engine):
     """
 
     name = "local"
+    is_on_this_machine = True
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from maggy_like.protocol.fields import MAX_NESTED, Count, Host, Line, Name, Numb
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.protocol.versions import Versions
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 """Counts with each change of a message, or of the ``WorkerTask`` that workers are given."""
 
 MAX_TYPES = 20
@@ -32,8 +32,8 @@ Columns = tuple[list[Step], list[float]]
 OutcomeKind = Literal["returned", "stopped", "raised", "died"]
 
 
-class RankPlace(msgspec.Struct, frozen=True):
-    """One worker's place among those that run an attempt together, in torchrun's terms.
+class RankInfo(msgspec.Struct, frozen=True):
+    """Which of the workers that run an attempt together one is, in torchrun's terms.
 
     Attributes:
         rank: Its number among all.
@@ -232,7 +232,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
         objective: The metric that is optimised, or None while it is not known.
         checkpoint: Name of the state to go on from, if there is one: its own, or that of the trial it starts from.
         discard: Names of this trial's older states, which are not needed any more.
-        place: The worker's, where several run the attempt together.
+        rank_info: Which of them the worker is, where several run the attempt together.
     """
 
     trial: int
@@ -243,7 +243,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     objective: str | None = None
     checkpoint: str | None = None
     discard: tuple[str, ...] = ()
-    place: RankPlace | None = None
+    rank_info: RankInfo | None = None
 
 
 class Meet(msgspec.Struct, frozen=True, tag="meet"):

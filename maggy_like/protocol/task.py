@@ -18,8 +18,8 @@ LOG_PATIENCE = 10.0
 """Seconds that a worker which leaves, and the driver, wait for the last logs to reach the store."""
 
 
-class DriverPlace(msgspec.Struct, frozen=True):
-    """Where the driver runs: workers may run on other machines, with other Pythons.
+class DriverProcess(msgspec.Struct, frozen=True):
+    """The process in which the driver runs: workers may run on other machines, with other Pythons.
 
     Attributes:
         host: Name of the machine.
@@ -85,7 +85,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
     logging: LogSettings | None = None
     sources: dict[str, str] = {}
     silence: float = 60.0
-    driver: DriverPlace | None = None
+    driver: DriverProcess | None = None
     ipv6: bool = False
     rank_ports: tuple[int, int] | None = None
     name: str = ""

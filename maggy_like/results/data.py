@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maggy_like.protocol.endings import Ending
+from maggy_like.results.pareto_set import ParetoSet
 from maggy_like.storage.folders import name_of_folder
 from optimizers.core.ranking import Worth
 from optimizers.core.trial import Trial, TrialState
@@ -31,7 +32,7 @@ class ResultData:
     directory: Path | str
     space: SearchSpace
     others: tuple[tuple[str, str], ...] = ()
-    pareto: list[Trial] = field(default_factory=list)
+    pareto: ParetoSet = field(default_factory=ParetoSet)
     store: str = ""
     training: Training | None = None
     _worth: Worth = "best"

@@ -14,6 +14,7 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
+from maggy_like.results.pareto_set import ParetoSet
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.training import Training
 from maggy_like.storage.file_systems import open_url
@@ -48,16 +49,16 @@ def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
     if not isinstance(run, str | PathLike):
         raise ConfigError(f"load_run takes the folder of a run, a path or a URL, got {run!r}")
     where = fspath(run) if "://" in fspath(run) else str(Path(run).expanduser())
-    place = find_run(where)
-    is_held = place.is_held()  # first: what it writes until it ends is read
-    contents = read_journal(place)
+    backend = find_run(where)
+    is_held = backend.is_held()  # first: what it writes until it ends is read
+    contents = read_journal(backend)
     machine = replay(contents, RandomSearch())
     if contents.damage and not (is_held and contents.damage[0].endswith("is torn")):  # a line that is being written
         _log.warning("%s: the journal is damaged, and what is whole was read: %s", where, "; ".join(contents.damage))
     header, status = contents.header, _status(contents, Ending.RUNNING if is_held else Ending.KILLED)
     return make_result(
         machine,
-        _places(where, status),
+        _paths(where, status),
         objective=header.metrics[0] if header.metrics else None,
         others=tuple(zip(machine.study.objectives.directions[1:], header.metrics[1:], strict=True)),
         ending=status.status,
@@ -77,12 +78,12 @@ def find_run(where: str) -> JournalBackend:
         ConfigError: There is none; the message says which runs are near.
         JournalError: It cannot be read.
     """
-    place = backend_of(check_folder("", where))
-    with reading(place):
-        exists = place.exists()
+    backend = backend_of(check_folder("", where))
+    with reading(backend):
+        exists = backend.exists()
     if not exists:
         raise ConfigError(_no_run(where.rstrip("/")))
-    return place
+    return backend
 
 
 def replay(contents: Contents, optimizer: Optimizer) -> StateMachine:
@@ -111,7 +112,7 @@ def replay(contents: Contents, optimizer: Optimizer) -> StateMachine:
 
 def make_result(
     machine: StateMachine,
-    places: RunPaths,
+    paths: RunPaths,
     *,
     objective: str | None,
     others: tuple[tuple[str, str], ...],
@@ -136,27 +137,27 @@ def make_result(
         direction=study.direction or "max",
         ending=ending,
         seconds=seconds,
-        directory=places.directory,
+        directory=paths.directory,
         space=study.problem.space,
         others=others,
-        pareto=study.pareto,
-        store=places.store,
-        training=training_of(machine, places, name) if trainings else None,
+        pareto=ParetoSet(study.pareto, [name, *(other for _, other in others)]),
+        store=paths.store,
+        training=training_of(machine, paths, name) if trainings else None,
         _worth=study.worth,
         _actions=actions,
     )
 
 
-def training_of(machine: StateMachine, places: RunPaths, objective: str) -> Training:
+def training_of(machine: StateMachine, paths: RunPaths, objective: str) -> Training:
     """The result of the last training."""
     trial = [trial for trial in machine.study.trials if trial.training][-1]
     best = trial.best_checkpoint
     return Training(
         trial=trial,
         objective=objective,
-        checkpoint=state_url(places.store, trial.checkpoint.name) if trial.checkpoint is not None else None,
-        best_checkpoint=state_url(places.store, best.name) if best is not None else None,
-        directory=places.directory,
+        checkpoint=state_url(paths.store, trial.checkpoint.name) if trial.checkpoint is not None else None,
+        best_checkpoint=state_url(paths.store, best.name) if best is not None else None,
+        directory=paths.directory,
     )
 
 
@@ -170,7 +171,7 @@ def _status(contents: Contents, otherwise: Ending) -> RunStatus:
     return RunStatus(otherwise, 0.0, max(0.0, max(times, default=0.0) - begun.time), begun.store)
 
 
-def _places(where: str, status: RunStatus) -> RunPaths:
+def _paths(where: str, status: RunStatus) -> RunPaths:
     folder: Folder = where.rstrip("/") if "://" in where else Path(open_url(where)[1])
     return RunPaths.recorded(folder, status.store)
 

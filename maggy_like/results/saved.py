@@ -33,11 +33,11 @@ def read_saved(url: str | None, whose: str) -> Any:
         raise UserError(f"the saved state {url} is gone: removed, or in a store that is not seen here") from error
 
 
-def read_log(places: RunPaths, trial: int, rank: int, attempts: int) -> str:
+def read_log(paths: RunPaths, trial: int, rank: int, attempts: int) -> str:
     """What a trial printed on one of its workers.
 
     Args:
-        places: Where the run is. Workers that do not see its folder copy their logs to its store.
+        paths: Where the run is. Workers that do not see its folder copy their logs to its store.
         trial: The trial's number.
         rank: The worker's.
         attempts: How many files there may be in a store: each attempt copies one of its own.
@@ -46,7 +46,7 @@ def read_log(places: RunPaths, trial: int, rank: int, attempts: int) -> str:
         UserError: A file system does not answer.
     """
     text = b""
-    for folder in filter(None, (url_of(places.logs), places.log_copies)):
+    for folder in filter(None, (url_of(paths.logs), paths.log_copies)):
         for attempt in range(1, attempts + 1):
             fs, path = open_url(f"{folder}/{log_name(trial, rank, attempt)}")
             try:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from maggy_like.processes.address_space import TOO_LITTLE_MEMORY, address_space, too_small
 from maggy_like.processes.installation import is_installation
-from maggy_like.protocol.task import DriverPlace
+from maggy_like.protocol.task import DriverProcess
 
 MAX_SHOWN = 6
 """Folders of a search path that are named, beside those of installed packages."""
@@ -18,7 +18,7 @@ MAX_SHOWN = 6
 _SPARKS_OWN = re.compile(r"/(pyspark\.zip|py4j-[^/]*\.zip|spark-core[^/]*\.jar)$")
 
 
-def advice_on(error: BaseException, driver: DriverPlace | None) -> str:
+def advice_on(error: BaseException, driver: DriverProcess | None) -> str:
     """Words to append to the message of an error; none if it is not about an import.
 
     Args:
@@ -50,7 +50,7 @@ def shown_path(path: Sequence[str]) -> str:
     return ", ".join([*others[:MAX_SHOWN], *more, *packages]) or "no folder but Python's own"
 
 
-def _remedy(name: str, driver: DriverPlace) -> str:
+def _remedy(name: str, driver: DriverProcess) -> str:
     top = name.partition(".")[0]
     if (file := driver.own_modules.get(top)) is not None:
         sent = file if file.endswith(".py") else f"a zip of {file}"

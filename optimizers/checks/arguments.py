@@ -46,13 +46,14 @@ _PEERS_WORDS = {
 """Our arguments, and their names in Optuna, Ray, Hyperopt, scikit-optimize, Horovod and the first Maggy."""
 
 
-def explains_arguments(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def explains_arguments(elsewhere: Mapping[str, str], unknown: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a public function: an unknown argument raises an error that names the one that was meant.
 
     Its signature stays as it is, for readers, ``help()`` and type checkers.
 
     Args:
         elsewhere: Arguments that are given in another place, and what to write there; ``{}`` stands for their value.
+        unknown: What to write for any other, ``{name}`` and ``{value}``; by default the error lists the known ones.
 
     Raises:
         TypeError: An argument is unknown, missing or given twice; the message has the remedy.
@@ -70,7 +71,7 @@ def explains_arguments(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]
 
         @functools.wraps(function)
         def explained(*args: P.args, **kwargs: P.kwargs) -> R:
-            _check(function.__name__, signature, args, kwargs, elsewhere)
+            _check(function.__name__, signature, args, kwargs, elsewhere, unknown)
             return function(*args, **kwargs)
 
         return explained
@@ -85,7 +86,7 @@ def explains_init(cls: type[R]) -> type[R]:
 
     @functools.wraps(init)
     def explained(self: R, *args: Any, **kwargs: Any) -> None:
-        _check(cls.__name__, signature, args, kwargs, {})
+        _check(cls.__name__, signature, args, kwargs, {}, "")
         init(self, *args, **kwargs)
 
     cls.__init__ = explained  # type: ignore[assignment]  # of the same signature
@@ -98,11 +99,12 @@ def _check(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     elsewhere: Mapping[str, str],
+    unknown: str,
 ) -> None:
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(_explanation(name, signature, args, kwargs, elsewhere, str(error))) from None
+        raise TypeError(_explanation(name, signature, args, kwargs, elsewhere, unknown, str(error))) from None
 
 
 def _explanation(
@@ -111,13 +113,17 @@ def _explanation(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     elsewhere: Mapping[str, str],
+    unknown: str,
     error: str,
 ) -> str:
     known = signature.parameters
     for given, value in kwargs.items():
         if given not in known:
             meant = _meant(given, value, known, elsewhere)
-            return f"{name}() has no argument {given!r}, got {given}={_short(value)}{meant}"
+            if not meant and unknown:
+                meant = f"; use {unknown.format(name=given, value=_short(value))}"
+            listed = "" if meant else f"; it takes {', '.join(known)}"
+            return f"{name}() has no argument {given!r}, got {given}={_short(value)}{meant}{listed}"
     by_place = [p.name for p in known.values() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     others = [p.name for p in known.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
     if len(args) > len(by_place):
@@ -130,7 +136,7 @@ def _explanation(
 
 
 def _meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
-    """A clause that says what to write instead."""
+    """A clause that says what to write instead; empty if nobody can tell."""
     if given in elsewhere:
         return f"; use {elsewhere[given].replace('{}', _short(value))}"
     same = [ours for ours, theirs in _PEERS_WORDS.items() if given.lower() in theirs.split()]
@@ -140,8 +146,7 @@ def _meant(given: str, value: object, known: Collection[str], elsewhere: Mapping
     for ours in same:
         if ours in elsewhere:
             return f"; use {elsewhere[ours].replace('{}', _short(value))}"
-    near = did_you_mean(given, [*known, *elsewhere])
-    return near or f"; it takes {', '.join(known)}"
+    return did_you_mean(given, [*known, *elsewhere])
 
 
 def _short(value: object) -> str:

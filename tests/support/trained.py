@@ -38,7 +38,7 @@ class Trained(Hand):
         orders = [
             (m, who) for who, m in self.sent if isinstance(m, Assign) and (m.trial, m.attempt) == (number, attempt)
         ]
-        return [who for _, who in sorted(orders, key=lambda pair: pair[0].place.rank if pair[0].place else 0)]
+        return [who for _, who in sorted(orders, key=lambda pair: pair[0].rank_info.rank if pair[0].rank_info else 0)]
 
     def come(self, *indexes: int, incarnation: int = 0) -> list[WorkerId]:
         return [self.join(index, incarnation) for index in indexes]

@@ -41,7 +41,7 @@ class Wide(Hand):
         """Who got the newest attempt, by rank."""
         newest = max((m.trial, m.attempt) for _, m in self.sent if isinstance(m, Assign))
         found = [(m, who) for who, m in self.sent if isinstance(m, Assign) and (m.trial, m.attempt) == newest]
-        return [who for _, who in sorted(found, key=lambda pair: pair[0].place.rank if pair[0].place else 0)]
+        return [who for _, who in sorted(found, key=lambda pair: pair[0].rank_info.rank if pair[0].rank_info else 0)]
 
     def to(self, *events: Any) -> list[tuple[WorkerId, ToWorker]]:
         """What was sent to whom because of some events."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
 
-from odd_optimizers import Climber
+from watched_search import Search
 
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Send
@@ -35,68 +33,11 @@ from maggy_like.protocol.messages import (
     ToWorker,
 )
 from maggy_like.protocol.state_names import StateName
-from optimizers.core.base import Decision, History, Optimizer, Proposal
+from optimizers.core.base import Decision, History, Proposal
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated, from_json, to_json
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
-from optimizers.samplers.grid import Grid
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.schedulers.asha import ASHA
-from optimizers.schedulers.population import PBT
-from optimizers.schedulers.stopping import Patience
 from optimizers.space.config import Config
-from optimizers.space.domains import Float
-
-PLACES = 3
-HEARTBEAT = 15.0
-GRID = 10
-OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
-    "random": RandomSearch,
-    "grid": lambda: Grid(GRID),
-    "promotion": lambda: ASHA(sampler="random", eta=2),
-    "adaptive": lambda: ASHA(eta=2, sampler=Climber()),
-    "stopping": lambda: ASHA(sampler="random", eta=2, mode="stopping"),
-    "patience": lambda: Patience(ASHA(sampler="random", eta=2, min_budget=2), patience=1),
-    "pbt": lambda: PBT(population=2, interval=1, quantile=0.5),
-}
-
-
-@dataclass(frozen=True)
-class Search:
-    """What is searched, how, and with what patience."""
-
-    name: str
-    direction: Literal["max", "min"]
-    n_trials: int
-    points: int
-    max_attempts: int
-    trial_timeout: float | None
-    workers: int  # that are there from the beginning
-    prompt: bool  # whether the optimizer answers at once
-
-    def study(self) -> Study:
-        optimizer = OPTIMIZERS[self.name]()
-        n_trials = max(self.n_trials, 3) if self.name == "pbt" else self.n_trials
-        points = [{"x": 0.5}] * self.points
-        return Study(
-            {"x": Float(0, 1)}, optimizer, direction=self.direction, max_budget=4, n_trials=n_trials, points=points
-        )
-
-    @property
-    def size(self) -> int:
-        """The number of trials that there will be; the most, of a population."""
-        if self.name == "pbt":
-            return max(self.n_trials, 3)
-        return min(self.n_trials, self.points + GRID) if self.name == "grid" else self.n_trials
-
-    def machine(self) -> StateMachine:
-        return StateMachine(
-            self.study(),
-            workers=PLACES,
-            max_attempts=self.max_attempts,
-            trial_timeout=self.trial_timeout,
-            heartbeat_timeout=HEARTBEAT,
-        )
 
 
 def said(study: Study) -> str:

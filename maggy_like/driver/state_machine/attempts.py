@@ -1,4 +1,4 @@
-"""How attempts change the study: they are measured, and end in one of five ways; the user sees what went wrong."""
+"""Records what becomes of attempts: their measurements, their ends, and what the user is shown of their failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from optimizers.core.study import Study
 from optimizers.core.trial import Curve, Failure, Trial, TrialState
 
 MAX_NODES = 20
-"""Machines that may be lost under a trial, at least, before it counts as what brings them down."""
+"""A trial fails as the likely cause of lost machines after this many of them at the earliest."""
 
 SLOWED = "reports faster than the driver takes it in (metrics: {}), so its report() waits; report fewer, or less often"
 """The message about a trial whose reports wait, shown once a run."""
@@ -34,10 +34,10 @@ class Attempts:
     Args:
         study: The ledger.
         max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
-        workers: Size of the gang. When it falls as a whole, each of its trials bears a share of the blame: it takes
-            that many times as many falls to fail one.
+        workers: Size of the gang. When the whole gang is lost, nobody knows which trial caused it: so a trial fails
+            only after ``max_attempts`` times as many such losses as there are workers.
         keep: How many saved states of an attempt to keep (see :class:`SavedStates`).
-        alike: Told of all ends of the search's attempts.
+        alike: Counts the trials of the search that fail in the same way.
 
     Attributes:
         retries: Trials whose attempt failed or was lost, in the order in which they shall run again.
@@ -52,7 +52,7 @@ class Attempts:
         self._is_named = bool(study.objectives.given)
         self._max_attempts = max_attempts
         self._max_falls = max_attempts * workers
-        self._began: dict[int, tuple[int, int]] = {}  # how far running trials had got when their attempt began
+        self._began: dict[int, tuple[int, int]] = {}  # how far running trials were when their attempt began
         self._warned: set[str] = set()
         self._traced: set[tuple[str, str, str]] = set()  # causes of failure whose traceback was shown
 
@@ -83,7 +83,7 @@ class Attempts:
                 self._began.pop(trial, None)
 
     def _with_direction(self, event: Measured) -> tuple[Measured, list[Show]]:
-        """The first measurement to name the objective, which settles its direction, and a hint about that."""
+        """The first measurement with the direction that its metric's name settles, and a hint about that."""
         objectives = self._study.objectives
         hints: list[Show] = []
         direction = self._study.settled(event.objective)
@@ -94,9 +94,9 @@ class Attempts:
         return Measured(event.trial, event.attempt, event.objective, event.columns, event.returned, direction), hints
 
     def measure(self, trial: Trial, message: Reported) -> Commands:
-        """Enter measurements; by these a rule may stop the trial (see :attr:`Trial.stop_due`).
+        """Record measurements, after which a rule may stop the trial (see :attr:`Trial.stop_due`).
 
-        An attempt that goes on from a checkpoint, or starts over, repeats steps: what it says of those is left out.
+        An attempt that goes on from a checkpoint, or starts over, repeats steps: their measurements are left out.
         """
         commands: Commands = []
         columns = message.columns
@@ -132,7 +132,7 @@ class Attempts:
         return self.stop(trial, now)
 
     def sort_retries(self, *, training: bool) -> None:
-        """Leave out what does not run now: the search's trials while the training is on, and the other way round."""
+        """Keep those retries that may run now: the training's while it is on, else the search's."""
         for number in list(self.retries):
             if (self._study.trials[number].training > 0) is not training:
                 self.retries.remove(number)
@@ -160,7 +160,7 @@ class Attempts:
         return [*self.record(ended), *self._show_failure(trial, failure)]
 
     def lose(self, trial: Trial, failure: Failure, now: float, cause: str = "") -> Commands:
-        """End an attempt that failed or was cut off: stopped if a rule had said so, else to be run again.
+        """End an attempt that failed or was cut off: its trial stops if a rule had said so, and else runs again.
 
         It fails for good where another attempt would be wasted: after the last of ``max_attempts``, or when this
         one got no further than the one before and failed in the same way.
@@ -187,13 +187,13 @@ class Attempts:
         return [*commands, *_show_loss(trial, failure)]
 
     def _most_falls(self, failure: Failure) -> int | None:
-        """How many times workers may be lost under a trial in such a way; None for one that says nothing of it."""
+        """How many losses of this kind fail a trial; None where the failure is no loss of workers or machines."""
         if not failure.kind.is_fall:
             return None
         return max(MAX_NODES, self._max_falls) if failure.kind is FailureKind.NODE_LOST else self._max_falls
 
     def _is_repeated(self, trial: Trial, failure: Failure) -> bool:
-        """Whether a fault is that of the attempt before, at the same place: the next would have it too."""
+        """Whether the attempt before had the same fault, and this one got no further: the next would have it too."""
         before = trial.failure  # of the attempt before, until this one has ended
         if before is None or not failure.kind.is_fault:
             return False
@@ -202,7 +202,10 @@ class Attempts:
     def _bounded(
         self, trial: Trial, columns: dict[str, Columns], objective: str
     ) -> tuple[dict[str, Columns], Commands]:
-        """Without the new names past the limit: one attempt is refused them, several may have others each."""
+        """The columns without new metrics past the limit, and a warning if there were any.
+
+        A worker checks the limit for one attempt; each further attempt may bring other metrics.
+        """
         warnings: Commands = []
         known = {name: column for name, column in columns.items() if name in trial.curves or name == objective}
         room = max(0, MAX_NAMES - len(trial.curves.keys() | known.keys()))
@@ -214,13 +217,13 @@ class Attempts:
 
     def _show_failure(self, trial: Trial, failure: Failure) -> Commands:
         details = failure.traceback.rstrip()
-        if failure.cause in self._traced:  # a mistake in the function fails every trial in the same way
+        if failure.cause in self._traced:  # a mistake in the function fails every trial alike
             details = ""
         self._traced.add(failure.cause)
         return [Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id)]
 
     def _warn(self, key: str, text: str, trial: Trial) -> Commands:
-        """Show a warning to the user, each once."""
+        """Show a warning to the user, once for each ``key``."""
         if key in self._warned:
             return []
         self._warned.add(key)
@@ -235,19 +238,19 @@ class Attempts:
 
 
 def _reached(trial: Trial) -> tuple[int, int]:
-    """How far a trial has got: the newest step that was measured, and that of its checkpoint."""
+    """How far a trial is: the newest step that was measured, and that of its checkpoint."""
     return trial.step, -1 if trial.checkpoint is None else trial.checkpoint.step
 
 
 def _show_loss(trial: Trial, failure: Failure) -> list[Show]:
-    """What to show of an attempt that another follows; nothing where one line is shown for all trials."""
+    """The line about an attempt that another follows; none where one line speaks for all trials."""
     if failure.kind is FailureKind.NODE_LEFT:
         kept = trial.checkpoint
         way = "from the start" if kept is None else f"from its checkpoint at step {kept.step}"
         return [Show(f"attempt {trial.attempt} ended: {failure.message}; it goes on {way}", trial.id)]
     if failure.kind in (FailureKind.DRIVER_LOST, FailureKind.STORE):
         return []
-    why = "" if failure.kind is FailureKind.GANG_LOST else f": {failure.message}"  # which is shown once for all, too
+    why = "" if failure.kind is FailureKind.GANG_LOST else f": {failure.message}"  # which is shown once for all
     return [Show(f"attempt {trial.attempt} lost{why}; it will run again", trial.id)]
 
 

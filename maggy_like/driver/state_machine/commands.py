@@ -1,7 +1,8 @@
 """What the state machine wants done. A command's class says when: before the journal has the events, or after it.
 
 All that one round of inputs wants is carried out in three stages: each :class:`BeforeJournal`; every :class:`Append`,
-in one go; each :class:`AfterJournal`, in order. So nobody hears of anything that a crash could undo.
+in one go; each :class:`AfterJournal`, in order. So neither a worker nor the user hears of an event that a crash of the
+driver could undo.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Send(AfterJournal):
 
 @dataclass(frozen=True, slots=True)
 class Replace(AfterJournal):
-    """Have the engine put a new incarnation in a lost worker's place."""
+    """Have the engine launch a new incarnation of a lost worker."""
 
     worker: WorkerId
 

@@ -17,7 +17,7 @@ _LEAST_AT_THE_END = 2
 class CommonFailures:
     """Counts the trials that failed alike while none has succeeded.
 
-    A resumed search counts anew, since the function may have been fixed; what has succeeded before stays so.
+    A resumed search counts from zero, since the function may have been fixed; a success before the resume still counts.
 
     Args:
         enough: How many end the search; 0 for never.
@@ -35,11 +35,11 @@ class CommonFailures:
         self._has_success = False
 
     def replay(self, event: AttemptEnded) -> None:
-        """Take in the end of an attempt, of an earlier run of this search or of this one."""
+        """Note whether an attempt succeeded, in this run or before a resume."""
         self._has_success |= event.state in _SUCCEEDED
 
     def take(self, event: AttemptEnded) -> None:
-        """Take in a failure of this run."""
+        """Count the failure of an attempt of this run, if it is one."""
         failure = event.failure
         if failure is None or not failure.kind.is_fault or self._expected.intersection(failure.types):
             return
@@ -50,7 +50,7 @@ class CommonFailures:
         """What the search must end with, if anything.
 
         Args:
-            n_trials: Where no trial will follow, how many there were: if all of them failed alike, that is enough.
+            n_trials: How many trials there were, where none will follow: it is enough that all of them failed alike.
         """
         if self._has_success or not self.enough or (failure := self._newest) is None:
             return None

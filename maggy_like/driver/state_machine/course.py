@@ -1,4 +1,4 @@
-"""A run from its first trial to its end: attempts end, others begin, the search closes, a training follows."""
+"""The course of a run: attempts end, others begin, the search ends, and a training may follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers whose machines are about to be taken away: what they run is ended in time, and goes on elsewhere."""
+"""Workers whose machines are about to be taken away: their attempts end in time, and go on elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure
 
 LEAVE_PATIENCE = 20.0
-"""Seconds in which an attempt may save its state once more before it is ended: clouds give notice of 30 and more."""
+"""Seconds in which an attempt may save its state once more before the driver ends it; clouds give 30 and more."""
 
 
 class Decommissioning:
@@ -26,17 +26,17 @@ class Decommissioning:
         self._groups = groups
 
     def announce(self, worker: Worker, reason: str, now: float) -> None:
-        """Take in that a worker is to leave."""
+        """Note that a worker is to leave, and by when its attempt must end."""
         worker.leaving = reason
         if worker.group is not None and worker.group.leave_by is None:
             worker.group.leave_by = now + LEAVE_PATIENCE
 
     def saved(self, group: WorkerGroup) -> Commands:
-        """Take in that an attempt has saved its state: it ends in its next report if one of its workers is to leave."""
+        """An attempt has saved its state: it ends at its next report if one of its workers is to leave."""
         return self._end(group) if group.leave_by is not None else []
 
     def tick(self, now: float) -> Commands:
-        """End the attempts that have saved nothing in time."""
+        """End the attempts that have saved no state in time."""
         due = [group for group in self._groups if group.leave_by is not None and now >= group.leave_by]
         return [command for group in due for command in self._end(group)]
 

@@ -60,9 +60,9 @@ class Dispatcher:
         return commands
 
     def closing_promotion(self) -> Trial | None:
-        """The trial that is due only because the search would end without it.
+        """The trial that is promoted only because the search would end without it.
 
-        While anything runs it may yet turn out better than what rests, so the choice waits for it.
+        A running trial may yet turn out better than the paused ones, so the choice waits until none runs.
         """
         if self.groups or self.attempts.retries or self.proposals.has_more:
             return None
@@ -79,7 +79,7 @@ class Dispatcher:
         return [] if self.groups else self.pool.members(self.training_phase.members(self.pool.workers.values(), now))
 
     def _next_trial(self, now: float) -> tuple[Trial | None, str, Commands]:
-        """The trial to run next, why it runs now where the ledger does not say so itself, and its creation if new."""
+        """The trial to run next; why it runs now, where the ledger does not know; and its creation, if it is new."""
         for number in self.attempts.retries:
             if self.outage.is_due(number, now):
                 self.attempts.retries.remove(number)
@@ -102,6 +102,6 @@ class Dispatcher:
         saved = trial.checkpoint.name if trial.checkpoint is not None else None
         self.pool.engage(members)
         order = Assign(trial.id, attempt, trial.config, grant.budget, grant.milestones, objective, saved, discard)
-        commands += self.groups.start(order, members, now, placed=trial.training > 0)
+        commands += self.groups.start(order, members, now, always_ranked=trial.training > 0)
         self.training_phase.started()
         return commands

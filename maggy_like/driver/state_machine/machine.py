@@ -135,7 +135,7 @@ class StateMachine:
 
     @property
     def workers(self) -> dict[int, Worker]:
-        """The newest incarnation of each place, by index."""
+        """The newest incarnation of each worker, by index."""
         return self._pool.workers
 
     @property
@@ -149,7 +149,7 @@ class StateMachine:
         return self._course.is_training
 
     def runs(self, known: WorkerId, trial: int, rank: int | None) -> bool:
-        """Whether a worker runs that trial now, as that rank if there are several, so that it may speak in its name."""
+        """Whether a worker runs that trial now, as that rank if there are several: only then may it log for it."""
         worker = self._pool.find(known)
         if worker is None or worker.group is None or worker.group.trial != trial:
             return False
@@ -243,7 +243,7 @@ class StateMachine:
             case WorkerBroken(message=message) if worker.state is WorkerState.JOINING:
                 error = WorkerError(f"worker {worker.id.index} on {worker.host}: {message}")
                 return self._course.end_search(Ending.ERROR, error)
-            case WorkerBroken(message=message):  # it could before, so another in its place may again
+            case WorkerBroken(message=message):  # it could before, so its next incarnation may again
                 return self._lost(worker, message)
             case WorkerGone():
                 return self._gone(worker)
@@ -261,7 +261,7 @@ class StateMachine:
         return None
 
     def _leave(self, worker: Worker, reason: str) -> Commands:
-        """Give a worker no more work, and see to it that what it runs ends before its machine does."""
+        """Give a worker no more work, and end its attempt before its machine is taken away."""
         self._decommissioning.announce(worker, reason, self._course.now)
         if worker.group is not None or self._course.ending is not None:
             return []
@@ -269,7 +269,7 @@ class StateMachine:
         return [Show(line), *self._course.shut_down(worker)]
 
     def _follow_workers(self) -> None:
-        """Take in that the number of workers is another."""
+        """Tell the rules that depend on the number of workers."""
         if self._growth is not None:
             self._growth.follow(sum(1 for _ in self._pool))
 
@@ -282,7 +282,7 @@ class StateMachine:
         return self._lost(worker, "it left before the search was over")
 
     def _reported_lost(self, event: WorkerLost) -> Commands:
-        """Its engine says that a worker is gone."""
+        """The engine says that a worker is gone."""
         worker = self._pool.find(event.worker)
         if worker is None:
             return []
@@ -324,7 +324,7 @@ class StateMachine:
     def _tick(self) -> Commands:
         commands: Commands = []
         for worker in self._pool.silent(self._course.now, self._heartbeat_timeout):
-            # Where machines come and go, one that is silent is gone, for all that is known.
+            # Where machines come and go, nobody can tell a silent worker from one whose machine is gone.
             kind = FailureKind.WORKER_LOST if self._growth is None else FailureKind.NODE_LOST
             reason = f"not heard of for {self._heartbeat_timeout:g} s"
             commands += self._lost(worker, reason, FailureKind.NODE_LEFT if worker.leaving else kind)

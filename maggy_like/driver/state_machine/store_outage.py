@@ -1,4 +1,4 @@
-"""Trials that wait for a store that refuses: since when, and when the run gives up."""
+"""Which trials wait for a store that refuses, since when, and when the run gives up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STORE_PATIENCE = 600.0
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
-"""Seconds before the next attempt, where the store made one end; twice as many after each."""
+"""Seconds before the next attempt, where the store ended one: at first, and at most; they double each time."""
 
 MAX_REASON = 1000
 """Characters of a worker's reason that are shown."""
@@ -34,10 +34,10 @@ class _Failing:
 
 
 class StoreOutage:
-    """Trials that wait for the store, from the first that does to the last that did.
+    """Counts the trials that wait for the store, from when the first begins to wait until all are served.
 
-    A trial waits inside its attempt. Where that cannot be (several ranks write one state, and may not part), the
-    attempt ends, and the trial waits for the next one.
+    A trial waits within its attempt. Where several ranks write one state together, one cannot wait alone: the attempt
+    ends, and the trial waits for the next one.
 
     Args:
         patience: Seconds that one trial may wait.
@@ -52,7 +52,7 @@ class StoreOutage:
         self._failing: dict[int, _Failing] = {}
 
     def heard(self, group: WorkerGroup, worker: Worker, message: Waiting, now: float) -> list[Show]:
-        """Take in that one of a group's workers has begun to wait for the store, or has stopped waiting."""
+        """One of a group's workers has begun to wait for the store, or is served again."""
         if message.reason:
             group.waits.setdefault(worker.id, now)
             return self._begin(group.trial, message.reason, now)
@@ -68,7 +68,7 @@ class StoreOutage:
         return self._begin(trial, reason, now)
 
     def served(self, trial: int, now: float) -> list[Show]:
-        """Take in that the store served a trial again."""
+        """The store serves a trial again."""
         self._failing.pop(trial, None)
         self._waiting.discard(trial)
         if self._began is None or self._waiting:
@@ -80,7 +80,7 @@ class StoreOutage:
         ]
 
     def ended(self, trial: Trial, now: float) -> list[Show]:
-        """Take in that an attempt ended; if the store ended it, its trial is due again after a pause."""
+        """An attempt ended; if the store ended it, its trial is due again after a pause."""
         failure = trial.failure
         if trial.state is TrialState.PENDING and failure is not None and failure.kind is FailureKind.STORE:
             return self._failed(trial.id, failure.message, now)
@@ -94,7 +94,7 @@ class StoreOutage:
         return trial not in self._failing or now >= self._failing[trial].due
 
     def error(self, groups: Iterable[WorkerGroup], now: float) -> StoreError | None:
-        """What ends the run once a trial has waited for too long."""
+        """The error that ends the run once a trial has waited for too long."""
         waits = [now - since for group in groups for since in group.waits.values()]
         seconds = max([*waits, *(it.last - it.since for it in self._failing.values())], default=0.0)
         if seconds < self._patience:

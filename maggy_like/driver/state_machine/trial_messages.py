@@ -1,4 +1,4 @@
-"""What follows from a worker's message about the attempt that it runs."""
+"""What the driver does with a worker's message about the attempt that it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TrialMessages:
         self._decommissioning = decommissioning
 
     def take(self, group: WorkerGroup, worker: Worker, message: TrialMessage) -> Commands:
-        """One of a group's workers said something of the attempt."""
+        """Handle a message of one of a group's workers about its attempt."""
         match message:
             case Reported():
                 return self._reported(group, message)
@@ -52,7 +52,7 @@ class TrialMessages:
         return commands
 
     def _saved(self, group: WorkerGroup, message: Checkpointed) -> Commands:
-        if message.name in group.saved:  # an older one that came again must not take the place of the newest
+        if message.name in group.saved:  # a repeated older one must not replace the newest
             self._course.stale += 1
             return []
         group.saved.add(message.name)

@@ -19,7 +19,7 @@ from maggy_like.protocol.messages import (
     Held,
     Meet,
     Opened,
-    RankPlace,
+    RankInfo,
     Stop,
     ToWorker,
 )
@@ -40,14 +40,14 @@ def choose(idle: Iterable[Worker], width: int) -> list[Worker]:
     return chosen[:width]
 
 
-def places(members: Sequence[Worker]) -> list[RankPlace]:
-    """The members' places, by rank."""
+def rank_infos(members: Sequence[Worker]) -> list[RankInfo]:
+    """What each member is told of its rank, by rank."""
     hosts: dict[str, list[Worker]] = {}
     for member in members:
         hosts.setdefault(member.host, []).append(member)
     groups = list(hosts)
     return [
-        RankPlace(
+        RankInfo(
             rank=rank,
             world_size=len(members),
             local_rank=hosts[member.host].index(member),
@@ -68,10 +68,10 @@ def _devices(ranks: Sequence[Worker]) -> tuple[str, ...]:
 
 
 class WorkerGroups:
-    """The attempts that run, and what their workers must hear of each other.
+    """The attempts that run, and the messages by which the ranks of each act together.
 
-    One attempt's ranks stop in the same report: they are halted, say how many reports they have made, and go on to
-    the first that none of them has passed. One that fails ends the attempt for all.
+    All ranks of an attempt stop in the same report: the driver halts them, each says how many reports it has made, and
+    they go on to the first report that none of them has passed. A rank that fails ends the attempt for all.
     """
 
     def __init__(self) -> None:
@@ -83,19 +83,19 @@ class WorkerGroups:
     def __iter__(self) -> Iterator[WorkerGroup]:
         return iter(self._running.values())
 
-    def start(self, order: Assign, members: Sequence[Worker], now: float, *, placed: bool) -> Commands:
+    def start(self, order: Assign, members: Sequence[Worker], now: float, *, always_ranked: bool) -> Commands:
         """Have the workers run an attempt together.
 
         Args:
-            order: For rank 0; the others get it too, each with its place.
-            placed: Whether to tell a worker its place even where it is alone.
+            order: For rank 0; the others get it too, each with its rank.
+            always_ranked: Whether to tell a worker its rank even where it is alone.
         """
         group = self._running[order.trial] = WorkerGroup(order.trial, order.attempt, tuple(members), now)
         commands: Commands = []
-        for worker, place in zip(members, places(members) if placed or len(members) > 1 else [None], strict=True):
+        infos = rank_infos(members) if always_ranked or len(members) > 1 else [None]
+        for worker, info in zip(members, infos, strict=True):
             worker.take(group)
-            mine = order if place is None else msgspec.structs.replace(order, place=place)
-            commands.append(Send(worker.id, mine))
+            commands.append(Send(worker.id, msgspec.structs.replace(order, rank_info=info)))
         return commands
 
     def release(self, group: WorkerGroup) -> None:
@@ -113,11 +113,11 @@ class WorkerGroups:
         return _send(group.running, Decided(group.trial, group.attempt, group.stopping.is_told))
 
     def stop(self, group: WorkerGroup, why: Stopping, *, failure: Failure | None = None, cause: str = "") -> Commands:
-        """Have an attempt end at its next report, all ranks at the same, unless its workers know already.
+        """Have all ranks of an attempt end at the same next report, unless they were told so already.
 
         Args:
-            failure: What its end is to be called then, if that is a fault.
-            cause: Why the search is over, if that cuts it off.
+            failure: How its end is recorded, if it is a fault.
+            cause: Why the search is over, if that ends the attempt.
         """
         if not group.stop(why, failure=failure, cause=cause):
             return []
@@ -134,14 +134,14 @@ class WorkerGroups:
         return _send(others, Meet(message.trial, message.attempt, message.host, message.port))
 
     def held(self, group: WorkerGroup, worker: Worker, message: Held) -> Commands:
-        """Take in how far a halted rank is."""
+        """Note how many reports a halted rank has made."""
         if group.held is None:
             return []
         group.held[group.rank(worker.id)] = message.reports
         return self._go_on(group)
 
     def ended(self, group: WorkerGroup, worker: Worker, end: Finished | Failure) -> Commands:
-        """Take in a rank's end; the attempt is over with the last (see :attr:`WorkerGroup.has_ended`)."""
+        """Note a rank's end; the attempt is over with the last (see :attr:`WorkerGroup.has_ended`)."""
         group.ends[group.rank(worker.id)] = end
         if group.has_ended:
             return []
@@ -150,7 +150,7 @@ class WorkerGroups:
         return self._go_on(group)
 
     def _go_on(self, group: WorkerGroup) -> Commands:
-        """Say where to stop, once every rank has said how far it is; until then none goes further."""
+        """Say at which report to stop, once every rank has said how many it has made; until then they wait."""
         if (at := group.stop_at) is None:
             return []
         return _send(group.running, Stop(group.trial, group.attempt, at))

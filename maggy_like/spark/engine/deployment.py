@@ -25,15 +25,15 @@ _OVERLAY = "fuse-overlayfs"
 _OF_DATABRICKS = ("/dbfs", "/Volumes", "/Workspace")
 
 
-def path_hints(session: SparkSession, places: RunPaths) -> list[str]:
+def path_hints(session: SparkSession, paths: RunPaths) -> list[str]:
     """Hints about where a run is kept: on a disk that goes with the driver's container, or somewhere that stays.
 
     Args:
         session: Classic or Spark Connect; the driver of the latter's is here, wherever the server is.
-        places: Where the run's files are. A URL, ``file://`` too, says that its place stays.
+        paths: Where the run's files are. A URL, ``file://`` too, says that its place stays.
     """
     where = _driver_in_cluster(session, os.environ)
-    lost = [given for given, folder in _local_folders(places) if not _stays(folder)]
+    lost = [given for given, folder in _local_folders(paths) if not _stays(folder)]
     if where is None or not lost:
         return []
     return [
@@ -58,10 +58,10 @@ def _driver_in_cluster(session: SparkSession, environment: Mapping[str, str]) ->
     return None
 
 
-def _local_folders(places: RunPaths) -> Iterator[tuple[str, Path]]:
+def _local_folders(paths: RunPaths) -> Iterator[tuple[str, Path]]:
     """The folders on which something of the run depends that were given as paths: as arguments, and where they are."""
-    if isinstance(places.directory, Path):
-        yield f"directory={str(places.directory.parent)!r}", places.directory
+    if isinstance(paths.directory, Path):
+        yield f"directory={str(paths.directory.parent)!r}", paths.directory
 
 
 def _stays(folder: Path) -> bool:

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from itertools import islice
 
 from maggy_like.processes.installation import is_installation
-from maggy_like.protocol.task import DriverPlace
+from maggy_like.protocol.task import DriverProcess
 from maggy_like.protocol.versions import PYTHON
 
 MAX_ENTRIES = 1000
 """Entries of a folder that are looked at: a home folder on a slow disk must not keep a search waiting."""
 
 
-def driver_place() -> DriverPlace:
+def driver_process() -> DriverProcess:
     """Where this process runs, and which modules lie beside its script."""
-    return DriverPlace(socket.gethostname(), sys.executable, PYTHON, os.getcwd(), own_modules())
+    return DriverProcess(socket.gethostname(), sys.executable, PYTHON, os.getcwd(), own_modules())
 
 
 def own_modules() -> dict[str, str]:

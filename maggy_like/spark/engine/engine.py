@@ -9,7 +9,8 @@ with the next incarnation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,12 +33,12 @@ from maggy_like.spark.connection.connect import check_server, orphan_hint
 from maggy_like.spark.connection.server_watch import ServerWatch
 from maggy_like.spark.engine.cluster_driver import ClusterDriverRun
 from maggy_like.spark.engine.deployment import path_hints
-from maggy_like.spark.engine.driver_site import driver_place
+from maggy_like.spark.engine.driver_site import driver_process
 from maggy_like.spark.engine.failures import check_python
 from maggy_like.spark.engine.job import SparkRun
 from maggy_like.spark.engine.other_jobs import other_jobs_hints
 from maggy_like.spark.engine.waiting import Diagnosis
-from maggy_like.spark.kinds import is_classic
+from maggy_like.spark.kinds import is_classic, is_stopped
 from maggy_like.spark.session import active_session
 from maggy_like.storage.run_paths import RunPaths
 
@@ -203,8 +204,8 @@ class SparkEngine(Engine, DriverHost):
             tasks += f" that need {self._slots.resources} each, which a machine of the cluster must have free"
         return [f"Spark has no executor yet; it is asked for {tasks}, and trials begin as executors come"]
 
-    def path_hints(self, places: RunPaths) -> list[str]:
-        return path_hints(self._session, places)
+    def path_hints(self, paths: RunPaths) -> list[str]:
+        return path_hints(self._session, paths)
 
     def endpoint(self) -> Endpoint:
         return driver_endpoint(self._session, self._host, self._bind, self._ports)
@@ -213,7 +214,7 @@ class SparkEngine(Engine, DriverHost):
         self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
         profile = self._slots.profile
-        task = msgspec.structs.replace(task, driver=driver_place())
+        task = msgspec.structs.replace(task, driver=driver_process())
         if self._has_barrier:
             runs = [SparkRun(self._session, task, indexes, incarnation, keys, profile, logs, server=self._server)]
         else:
@@ -261,12 +262,22 @@ class SparkEngine(Engine, DriverHost):
         return int(self._slots.conf("spark.task.maxFailures", "4"))
 
     def launch_with_driver(self, plan: bytes, task: WorkerTask, keys: Sequence[Keys], journal: str) -> EngineRun:
-        task = msgspec.structs.replace(task, driver=driver_place())
+        task = msgspec.structs.replace(task, driver=driver_process())
         return ClusterDriverRun(self._session, plan, task, keys, journal, self._slots.profile)
 
     def _left(self, slots: int | None) -> int | None:
         """What of the slots is the search's to take."""
         return None if slots is None else max(0, slots - self._reserve)
+
+    def background_thread(self, execute: Callable[[], None], *, daemon: bool) -> threading.Thread:
+        """A thread with the caller's local properties: job group, tags, description and pool of the scheduler."""
+        if is_stopped(self._session):  # it has no properties any more; the run finds out, and says so
+            return super().background_thread(execute, daemon=daemon)
+        from pyspark import InheritableThread
+
+        thread = InheritableThread(execute, session=self._session, name="maggy-run")
+        thread.daemon = daemon
+        return thread
 
     def _check_session(self) -> None:
         """See that a Connect server answers, and that a local master's workers, which run here, run this Python."""

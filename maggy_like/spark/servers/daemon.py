@@ -29,12 +29,12 @@ START_TIMEOUT_S = 120.0
 
 
 def spark_environment(folder: Path) -> dict[str, str]:
-    """The environment of Spark's programs, which find their settings in ``folder`` and leave their files there."""
+    """The environment of Spark's programs, which leave their files in ``folder``."""
     return {
         **os.environ,
         "SPARK_HOME": os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent),
-        # An empty folder: the machine's own settings and log levels are not meant for these processes.
-        "SPARK_CONF_DIR": str(folder),
+        # There is none: the machine's own settings and log levels are not meant for these processes.
+        "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

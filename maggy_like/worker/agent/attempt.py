@@ -53,7 +53,7 @@ class Attempt:
     def __init__(self, assign: Assign, child: Child, task: WorkerTask, logs: LogLocation) -> None:
         self.assign = assign
         self.child = child
-        self.rank = assign.place.rank if assign.place is not None and assign.place.world_size > 1 else None
+        self.rank = assign.rank_info.rank if assign.rank_info is not None and assign.rank_info.world_size > 1 else None
         self.log = logs.begin(assign.trial, assign.attempt, self.rank or 0) if child.output else ""
         self.output = TrialOutput(child.output, logs.folder, self.log) if child.output else None
         self.ending = Ending(task.grace)

@@ -129,15 +129,15 @@ def wind_up(sender: Sender, reporter: Reporter, finished: Finished) -> Finished:
 
 
 def join(assign: Assign, task: WorkerTask, sender: Sender, service: _Service) -> Membership | None:
-    """Meet the other ranks of an attempt, if it has a place among them; a caller's own process is left as it is."""
-    if assign.place is None or task.isolation == "none":
+    """Meet the other ranks of an attempt, if it runs on several workers; a caller's own process is left as it is."""
+    if assign.rank_info is None or task.isolation == "none":
         return None
     from maggy_like.distributed.rendezvous import Membership
 
     def opened(host: str, port: int) -> None:
         sender.send(Opened(assign.trial, assign.attempt, host, port))
 
-    membership = Membership(assign.place, task, opened, partial(service.meeting, assign))
+    membership = Membership(assign.rank_info, task, opened, partial(service.meeting, assign))
     service.membership = membership
     return membership
 

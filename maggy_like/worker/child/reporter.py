@@ -81,8 +81,8 @@ class Reporter:
         reporter.trial = assign.trial
         reporter.attempt = assign.attempt
         reporter.config = assign.config
-        reporter.rank = assign.place.rank if assign.place is not None else 0
-        reporter.world_size = assign.place.world_size if assign.place is not None else 1
+        reporter.rank = assign.rank_info.rank if assign.rank_info is not None else 0
+        reporter.world_size = assign.rank_info.world_size if assign.rank_info is not None else 1
         reporter._objective = assign.objective
         reporter._milestones = assign.milestones
         reporter._saves = Saves(store, assign.checkpoint, sender, assign.trial, assign.attempt)

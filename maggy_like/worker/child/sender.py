@@ -43,9 +43,9 @@ class Sender:
     def __init__(self, assign: Assign, send: Callable[[bytes], None]) -> None:
         self.buffer: list[tuple[int, dict[str, float]]] = []
         self.fault: Exception | None = None
-        self.stop = StopState(is_wide=assign.place is not None)
+        self.stop = StopState(is_wide=assign.rank_info is not None)
         self.kept: SimpleQueue[tuple[str, ...]] = SimpleQueue()
-        self.is_main = assign.place is None or assign.place.rank == 0
+        self.is_main = assign.rank_info is None or assign.rank_info.rank == 0
         self._assign = assign
         self._send = send
         self._process = os.getpid()

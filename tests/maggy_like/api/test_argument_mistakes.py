@@ -54,7 +54,8 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "repeats": (given(repeats=3), r"use maggy_like.ablate\(train_fn, study, repeats=3\)"),
     "of run": (lambda: run(train, max_attempts=1), r"use failures=FailurePolicy\(max_attempts=1\)"),  # type: ignore[call-overload]
     "of a policy": (lambda: FailurePolicy(max_attempt=1), r"FailurePolicy\(\) has no argument .*'max_attempts'"),  # type: ignore[call-arg]
-    "nothing known": (lambda: run(train, xyz=2), "'xyz', got xyz=2; it takes train_fn, config, workers"),  # type: ignore[call-arg]
+    "nothing known": (given(xyz=2), "'xyz', got xyz=2; it takes train_fn, searchspace, optimizer"),
+    "train_fn's own": (lambda: run(train, lr=0.1), r'got lr=0.1; use config=\{"lr": 0.1\} for an argument'),  # type: ignore[call-arg]
     "too many by place": (lambda: lagom(train, SPACE, 50), "by place alone, and got 50 .* optimizer="),  # type: ignore[misc]
     "nothing at all": (lambda: lagom(), "missing a required argument: 'train_fn'"),  # type: ignore[call-arg]
     "of a domain": (lambda: Float(0, 1, logs=True), r"Float\(\) has no argument 'logs', .*'log'"),  # type: ignore[call-arg]

@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ import psutil
 import pytest
 from gate import Gate
 
-from maggy_like import AblationStudy, Float, Result, RunHandle, ablate, lagom, run
+from maggy_like import AblationStudy, Float, InlineEngine, Result, RunHandle, ablate, lagom, run
 from maggy_like.ablation import Ablation
 from maggy_like.driver.run_handle import Status
 from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError, UserError
+from maggy_like.rpc.endpoint import Endpoint
 from optimizers.core.events import Event
 
 SPACE = {"x": Float(0, 1)}
@@ -27,6 +30,32 @@ SPACE = {"x": Float(0, 1)}
 
 def options(folder: Path, **more: Any) -> dict[str, Any]:
     return {"engine": "inline", "directory": folder, "progress": False, **more}
+
+
+class ThreadOfItsOwn(InlineEngine):
+    """Keeps a value for each thread, as Spark keeps its local properties."""
+
+    local = threading.local()
+
+    def background_thread(self, execute: Callable[[], None], *, daemon: bool) -> threading.Thread:
+        group = self.local.group
+
+        def inherit() -> None:
+            self.local.group = group
+            execute()
+
+        return super().background_thread(inherit, daemon=daemon)
+
+    def endpoint(self) -> Endpoint:
+        self.seen = self.local.group
+        return super().endpoint()
+
+
+def test_a_run_in_the_background_has_what_its_engine_keeps_for_the_callers_thread(tmp_path: Path) -> None:
+    engine = ThreadOfItsOwn()
+    engine.local.group = "cell 7"
+    run(lambda: 1, block=False, **{**options(tmp_path), "engine": engine}).result()
+    assert engine.seen == "cell 7"
 
 
 def test_a_handle_says_how_far_the_search_is_and_what_it_prints(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,4 +40,12 @@ def test_a_mistake_is_an_error_and_nothing_starts(tmp_path: Path, arguments: Any
             lambda x: x,
             **{"config": {"x": 1}, "engine": "local", "workers": 2, "directory": tmp_path / "runs", **arguments},
         )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_missing_torch_is_named_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    message = r"on 2 workers together needs torch; install it with: pip install 'maggy_like\[torch\]'"
+    with pytest.raises(UserError, match=message):
+        run(lambda: 1, workers=2, engine="local", directory=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from module_time import patch_time
 
 from maggy_like.cluster_driver.error_records import from_record, to_record
 from maggy_like.cluster_driver.follow import Follower
@@ -81,7 +82,7 @@ def test_a_torn_line_waits_for_its_rest(tmp_path: Path) -> None:
 
 def test_a_driver_of_the_same_call_takes_a_lease_over_and_another_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("maggy_like.storage.journal.lease.time.sleep", slept.append)
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", sleep=slept.append)
     first, second, other = (backend_of("memory://succession/run") for _ in range(3))
     assert isinstance(first, ObjectStoreBackend)
     first.hold("call")

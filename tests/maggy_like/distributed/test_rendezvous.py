@@ -12,7 +12,7 @@ from torch.distributed import TCPStore
 
 from maggy_like.distributed import rendezvous
 from maggy_like.distributed.rendezvous import Membership, interface_of, local_address, open_store
-from maggy_like.protocol.messages import RankPlace
+from maggy_like.protocol.messages import RankInfo
 from maggy_like.protocol.task import WorkerTask
 
 
@@ -25,7 +25,7 @@ def test_ranks_that_have_returned_are_known_to_the_others(monkeypatch: pytest.Mo
     where: list[tuple[str, int]] = []
     first, second, third = (
         Membership(
-            RankPlace(rank, 3, rank, 3, 0, 1),
+            RankInfo(rank, 3, rank, 3, 0, 1),
             task("tcp://127.0.0.1:9"),
             lambda host, port: where.append((host, port)),
             lambda: where[0],
@@ -62,8 +62,8 @@ def test_ranks_meet_at_the_address_that_leads_to_the_driver(
     monkeypatch.setattr(os, "environ", {})
     told: list[tuple[str, int]] = []
     at = task(f"tcp://{driver}:9", ipv6=ipv6)
-    first = Membership(RankPlace(0, 2, 0, 2, 0, 1), at, lambda *where: told.append(where), lambda: told[0])
-    second = Membership(RankPlace(1, 2, 1, 2, 0, 1), at, lambda *where: None, lambda: told[0])
+    first = Membership(RankInfo(0, 2, 0, 2, 0, 1), at, lambda *where: told.append(where), lambda: told[0])
+    second = Membership(RankInfo(1, 2, 1, 2, 0, 1), at, lambda *where: None, lambda: told[0])
     assert (os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"]) == (host, "lo")
     assert first.returned() == second.returned() == []
 

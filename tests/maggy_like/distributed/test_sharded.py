@@ -23,7 +23,7 @@ from maggy_like.distributed import sharded
 from maggy_like.distributed.parallel import ensure_process_group, prepare
 from maggy_like.distributed.sharded import IncompleteStateError, ShardedStateError, ShardedStoreError, is_sharded
 from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.messages import Assign, Checkpointed, RankPlace
+from maggy_like.protocol.messages import Assign, Checkpointed, RankInfo
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child.failures import kind_of
@@ -144,7 +144,7 @@ def fail_on_rank_1(folder: str) -> State:
     ensure_process_group()
     rank = dist.get_rank()
     frames: list[bytes] = []
-    sender = Sender(Assign(0, 1, {}, 9, place=RankPlace(rank, 2, rank, 2, 0, 1)), frames.append)
+    sender = Sender(Assign(0, 1, {}, 9, rank_info=RankInfo(rank, 2, rank, 2, 0, 1)), frames.append)
     saves = Saves(CheckpointStore(folder), None, sender, 0, 1)
     weights = make(0)[0].state_dict()
 

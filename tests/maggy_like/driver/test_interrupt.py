@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
-from spark_jobs import FOLDER
+from terminal import terminal
 
 from maggy_like.driver.interrupts import interrupts_to
 
 pytestmark = pytest.mark.e2e
-
-PATHS = os.pathsep.join(filter(None, [FOLDER, os.environ.get("PYTHONPATH")]))
 
 SCRIPT = """
 import sys, threading
@@ -191,53 +186,6 @@ def on_event(event):
 search(functools.partial(background.run, lagom), callbacks=[on_event])
 """
 NOTHING_LEFT = r"ending {} trials 2 left nothing"
-
-
-class Terminal:
-    """A script in a real terminal of its own.
-
-    Attributes:
-        text: What it has shown so far.
-    """
-
-    def __init__(self, folder: Path, code: str) -> None:
-        (folder / "tmp").mkdir()
-        (folder / "script.py").write_text(code)
-        self.text = ""
-        self.pid, self._screen = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            os.environ |= {"TMPDIR": str(folder / "tmp"), "PYTHONPATH": PATHS}
-            os.execv(sys.executable, [sys.executable, "script.py"])
-
-    def press_ctrl_c(self) -> None:
-        os.write(self._screen, b"\x03")
-
-    def terminate(self) -> None:
-        """As a scheduler or a container does that wants the process to end."""
-        os.kill(self.pid, signal.SIGTERM)
-
-    def until(self, pattern: str, times: int = 1) -> None:
-        """Wait until it has shown something; the tests' own time limit ends a wait that is in vain."""
-        while len(re.findall(pattern, self.text)) < times:
-            try:
-                self.text += os.read(self._screen, 65536).decode(errors="replace")
-            except OSError:
-                pytest.fail(f"it ended without {pattern!r}:\n{self.text}")
-
-    def close(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        os.close(self._screen)
-
-
-@contextmanager
-def terminal(folder: Path, code: str) -> Iterator[Terminal]:
-    shown = Terminal(folder, code)
-    try:
-        yield shown
-    finally:
-        shown.close()
 
 
 def test_ctrl_c_in_a_terminal_leaves_nothing(tmp_path: Path) -> None:

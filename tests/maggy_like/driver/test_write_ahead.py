@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from module_time import patch_time
 
 from maggy_like.driver import write_ahead as module
 from maggy_like.driver.state_machine.commands import Append, Command, Send, Show, StoreReturned
@@ -37,7 +38,7 @@ class Disk:
         self._place = backend_of(str(folder))
         self._append = self._place.append
         monkeypatch.setattr(self._place, "append", self.append)
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        patch_time(monkeypatch, module, monotonic=lambda: self.now)
         self.journal = Journal(self._place)
         self.journal.begin(HEADER)
         self.write_ahead = WriteAhead(self.journal, self.keep, lambda show: self.lines.append(show.text), 600.0)

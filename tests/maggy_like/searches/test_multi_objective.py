@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from maggy_like import FailurePolicy, Float, Result, lagom
+from maggy_like.display.text import config_text, number
 from maggy_like.errors import ConfigError, UserError
 from optimizers.core.trial import TrialState
 
@@ -44,7 +45,7 @@ def test_two_objectives_give_a_pareto_set(tmp_path: Path) -> None:
     assert result.trials[0].values == (result.trials[0].config["x"], abs(result.trials[0].config["x"] - 0.5))
 
 
-def test_the_result_shows_the_set_best_first(tmp_path: Path) -> None:
+def test_the_result_and_the_set_print_a_line_for_each_trial(tmp_path: Path) -> None:
     result = search(trade, tmp_path, n_trials=32)
     lines = repr(result).splitlines()
     n = len(result.pareto)
@@ -53,6 +54,11 @@ def test_the_result_shows_the_set_best_first(tmp_path: Path) -> None:
     shown = [float(line.split()[1]) for line in lines[3:13]]
     assert shown == sorted(shown, reverse=True)
     assert f"and {n - 10} more in result.pareto" in lines
+    printed = repr(result.pareto).splitlines()
+    assert len(printed) == n
+    first = result.pareto[0]
+    accuracy, latency = map(number, first.values)
+    assert printed[0] == f"trial {first.id}: accuracy {accuracy}, latency {latency} ({config_text(first.config)})"
     page = result._repr_html_()
     assert html.escape(lines[1]) in page
     assert page.count("<tr") == n + 1
@@ -61,7 +67,7 @@ def test_the_result_shows_the_set_best_first(tmp_path: Path) -> None:
     assert "value" not in table.columns
 
 
-def test_a_picture_of_the_set(tmp_path: Path) -> None:
+def test_the_pareto_set_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     result = search(trade, tmp_path)
     result.plot_pareto(tmp_path / "pareto.svg")
@@ -71,7 +77,7 @@ def test_a_picture_of_the_set(tmp_path: Path) -> None:
         single.plot_pareto(tmp_path / "none.svg")
 
 
-def test_a_metric_that_is_missing_fails_the_trial_and_is_named(tmp_path: Path) -> None:
+def test_a_missing_objective_fails_the_trial_and_is_named(tmp_path: Path) -> None:
     def forgetful(x: float) -> dict[str, float]:
         return {"accuracy": x} if x > 0.5 else {"latency": x}
 
@@ -84,7 +90,7 @@ def test_a_metric_that_is_missing_fails_the_trial_and_is_named(tmp_path: Path) -
     assert result.pareto == []
 
 
-def test_what_was_reported_last_stands_where_nothing_is_returned(tmp_path: Path) -> None:
+def test_the_last_reports_count_where_the_function_returns_nothing(tmp_path: Path) -> None:
     def report(x: float, reporter: Any) -> None:
         reporter.report(accuracy=x, latency=1.0)
         reporter.report(accuracy=x, latency=2.0)
@@ -93,7 +99,7 @@ def test_what_was_reported_last_stands_where_nothing_is_returned(tmp_path: Path)
     assert {trial.values[1] for trial in result.trials} == {2.0}
 
 
-def test_a_resumed_search_has_the_same_set_and_must_have_the_same_objectives(tmp_path: Path) -> None:
+def test_a_resumed_search_has_the_same_pareto_set_and_refuses_other_objectives(tmp_path: Path) -> None:
     first = search(trade, tmp_path, name="run", n_trials=4)
     again = search(trade, tmp_path, name="run", n_trials=8, resume=True)
     assert [trial.values for trial in again.trials[:4]] == [trial.values for trial in first.trials]
@@ -105,14 +111,14 @@ def test_a_resumed_search_has_the_same_set_and_must_have_the_same_objectives(tmp
         search(trade, tmp_path, name="run", resume=True, metric=["accuracy", "size"])
 
 
-def test_displays_tell_the_size_of_the_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_displays_show_the_size_of_the_pareto_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = search(trade, tmp_path, engine="local", workers=1, progress="plain")
     out = capsys.readouterr().out
     assert "sobol, max accuracy, min latency" in out
     assert f"{len(result.pareto)} trials in the Pareto set" in out
 
 
-def test_the_set_goes_to_optuna(tmp_path: Path) -> None:
+def test_the_pareto_set_is_exported_to_optuna(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     result = search(trade, tmp_path)
     study = result.to_optuna()

@@ -17,10 +17,10 @@ from optimizers.core.trial import TrialState
 pytestmark = pytest.mark.e2e
 
 
-def test_workers_come_through_a_forwarded_port(
+def test_workers_connect_through_a_forwarded_port(
     namespace: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search listens at 127.0.0.1, which no other network reaches; what workers are told is forwarded to it."""
+    """The search listens at 127.0.0.1, which no other network reaches; the workers' address is forwarded to it."""
     name, _, outside = namespace
     enter(name, tmp_path, monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -35,7 +35,7 @@ def test_workers_come_through_a_forwarded_port(
     assert relay.connections >= 2
 
 
-def test_an_address_that_cannot_be_bound_ends_nothing_that_has_begun(tmp_path: Path) -> None:
+def test_an_address_that_cannot_be_bound_is_an_error_and_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"the driver cannot listen at '198\.51\.100\.7'"):
         lagom(
             lambda x: x, {"x": Float(0, 1)}, n_trials=4, workers=2, engine=FarEngine(Endpoint("198.51.100.7")),

@@ -1,4 +1,4 @@
-"""Workers behind a link that goes down in the middle of a search: for seconds, and for longer than anybody waits."""
+"""Workers behind a link that goes down in the middle of a search: for seconds, and for longer than the driver waits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Cut:
     Args:
         link: Its name.
         gate: Opened when the link is down.
-        seconds: When it goes up again; None for when both trials have been given up.
+        seconds: How long it is down; None for until the driver has ended the attempts of both trials.
     """
 
     def __init__(self, link: str, gate: Gate, seconds: float | None) -> None:
@@ -86,7 +86,7 @@ class Cut:
 
 
 @pytest.mark.parametrize(("seconds", "heartbeat"), [(5.0, 60.0), (None, 6.0)], ids=["short", "long"])
-def test_a_cut_network_costs_attempts_at_most(
+def test_a_cut_network_costs_no_trial_and_no_measurement(
     namespace: tuple[str, str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -97,7 +97,7 @@ def test_a_cut_network_costs_attempts_at_most(
     enter(name, tmp_path, monkeypatch)
     cancel = LocalRun.cancel
     monkeypatch.setattr(job, "StateMachine", partial(StateMachine, heartbeat_timeout=heartbeat))
-    # The engine does not reach who is cut off either: they wake when the link is back, and say what is late.
+    # The engine cannot kill workers that are cut off: when the link is back, they send what comes too late.
     monkeypatch.setattr(LocalRun, "cancel", lambda run: cancel(run) if run.incarnation else None)
     gate = Gate(tmp_path / "gate")
     cut = Cut(link, gate, seconds)

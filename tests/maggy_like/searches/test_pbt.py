@@ -25,7 +25,7 @@ SPACE = {"rate": Float(1e-3, 1.0, log=True)}
 
 
 def anneal(rate: float, reporter: Any) -> None:
-    """The expected loss of SGD under noise, from wherever the state is."""
+    """The expected loss of SGD under noise, from the restored state on."""
     step, loss = reporter.restore() or (0, 100.0)
     while step < reporter.budget:
         step, loss = step + 1, (1.0 - rate) ** 2 * loss + rate**2
@@ -34,10 +34,10 @@ def anneal(rate: float, reporter: Any) -> None:
 
 
 def anneal_late(rested: str, born: str, gate: str, rate: float, reporter: Any) -> None:
-    """``anneal``; the first child dies before it has read its parent's state, and reads it late.
+    """``anneal``; the first child dies before it reads its parent's state, and its next attempt reads it late.
 
-    The worst of the first four is the last to rest, so that it is judged beside all others and given up. None of them
-    goes on from its first rest before there is a child: all who can be its parent might have run to the end by then.
+    The worst of the first four pauses last, so that it is compared with all others and given up. None of them goes on
+    from its first pause before there is a child: else every possible parent might have ended by then.
     """
     if reporter.trial == 3 and reporter.attempt == 1:
         open(rested, "rb").close()
@@ -72,7 +72,7 @@ def search(train_fn: Any, folder: Path, space: Any = SPACE, **options: Any) -> R
 
 
 def check_descent(trials: list[Trial]) -> int:
-    """Check that each child's first loss follows from its parent's at that step; how many children there are."""
+    """Check that each child's first loss follows from its parent's loss at that step; return the number of children."""
     children = [trial for trial in trials if trial.parent is not None and len(trial.curve)]
     for child in children:
         parent, rate = trials[child.parent or 0], child.config["rate"]
@@ -96,9 +96,9 @@ def test_children_go_on_from_their_parents_states(tmp_path: Path) -> None:
 
 
 def check_store(result: Result, events: list[Event]) -> None:
-    """Check that the needed states are there, and of the others what the last attempt of each trial may have left.
+    """Check that the store has all states that are needed, and no others but what a last attempt may leave.
 
-    That is the state before its newest one, and what was needed as it started: an attempt removes the rest.
+    That is the state before its newest one, and those that were needed as it started: an attempt removes the others.
     """
     store = result.directory / "checkpoints"
     files = {str(file.relative_to(store)) for file in store.glob("*/*")}
@@ -122,8 +122,8 @@ def check_store(result: Result, events: list[Event]) -> None:
         assert len(left) <= 1
 
 
-def test_a_child_that_reads_late_finds_its_parent_s_state(tmp_path: Path) -> None:
-    """The child is killed, and waits until its parent has run to the end; the parent's old state is still there."""
+def test_a_child_that_reads_late_finds_its_parents_state(tmp_path: Path) -> None:
+    """The child is killed; its next attempt waits until the parent has ended, and reads the parent's old state."""
     rested, born, gate = (Gate(tmp_path / name) for name in ("rested", "born", "gate"))
     parents: list[int | None] = []
     resting: set[int] = set()
@@ -157,7 +157,7 @@ def test_a_child_that_reads_late_finds_its_parent_s_state(tmp_path: Path) -> Non
     assert child.start < 10
 
 
-def test_a_resumed_search_knows_who_descends_from_whom(tmp_path: Path) -> None:
+def test_a_resumed_search_knows_the_parent_of_each_trial(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     space = {"gate": gate.path, **SPACE}
 

@@ -1,14 +1,13 @@
-"""Each fault of a trial costs its attempt alone, and says what it was; real processes, real faults."""
+"""Faults of trials in real processes: each costs only its own attempt, and the search says what it was."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from trial_faults import SLEEP
 from maggy_like import FailurePolicy, LocalEngine, Result, lagom
 from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.workers import Worker, WorkerGroup
+from maggy_like.driver.state_machine.commands import Command
+from maggy_like.driver.state_machine.inputs import Input, TrialSaid
 from maggy_like.protocol.messages import Reported
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.journal import backend_of, read_journal
@@ -89,7 +89,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[Event])
 
 
 @pytest.mark.parametrize("isolation", ["process", "worker"])
-def test_each_fault_costs_its_attempt_alone_and_says_what_it_was(
+def test_each_fault_costs_only_its_attempt_and_is_named(
     search: Any, events: list[Event], tmp_path: Path, isolation: str
 ) -> None:
     faults = list(FAULTS) if isolation == "process" else ONE_PROCESS_A_WORKER
@@ -98,7 +98,7 @@ def test_each_fault_costs_its_attempt_alone_and_says_what_it_was(
 
 
 @pytest.mark.parametrize("isolation", ["process", "worker"])
-def test_a_trial_that_falls_silent_costs_its_attempt_alone(
+def test_a_trial_that_stops_reporting_costs_only_its_attempt(
     search: Any, events: list[Event], tmp_path: Path, isolation: str
 ) -> None:
     hows = list(SILENT) if isolation == "process" else ["hang"]
@@ -113,7 +113,7 @@ def test_a_trial_that_falls_silent_costs_its_attempt_alone(
 
 
 def check_all(search: Any, events: list[Event], odd: list[str], meeting: Path, **options: Any) -> None:
-    """Search through trials of which every other one behaves, and the last two meet; see what becomes of each."""
+    """Run trials of which every other one is faulty, and the last two must run at the same time; check each end."""
     os.mkfifo(meeting)
     hows = [how for pair in zip(odd, ["behave"] * 99, strict=False) for how in pair]
     hows += [f"read: {meeting}", f"write: {meeting}"]
@@ -145,7 +145,7 @@ def check_fault(result: Result, trial: Trial, kind: str, words: str, attempts: i
         assert "worker/child.py" not in failure.traceback
 
 
-def test_every_attempt_s_failure_stands_in_the_journal_and_the_table_has_their_number(search: Any) -> None:
+def test_the_journal_has_the_failure_of_every_attempt_and_the_table_their_number(search: Any) -> None:
     result = search(trial_faults.behave, {"how": ["raise"]}, [{"how": "raise"}])
     contents = read_journal(backend_of(str(result.directory)))
     ended = [event for event in contents.events if isinstance(event, AttemptEnded)]
@@ -154,7 +154,7 @@ def test_every_attempt_s_failure_stands_in_the_journal_and_the_table_has_their_n
     assert list(result.to_pandas()["attempts"]) == [2]
 
 
-def test_a_trial_that_gets_further_each_time_is_worth_another_attempt(search: Any, tmp_path: Path) -> None:
+def test_a_trial_that_gets_further_each_time_has_another_attempt(search: Any, tmp_path: Path) -> None:
     result = search(trial_faults.fail_at_first, {"marks": str(tmp_path)}, [{"marks": str(tmp_path)}])
     (trial,) = result.trials
     assert (trial.state, trial.attempt, trial.losses) == (TrialState.COMPLETED, 3, 2)
@@ -166,18 +166,21 @@ def test_a_trial_that_gets_further_each_time_is_worth_another_attempt(search: An
 class Patient(StateMachine):
     """The time of an attempt begins with its first report, however long a busy machine takes until then."""
 
-    def _assign(self, members: list[Worker], trial: Trial) -> None:
-        super()._assign(members, trial)
+    def handle(self, event: Input, now: float) -> list[Command]:
         for group in self._groups:
-            if group.trial == trial.id:
-                group.since = math.inf
+            if group.attempt not in self._reported.setdefault(group.trial, set()):
+                group.since = now
+        if isinstance(event, TrialSaid) and isinstance(event.message, Reported):
+            self._reported.setdefault(event.message.trial, set()).add(event.message.attempt)
+        return super().handle(event, now)
 
-    def _reported(self, group: WorkerGroup, message: Reported) -> None:
-        group.since = min(group.since, self._now)
-        super()._reported(group, message)
+    @cached_property
+    def _reported(self) -> dict[int, set[int]]:
+        """The attempts that have reported, by trial."""
+        return {}
 
 
-def test_a_trial_that_takes_too_long_is_run_again_and_keeps_its_last_lines(
+def test_a_trial_that_takes_too_long_runs_again_and_keeps_its_last_lines(
     search: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job, "StateMachine", Patient)
@@ -190,7 +193,7 @@ def test_a_trial_that_takes_too_long_is_run_again_and_keeps_its_last_lines(
     check_fault(result, result.trials[0], "timeout", "took longer than trial_timeout=0.5 s", 2)
 
 
-def test_a_checkpoint_is_a_sign_of_life(search: Any) -> None:
+def test_a_checkpoint_counts_as_a_report_for_the_report_timeout(search: Any) -> None:
     result = search(
         trial_faults.save_and_be_slow, {"x": [0.0]}, [{"x": 0.0}], failures=FailurePolicy(report_timeout=1.0)
     )
@@ -219,7 +222,7 @@ MEMORY = 700 << 20
 
 @pytest.fixture
 def memory_group() -> Iterator[Path]:
-    """A control group of limited memory, for a process to put itself into."""
+    """A control group of limited memory, which a process can join."""
     root = Path("/sys/fs/cgroup")
     first, limits = root / "memory", ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
     if not first.is_dir():
@@ -244,7 +247,7 @@ def memory_group() -> Iterator[Path]:
         group.rmdir()
 
 
-def test_a_trial_that_runs_out_of_memory_costs_itself_alone(run_script: Any, memory_group: Path) -> None:
+def test_a_trial_that_runs_out_of_memory_costs_no_other_trial(run_script: Any, memory_group: Path) -> None:
     script = """
 import json, os, pathlib, sys
 group, tests, folder = sys.argv[1:]
@@ -254,7 +257,7 @@ from maggy_like import lagom
 import trial_faults
 if __name__ == "__main__":
     trials = []
-    # One after the other: a kill while the kernel ends somebody else for want of memory cannot be told from that.
+    # One after the other: while the kernel kills a process that is out of memory, any other kill looks the same.
     for how in ("take all memory", "kill itself"):
         result = lagom(trial_faults.behave, {"how": [how, "behave"]}, optimizer="random", metric="score", n_trials=2,
                        points_to_evaluate=[{"how": how}, {"how": "behave"}], workers=2, engine="local",

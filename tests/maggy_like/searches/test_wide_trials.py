@@ -42,7 +42,7 @@ def search(tmp_path: Path, events: list[Event]) -> Iterator[Any]:
 
 
 def steps_seen(folder: Path, trial: int, attempt: int = 1) -> list[list[int]]:
-    """To which reports each rank came."""
+    """The steps that each rank has reported."""
     return [
         [int(line) for line in (folder / "seen" / f"{trial}-{attempt}-{rank}").read_text().split()] for rank in (0, 1)
     ]
@@ -59,7 +59,7 @@ def test_all_ranks_run_a_trial_and_rank_0_reports(search: Any, tmp_path: Path) -
         assert [result.log(trial.id, rank) for rank in (0, 1)] == ["hello of rank 0\n", "hello of rank 1\n"]
 
 
-def test_a_rule_that_watches_all_the_time_stops_all_ranks_in_one_step(search: Any, tmp_path: Path) -> None:
+def test_a_rule_that_watches_every_report_stops_all_ranks_at_the_same_step(search: Any, tmp_path: Path) -> None:
     rule = Threshold(step=2, worse_than=1.0, direction="max")
     result = search(fns.climb_for_ever, {"x": [0.001]}, optimizer=rule, n_trials=2, metric="score")
     assert result.counts == {TrialState.STOPPED: 2}
@@ -69,7 +69,7 @@ def test_a_rule_that_watches_all_the_time_stops_all_ranks_in_one_step(search: An
         assert trial.attempt == 1
 
 
-def test_the_median_of_earlier_trials_stops_all_ranks_in_one_step(search: Any, tmp_path: Path) -> None:
+def test_the_median_of_earlier_trials_stops_all_ranks_at_the_same_step(search: Any, tmp_path: Path) -> None:
     points = [{"x": 1.0}, {"x": 0.9}, {"x": 0.1}]
     rule = MedianRule(grace=1, min_trials=2)
     result = search(fns.climb_until_stopped, optimizer=rule, n_trials=3, max_budget=20, points_to_evaluate=[
@@ -79,9 +79,7 @@ def test_the_median_of_earlier_trials_stops_all_ranks_in_one_step(search: Any, t
     assert first == second
 
 
-def test_a_trial_out_of_time_is_stopped_on_all_ranks_in_one_step(
-    search: Any, events: list[Event], tmp_path: Path
-) -> None:
+def test_a_trial_out_of_time_stops_all_ranks_at_the_same_step(search: Any, events: list[Event], tmp_path: Path) -> None:
     result = search(fns.climb_for_ever, optimizer="random", n_trials=1, failures=FailurePolicy(1, trial_timeout=1.0))
     (trial,) = result.trials
     assert trial.failure is not None
@@ -91,7 +89,7 @@ def test_a_trial_out_of_time_is_stopped_on_all_ranks_in_one_step(
 
 
 @pytest.mark.parametrize("mode", ["stopping", "promotion"])
-def test_milestones_hold_for_all_ranks(search: Any, tmp_path: Path, mode: str) -> None:
+def test_all_ranks_stop_at_the_milestones(search: Any, tmp_path: Path, mode: str) -> None:
     result = search(fns.climb_together, optimizer=ASHA(eta=2, min_budget=1, mode=mode), n_trials=4, max_budget=4)
     assert not result.failures
     assert len(result.trials) == 4

@@ -1,4 +1,4 @@
-"""Workers that are killed, frozen and lost, for real: trials end once, no measurement is missing or doubled."""
+"""Real workers are killed, frozen and lost: each trial ends once, and no measurement is missing or doubled."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def standalone(standalone_cluster: StandaloneCluster, cluster_process: ScriptPro
 
 
 def hit(host: Host, folder: Path, fault: str, *, barrier: bool = True) -> Search:
-    """A search that suffers a fault and is whole all the same."""
+    """Run a search through a fault, and check that its journal is complete."""
     patience = {"heartbeat": HEARTBEAT} if fault == "frozen agent" else {}
     search = host.start(folder, barrier=barrier, **patience)
     search.begin()
@@ -68,7 +68,7 @@ def test_a_fault_on_this_machine_costs_one_attempt(local: Host, tmp_path: Path, 
 
 
 def test_a_frozen_worker_that_wakes_after_it_was_declared_lost_changes_nothing(local: Host, tmp_path: Path) -> None:
-    """Its trial runs to the end meanwhile: the late measurements and the late end are those of a past attempt."""
+    """Its child ends meanwhile: the driver ignores its late measurements and its late end, of a past attempt."""
     search = local.start(tmp_path, heartbeat=HEARTBEAT, kills=False)
     search.begin()
     trial, _, agent, *_ = search.lineage
@@ -77,7 +77,7 @@ def test_a_frozen_worker_that_wakes_after_it_was_declared_lost_changes_nothing(l
     search.open("gate")
     search.until(lambda: (tmp_path / "pids" / f"{trial.pid}.done").exists())
     agent.resume()
-    assert not survivors([agent])  # it is told, and leaves by itself
+    assert not survivors([agent])  # the driver refuses it, and it leaves by itself
     search.end()
     search.check()
     assert [end.trial for end in search.lost()] == [search.victim]
@@ -98,7 +98,7 @@ def test_a_fault_on_a_cluster(standalone: Host, tmp_path: Path, fault: str, barr
 
 
 def check_losses(search: Search, fault: str, barrier: bool) -> None:
-    """A barrier stage falls as a whole; without one, and where the agent lives on, a fault costs one attempt."""
+    """Spark ends a barrier stage as a whole; without one, or where the agent survives, a fault costs one attempt."""
     alone = not barrier or fault in ("child", "fork server")
     lost = {end.trial for end in search.lost()}
     assert len(search.lost()) == len(lost)
@@ -107,7 +107,7 @@ def check_losses(search: Search, fault: str, barrier: bool) -> None:
 
 
 @pytest.mark.spark
-def test_a_barrier_gang_waits_for_a_lost_spark_worker(
+def test_with_a_barrier_the_search_waits_for_a_lost_spark_worker(
     standalone: Host, standalone_cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
     search = standalone.start(tmp_path, barrier=True)
@@ -139,8 +139,8 @@ def test_without_a_barrier_the_search_goes_on_when_a_spark_worker_is_gone_for_go
 
 
 @pytest.mark.spark
-def test_a_killed_driver_takes_its_executors_along(standalone: Host, tmp_path: Path) -> None:
-    """The last of those that use the cluster: its session is gone then."""
+def test_the_executors_end_with_a_killed_driver(standalone: Host, tmp_path: Path) -> None:
+    """This test is the last on the cluster, since it ends the session."""
     standalone.start(tmp_path).begin()
     family = standalone.family()
     assert len([p for p in family if "maggy_like.worker.agent.fork_server" in words(p)]) >= 4
@@ -161,7 +161,7 @@ class Shrinking(LocalEngine):
 
 
 class Recovering(Shrinking):
-    """One that has them all again after it was asked a few times."""
+    """An engine that has all its slots again after a few questions."""
 
     asked = 0
 
@@ -171,7 +171,7 @@ class Recovering(Shrinking):
 
 
 def agents() -> list[psutil.Process]:
-    """Those of this process, in order."""
+    """The agents of this process, oldest first."""
     found = [process for process in psutil.Process().children() if "maggy_like.worker" in process.cmdline()]
     return sorted(found, key=lambda process: process.create_time())
 
@@ -216,7 +216,7 @@ def test_workers_come_back_as_soon_as_there_are_slots(
     assert "worker 0: launched again" in shown
 
 
-def test_no_worker_at_all_for_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_without_any_worker_ends_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gang, "SLOT_PATIENCE", 0.5)
     engine = Shrinking()
 
@@ -243,7 +243,7 @@ def test_workers_that_die_as_they_start_are_an_error(tmp_path: Path, monkeypatch
 
 
 def test_however_often_a_worker_is_killed_the_search_goes_on(tmp_path: Path) -> None:
-    """More often in a row than launches may be futile, and without any progress of the trials."""
+    """It is killed more often in a row than launches may fail, and no trial makes any progress."""
     gate = Gate(tmp_path / "gate")
     kills = 2 * gang.MAX_FUTILE_LAUNCHES
 

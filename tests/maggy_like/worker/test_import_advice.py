@@ -8,12 +8,14 @@ import sys
 
 import pytest
 
-from maggy_like.protocol.task import DriverPlace
+from maggy_like.protocol.task import DriverProcess
 from maggy_like.protocol.versions import PYTHON
 from maggy_like.worker import import_advice
 from maggy_like.worker.import_advice import advice_on, shown_path
 
-DRIVER = DriverPlace("far", "/d/bin/python", PYTHON, "/home/me", {"mine": "/home/me/mine.py", "pack": "/home/me/pack"})
+DRIVER = DriverProcess(
+    "far", "/d/bin/python", PYTHON, "/home/me", {"mine": "/home/me/mine.py", "pack": "/home/me/pack"}
+)
 
 
 @pytest.fixture

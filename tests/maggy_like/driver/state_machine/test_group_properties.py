@@ -43,14 +43,14 @@ from optimizers.core.events import AttemptEnded, AttemptStarted, from_json, to_j
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import TrialState
 
-PLACES = 4
+SLOTS = 4
 PICK = st.integers(0, 11)
 
 
 class Ranks(RuleBasedStateMachine):
     """Both ends of every wire; the wires keep order and lose nothing while their worker lives."""
 
-    @initialize(width=st.integers(1, 3), n_trials=st.integers(1, 4), least=st.integers(1, PLACES), train=st.booleans())
+    @initialize(width=st.integers(1, 3), n_trials=st.integers(1, 4), least=st.integers(1, SLOTS), train=st.booleans())
     def begin(self, width: int, n_trials: int, least: int, train: bool) -> None:
         self.n_trials = n_trials
         self.journal: list[bytes] = []
@@ -60,18 +60,18 @@ class Ranks(RuleBasedStateMachine):
         self.stops: dict[tuple[int, int], set[int]] = {}  # in which reports ranks stopped, by attempt
         self.now = 0.0
         self.width = width
-        self.plan = TrainingPlan(3, PLACES, least) if train else None
+        self.plan = TrainingPlan(3, SLOTS, least) if train else None
         self.workers: dict[int, Rank] = {}
-        self.epochs = dict.fromkeys(range(PLACES), 0)
+        self.epochs = dict.fromkeys(range(SLOTS), 0)
         self.boot()
-        for index in range(PLACES):
+        for index in range(SLOTS):
             self.come(index)
 
     def boot(self) -> None:
         """A driver on the journal as it is."""
         self.machine = StateMachine(
             study(self.n_trials),
-            workers=PLACES,
+            workers=SLOTS,
             width=self.width,
             training=self.plan,
             max_attempts=4,
@@ -149,9 +149,9 @@ class Ranks(RuleBasedStateMachine):
     def is_whole(self, worker: Rank) -> bool:
         """Whether no rank of its attempt has failed, was cut off or is gone."""
         assert worker.order is not None
-        place = worker.order.place
+        info = worker.order.rank_info
         group = [worker, *self.peers(worker)]
-        return len(group) == (place.world_size if place else 1) and not any(
+        return len(group) == (info.world_size if info else 1) and not any(
             rank.cut or rank.ended in ("raised", "died") for rank in group
         )
 
@@ -197,7 +197,7 @@ class Ranks(RuleBasedStateMachine):
             return True
         worker.passed += 1
         step = worker.passed
-        if order.place is None or order.place.rank == 0:
+        if order.rank_info is None or order.rank_info.rank == 0:
             awaiting = step in order.milestones
             columns = {"loss": ([step], [value])}
             worker.outbox.append(TrialSaid(worker.id, Reported(order.trial, order.attempt, "loss", columns, awaiting)))
@@ -252,7 +252,7 @@ class Ranks(RuleBasedStateMachine):
         worker = self.pick([worker for worker in self.active if worker.passed], pick)
         order = worker.order
         assert order is not None
-        if order.place is None or order.place.rank == 0:
+        if order.rank_info is None or order.rank_info.rank == 0:
             self.n_saved += 1
             name = str(StateName(order.trial, order.attempt, self.n_saved))
             saved = Checkpointed(order.trial, order.attempt, worker.passed, name)
@@ -267,10 +267,10 @@ class Ranks(RuleBasedStateMachine):
         if back:
             self.come(worker.id.index)
 
-    @precondition(lambda self: len(self.workers) < PLACES and self.machine.ending is None)
+    @precondition(lambda self: len(self.workers) < SLOTS and self.machine.ending is None)
     @rule()
     def a_worker_comes_back(self) -> None:
-        self.come(min(set(range(PLACES)) - set(self.workers)))
+        self.come(min(set(range(SLOTS)) - set(self.workers)))
 
     @precondition(lambda self: self.workers and self.machine.ending is None)
     @rule(seconds=st.sampled_from([10.0, 60.0]))
@@ -289,7 +289,7 @@ class Ranks(RuleBasedStateMachine):
     def the_driver_dies(self) -> None:
         self.boot()
         assert self.ledger.counts[TrialState.RUNNING] == 0
-        for index in range(PLACES):
+        for index in range(SLOTS):
             self.come(index)
 
     # -- what always holds --------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class Ranks(RuleBasedStateMachine):
 
     def settle_once(self) -> None:
         if self.machine.ending is None:
-            for index in set(range(PLACES)) - set(self.workers):
+            for index in set(range(SLOTS)) - set(self.workers):
                 self.come(index)
         moved = False
         for worker in list(self.workers.values()):

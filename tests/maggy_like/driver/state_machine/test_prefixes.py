@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from witness import OPTIMIZERS, Search, Witness, said
+from watched_search import OPTIMIZERS, Search
+from witness import Witness, said
 
 from maggy_like.driver.state_machine.inputs import WorkerLost
 from optimizers.core.events import Event, from_json

@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis_profiles import examples
-from witness import HEARTBEAT, OPTIMIZERS, PLACES, Search, Witness, said
+from watched_search import HEARTBEAT, OPTIMIZERS, SLOTS, Search
+from witness import Witness, said
 
 from maggy_like.driver.state_machine.inputs import StopRequested, Tick, WorkerGone, WorkerLost, WorkerSeen
 from maggy_like.driver.state_machine.workers import WorkerState
@@ -39,7 +40,7 @@ SEARCHES = st.builds(
     points=st.integers(0, 2),
     max_attempts=st.integers(1, 3),
     trial_timeout=st.sampled_from([None, 6.0]),
-    workers=st.sampled_from([PLACES, 1, 0]),
+    workers=st.sampled_from([SLOTS, 1, 0]),
     prompt=st.booleans(),
 )
 
@@ -61,10 +62,10 @@ class Supervisor(Witness, RuleBasedStateMachine):
         self.begin(search)
         self.repeated, self.waited = 0, -1
 
-    @precondition(lambda self: len(self.live) < (PLACES if self.machine.ending is None else 1))
+    @precondition(lambda self: len(self.live) < (SLOTS if self.machine.ending is None else 1))
     @rule(pick=PICK, ready=st.booleans())
     def a_worker_comes(self, pick: int, ready: bool) -> None:
-        self.come(some(set(range(PLACES)) - {worker.index for worker in self.live}, pick), ready)
+        self.come(some(set(range(SLOTS)) - {worker.index for worker in self.live}, pick), ready)
 
     @precondition(lambda self: self.unready)
     @rule(pick=PICK)

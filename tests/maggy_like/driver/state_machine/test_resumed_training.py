@@ -116,7 +116,7 @@ def test_lost_workers_are_waited_for_then_done_without() -> None:
     assert run.states()[-1] == "pending"
     run.pass_time(1)
     assert [worker.index for worker in run.members] == [0, 1]
-    assert [place.world_size for worker in run.members if (place := run.assigned(worker).place)] == [2, 2]
+    assert [info.world_size for worker in run.members if (info := run.assigned(worker).rank_info)] == [2, 2]
     assert run.study.trials[-1].world_size == 2
 
 

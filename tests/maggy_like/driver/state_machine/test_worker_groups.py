@@ -23,7 +23,7 @@ from maggy_like.protocol.messages import (
     Kept,
     Meet,
     Opened,
-    RankPlace,
+    RankInfo,
     Shutdown,
     Stop,
 )
@@ -57,19 +57,19 @@ def test_two_wide_trials_run_beside_each_other_and_an_odd_worker_idles() -> None
     assert run.machine.workers[4].trial is None
 
 
-def test_ranks_of_a_host_are_side_by_side_and_know_their_places() -> None:
+def test_ranks_of_a_host_are_side_by_side_and_know_their_ranks() -> None:
     run = Wide(5)
     run.start()
     for index, host in enumerate(["a", "b", "a", "b", "a"]):
         run.come(index, host, gpus=(f"{index}", f"{index}x") if host == "b" else (f"{index}",))
     assert [worker.index for worker in run.members()] == [0, 2, 4, 1, 3]
     on_a, on_b = ("0", "2", "4"), ("1", "3", "1x", "3x")
-    assert [run.assigned(worker).place for worker in run.members()] == [
-        RankPlace(0, 5, 0, 3, 0, 2, on_a),
-        RankPlace(1, 5, 1, 3, 0, 2, on_a),
-        RankPlace(2, 5, 2, 3, 0, 2, on_a),
-        RankPlace(3, 5, 0, 2, 1, 2, on_b),
-        RankPlace(4, 5, 1, 2, 1, 2, on_b),
+    assert [run.assigned(worker).rank_info for worker in run.members()] == [
+        RankInfo(0, 5, 0, 3, 0, 2, on_a),
+        RankInfo(1, 5, 1, 3, 0, 2, on_a),
+        RankInfo(2, 5, 2, 3, 0, 2, on_a),
+        RankInfo(3, 5, 0, 2, 1, 2, on_b),
+        RankInfo(4, 5, 1, 2, 1, 2, on_b),
     ]
 
 
@@ -78,7 +78,7 @@ def test_workers_that_share_a_gpu_name_it_once() -> None:
     run.start()
     for index in range(2):
         run.come(index, gpus=("0",))
-    assert [order.place.devices for order in map(run.assigned, run.members()) if order.place] == [("0",)] * 2
+    assert [order.rank_info.devices for order in map(run.assigned, run.members()) if order.rank_info] == [("0",)] * 2
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_a_trial_lies_on_as_few_hosts_as_can_be(hosts: str, width: int, chosen: 
     assert [worker.id.index for worker in choose(idle, width)] == chosen
 
 
-def test_a_trial_of_one_worker_has_no_place() -> None:
+def test_a_trial_of_one_worker_has_no_rank_info() -> None:
     run, (worker,) = wide(1)
-    assert run.assigned(worker).place is None
+    assert run.assigned(worker).rank_info is None
 
 
 # -- what they are told of each other --------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 import fsspec
 import msgspec
 import pytest
+from module_time import patch_time
 
 from maggy_like.errors import JournalError
 from maggy_like.storage.journal.claims import SETTLE
@@ -39,7 +40,7 @@ class Shelf:
 
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    monkeypatch.setattr("maggy_like.storage.journal.claims.time.sleep", lambda seconds: None)
+    patch_time(monkeypatch, "maggy_like.storage.journal.claims", sleep=lambda seconds: None)
     return Shelf()
 
 
@@ -47,7 +48,7 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
 def now(monkeypatch: pytest.MonkeyPatch) -> float:
     """The time, which stands still."""
     at = time.time()
-    monkeypatch.setattr("maggy_like.storage.journal.lease.time.time", lambda: at)
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: at)
     return at
 
 
@@ -114,7 +115,7 @@ def test_it_is_renewed_when_it_is_due(shelf: Shelf, now: float, monkeypatch: pyt
     taken = shelf.says()["time"]
     lease.renew()
     assert shelf.says()["time"] == taken
-    monkeypatch.setattr("maggy_like.storage.journal.lease.time.time", lambda: now + RENEWAL + 1)
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + RENEWAL + 1)
     lease.renew()
     assert shelf.says()["time"] == now + RENEWAL + 1
 
@@ -124,7 +125,7 @@ def test_a_driver_that_woke_too_late_finds_out_and_leaves_the_other_s_lease(
 ) -> None:
     frozen, other = shelf.lease(), shelf.lease()
     frozen.take()
-    monkeypatch.setattr("maggy_like.storage.journal.lease.time.time", lambda: now + LAPSE + 1)
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + LAPSE + 1)
     other.take()
     with pytest.raises(JournalError, match=rf"was taken over: process {os.getpid()} on .*; let that process go on"):
         frozen.renew()
@@ -187,7 +188,7 @@ def test_a_driver_that_freezes_as_it_renews_takes_nothing_back(
 ) -> None:
     frozen, other = contested.lease(), contested.lease()
     frozen.take()
-    monkeypatch.setattr("maggy_like.storage.journal.lease.time.time", lambda: now + LAPSE + 1)
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + LAPSE + 1)
     paused(monkeypatch, frozen, other.take)
     with pytest.raises(JournalError, match="was taken over"):
         frozen.renew()
@@ -206,7 +207,7 @@ def test_a_write_that_another_follows_at_once_does_not_count(shelf: Shelf, monke
         if len(sleeps) == 1:
             late._write(shelf.fs.cat_file(shelf.path))
 
-    monkeypatch.setattr("maggy_like.storage.journal.claims.time.sleep", settle)
+    patch_time(monkeypatch, "maggy_like.storage.journal.claims", sleep=settle)
     with pytest.raises(JournalError, match="is in use"):
         early.take()
     assert shelf.says()["owner"] == late._owner

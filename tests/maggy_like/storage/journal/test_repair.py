@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
-from witness import OPTIMIZERS, PLACES, Search, Witness, said
+from watched_search import OPTIMIZERS, SLOTS, Search
+from witness import Witness, said
 
 from maggy_like.errors import JournalError
 from maggy_like.storage.journal import FORMAT_VERSION, Contents, Part, Repairer, RunHeader, decode, encode
@@ -24,7 +25,7 @@ HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random
 
 
 def search_of(name: str) -> Search:
-    return Search(name, "max", 8, 1, max_attempts=3, trial_timeout=None, workers=PLACES, prompt=True)
+    return Search(name, "max", 8, 1, max_attempts=3, trial_timeout=None, workers=SLOTS, prompt=True)
 
 
 @cache
@@ -38,7 +39,7 @@ def journal_of(name: str, seed: int) -> tuple[Event, ...]:
         if run.machine.ending is not None:
             break
         if not run.busy:
-            free = sorted(set(range(PLACES)) - {worker.index for worker in run.live})
+            free = sorted(set(range(SLOTS)) - {worker.index for worker in run.live})
             if not free:
                 break
             run.come(free[0], ready=True)

@@ -25,7 +25,7 @@ from maggy_like.protocol.messages import (
     Finished,
     Halt,
     Kept,
-    RankPlace,
+    RankInfo,
     Ready,
     Refused,
     Reported,
@@ -175,8 +175,8 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     server.close()
 
 
-def assign(trial: int, *, place: RankPlace | None = None) -> Assign:
-    return Assign(trial, 1, {}, 10, place=place)
+def assign(trial: int, *, rank_info: RankInfo | None = None) -> Assign:
+    return Assign(trial, 1, {}, 10, rank_info=rank_info)
 
 
 def run_one(stage: Stage) -> tuple[Played, Played]:
@@ -195,7 +195,7 @@ def run_one(stage: Stage) -> tuple[Played, Played]:
 def test_an_assignment_whose_child_does_not_get_ready_can_be_stopped(begin: Begin, word: ToWorker) -> None:
     stage = begin()
     first, hung = run_one(stage)
-    stage.say(assign(1, place=RankPlace(1, 2, 1, 2, 0, 1)), word)
+    stage.say(assign(1, rank_info=RankInfo(1, 2, 1, 2, 0, 1)), word)
     assert stage.next(Finished) == Finished(1, 1, "stopped")
     check_goes_on(stage, first, hung)
 

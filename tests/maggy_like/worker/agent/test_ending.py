@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from module_time import patch_time
 
 from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import Abort, Decided, Halt, Stop
@@ -13,7 +14,7 @@ from maggy_like.worker.agent.ending import Ending
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch) -> Ending:
     """Of an attempt with a grace of 5 seconds, at the time 100."""
-    monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
+    patch_time(monkeypatch, module, monotonic=lambda: 100.0)
     return Ending(5.0)
 
 

@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from maggy_like.protocol.task import DriverPlace, WorkerTask
+from maggy_like.protocol.task import DriverProcess, WorkerTask
 from maggy_like.protocol.versions import PYTHON
 from maggy_like.worker.agent.search_path import with_own_path, worker_path
 
@@ -80,8 +80,8 @@ def test_processes_of_this_machine_have_the_driver_s_path_as_it_is(task: WorkerT
 
 def test_elsewhere_the_driver_s_relative_entries_are_of_its_folder(task: WorkerTask, tmp_path: str) -> None:
     os.mkdir(os.path.join(tmp_path, "lib"))
-    place = DriverPlace("there", "/d/bin/python", PYTHON, str(tmp_path))
-    path = with_own_path(msgspec.structs.replace(task, driver=place)).sys_path
+    driver = DriverProcess("there", "/d/bin/python", PYTHON, str(tmp_path))
+    path = with_own_path(msgspec.structs.replace(task, driver=driver)).sys_path
     assert {os.path.join(tmp_path, ""), os.path.join(tmp_path, "lib")} <= set(path)
     assert "/not/here" not in path
     assert [entry for entry in path if str(tmp_path) not in entry] == [

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
+from module_time import patch_time
 
 from maggy_like.distributed import sharded
 from maggy_like.distributed.sharded import ShardedStateError
 from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.messages import Assign, Beat, Checkpointed, RankPlace
+from maggy_like.protocol.messages import Assign, Beat, Checkpointed, RankInfo
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore
@@ -27,9 +28,9 @@ class Rank:
     """One rank's saves, and what it told the driver of them."""
 
     def __init__(self, folder: Path, rank: int = 0, world_size: int = 1, checkpoint: str | None = None) -> None:
-        place = RankPlace(rank, world_size, rank, world_size, 0, 1) if world_size > 1 else None
+        rank_info = RankInfo(rank, world_size, rank, world_size, 0, 1) if world_size > 1 else None
         self.frames: list[bytes] = []
-        self.sender = Sender(Assign(3, 2, {}, 9, place=place), self.frames.append)
+        self.sender = Sender(Assign(3, 2, {}, 9, rank_info=rank_info), self.frames.append)
         self.saves = Saves(CheckpointStore(folder.as_uri(), 3), checkpoint, self.sender, 3, 2)
 
     @property
@@ -148,14 +149,14 @@ def test_a_rank_waits_for_what_rank_0_is_writing(tmp_path: Path, monkeypatch: py
         if len(pauses) == 3:
             ranks[0].saves.save("state")
 
-    monkeypatch.setattr(checkpoints.time, "sleep", write_meanwhile)
+    patch_time(monkeypatch, checkpoints, sleep=write_meanwhile)
     assert ranks[1].saves.restore(None) == "state"
     assert pauses == [0.01, 0.02, 0.04]
 
 
 def test_a_rank_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rank, pauses = Rank(tmp_path, 1, 2), []
-    monkeypatch.setattr(checkpoints.time, "sleep", pauses.append)
+    patch_time(monkeypatch, checkpoints, sleep=pauses.append)
     rank.saves.save("state")
     with pytest.raises(ReportError, match=r"no file://.*2-1\.pkl for 900 s; all ranks must call checkpoint\(\)"):
         rank.saves.restore(None)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maggy_like.processes.channel import Disconnected
 from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.messages import Assign, RankPlace, Reported
+from maggy_like.protocol.messages import Assign, RankInfo, Reported
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child import reporter as reporter_module
@@ -25,7 +25,7 @@ def assign(**fields: object) -> Assign:
 
 def test_the_first_of_several_ranks_alone_reports() -> None:
     frames: list[bytes] = []
-    senders = [Sender(assign(place=RankPlace(rank, 2, rank, 2, 0, 1)), frames.append) for rank in range(2)]
+    senders = [Sender(assign(rank_info=RankInfo(rank, 2, rank, 2, 0, 1)), frames.append) for rank in range(2)]
     assert all(sender.stop.is_wide and sender.stop.must_ask for sender in senders)
     assert [sender.is_main for sender in senders] == [True, False]
     senders[0].buffer.append((1, {"value": 0.5}))

@@ -8,6 +8,7 @@ from typing import Any
 
 import botocore.exceptions
 import pytest
+from module_time import patch_time
 
 from maggy_like.protocol.codec import decode_to_driver
 from maggy_like.protocol.messages import Assign, Beat, ToDriver, Waiting
@@ -26,8 +27,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.then: dict[float, Any] = {}
-        monkeypatch.setattr(store_retry.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(store_retry.time, "sleep", self.sleep)
+        patch_time(monkeypatch, store_retry, monotonic=lambda: self.now, sleep=self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds

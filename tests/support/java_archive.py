@@ -1,0 +1,86 @@
+"""An archive of the classes that Spark loads: a JVM that maps it starts with half of the CPU time.
+
+Java calls it dynamic class data sharing. A JVM that cannot use the archive (another version, other jars) loads its
+classes as ever, and so do those that start before it is made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""The JVMs of the tests live for seconds: the quick compiler alone, and one thread to collect garbage, suit that."""
+
+QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""A JVM that cannot use an archive would say so in the output that tests read."""
+
+
+def archive_in(folder: Path) -> Path | None:
+    """Where the archive for this Java and this Spark lies in a folder; None without either."""
+    java = shutil.which("java")
+    if java is None:
+        return None
+    try:
+        return folder / f"spark-{version('pyspark')}-{Path(java).resolve().stat().st_mtime_ns}.jsa"
+    except PackageNotFoundError:
+        return None
+
+
+def use(archive: Path) -> None:
+    """Have each JVM that this process and its children start map the archive, once it is there."""
+    os.environ.setdefault("JDK_JAVA_OPTIONS", f"{OPTIONS} -XX:SharedArchiveFile={archive} {QUIET}")
+
+
+def begin(archive: Path) -> Callable[[], None]:
+    """Begin to make the archive: a process runs one job of Spark, and its JVM writes what it has loaded.
+
+    Returns:
+        Ends that process, if it is still there.
+    """
+    unfinished = archive.with_suffix(f".{os.getpid()}")
+    maker = subprocess.Popen(
+        [sys.executable, __file__, str(unfinished), str(archive)],
+        env={
+            **os.environ,
+            "JDK_JAVA_OPTIONS": f"{OPTIONS} -XX:ArchiveClassesAtExit={unfinished} {QUIET}",
+            "PYSPARK_PYTHON": sys.executable,
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+    def end() -> None:
+        maker.kill()
+        maker.wait()
+
+    return end
+
+
+def _run_job(unfinished: Path, archive: Path) -> None:
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    session.range(2, numPartitions=2).mapInArrow(_pass_on, "id long", barrier=True).collect()
+    gateway = session.sparkContext._gateway
+    session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the JVM ends with its standard input, and writes the archive then
+    gateway.proc.wait()
+    unfinished.rename(archive)
+
+
+def _pass_on(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+
+
+if __name__ == "__main__":
+    _run_job(Path(sys.argv[1]), Path(sys.argv[2]))
