@@ -7,7 +7,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -84,6 +84,14 @@ def is_stand_in() -> bool:
         False
     """
     return latest.share.samples == 0
+
+
+@runtime_checkable
+class Shareable(Protocol):
+    """A loader that shares itself out over ranks, as :class:`maggy_like.ml.ParquetLoader` does."""
+
+    def share_out(self, device: torch.device, rank: int, ranks: int) -> Any:
+        """The loader of a rank, whose batches are on a device."""
 
 
 class GlobalLoader(DataLoader[Any]):

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from maggy_like.distributed.ddp import DataParallel, not_averaged, wrapper_of
-from maggy_like.distributed.loader import GlobalLoader, PrepareError
+from maggy_like.distributed.loader import GlobalLoader, PrepareError, Shareable
 from maggy_like.distributed.rendezvous import returned_ranks
 from maggy_like.distributed.sharded import is_sharded
 
@@ -109,7 +109,8 @@ def prepare(*objects: Any) -> Any:
     - An optimizer comes back itself, with its state on the device. With several ranks its steps check that all it
       trains is of prepared or sharded models: parameters of others would drift apart.
     - A loader becomes a :class:`~maggy_like.distributed.loader.GlobalLoader`: its batch size is that of all ranks
-      together, so that it means the same for any number of them.
+      together, so that it means the same for any number of them. A :class:`maggy_like.ml.ParquetLoader` shares out
+      itself.
     - Anything else, a learning-rate schedule say, comes back itself.
 
     With one rank on the CPU everything comes back as it is. With several, every rank must call it with the same kinds
@@ -220,6 +221,8 @@ def _prepare_other(it: Any, target: torch.device, ranks: int) -> Any:
             it.load_state_dict(it.state_dict())  # moves what was restored on the CPU to where the parameters went
     elif isinstance(it, DataLoader) and not isinstance(it, GlobalLoader):
         return GlobalLoader(it, target, dist.get_rank() if ranks > 1 else 0, ranks)
+    elif isinstance(it, Shareable):
+        return it.share_out(target, dist.get_rank() if ranks > 1 else 0, ranks)
     return it
 
 
@@ -231,7 +234,7 @@ def _check_no_container(it: Any) -> None:
     """
     parts = it.values() if isinstance(it, dict) else it if isinstance(it, list | tuple) else ()
     for part in parts:
-        if isinstance(part, nn.Module | Optimizer | DataLoader):
+        if isinstance(part, nn.Module | Optimizer | DataLoader | Shareable):
             unpacked = "*them.values()" if isinstance(it, dict) else "*them"
             raise PrepareError(
                 f"prepare() was given a {type(it).__name__} that holds a {type(part).__name__}, and would leave that "

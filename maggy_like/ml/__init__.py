@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from maggy_like.ml.columns.column import Column
+    from maggy_like.ml.loader.parquet_loader import ParquetLoader
 
 _HOMES = {
     "Column": "maggy_like.ml.columns.column",
+    "ParquetLoader": "maggy_like.ml.loader.parquet_loader",
 }
 
 __all__ = [
     "Column",
+    "ParquetLoader",
 ]
 
 

@@ -59,7 +59,7 @@ def to_numpy(array: pa.Array | pa.ChunkedArray, column: Column) -> Values:
         array = array.storage
     if kind.is_dictionary(array.type):
         array = array.dictionary_decode()
-    _check_nulls(array, column)
+    check_nulls(array, column)
     rows = len(array)
     if is_vector(array.type):
         return _shaped(_of_vectors(array, column), column, rows)
@@ -69,14 +69,14 @@ def to_numpy(array: pa.Array | pa.ChunkedArray, column: Column) -> Values:
     while is_list(array.type):
         array, length = _flat(array, column)
         lengths += (length,)
-        _check_nulls(array, column, math.prod(lengths))
+        check_nulls(array, column, math.prod(lengths))
     if kind.is_decimal(array.type):
         array = array.cast(pa.float64())
     values = _converted(array.to_numpy(zero_copy_only=False), column)
     return _shaped(values.reshape(rows, *_known(lengths, column)), column, rows)
 
 
-def _check_nulls(array: pa.Array, column: Column, per_row: int = 1) -> None:
+def check_nulls(array: pa.Array, column: Column, per_row: int = 1) -> None:
     """Refuse nulls, of rows or of the elements of their lists."""
     if array.null_count:
         first = pc.index(pc.is_null(array), True).as_py() // max(per_row, 1)

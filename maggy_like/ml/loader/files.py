@@ -1,0 +1,71 @@
+"""The Parquet files at URLs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import fsspec.core
+import pyarrow.fs as pafs
+
+from maggy_like.errors import ConfigError, DataError
+
+
+def find_files(urls: str | Sequence[str]) -> tuple[pafs.FileSystem, bool, list[str]]:
+    """The Parquet files of a folder, or the files themselves.
+
+    Files and folders whose names start with ``_`` or ``.`` are none of a table, as in Spark.
+
+    Args:
+        urls: A file or a folder, or several of one file system.
+
+    Returns:
+        The file system; whether it is a disk of this machine; the paths, in the order of their names.
+
+    Raises:
+        ConfigError: There are no URLs, or they are of several file systems.
+        DataError: There are no files, or a folder is a Delta or Iceberg table, whose log says which files count.
+    """
+    given = [urls] if isinstance(urls, str) else [str(url) for url in ([urls] if hasattr(urls, "__fspath__") else urls)]
+    if not given:
+        raise ConfigError("no URL of Parquet files was given")
+    found = [fsspec.core.url_to_fs(_plain(url)) for url in given]
+    system = found[0][0]
+    if any(other is not system for other, _ in found):
+        raise ConfigError(f"the URLs are of several file systems, and must be of one: {', '.join(given)}")
+    paths = [path for _, root in found for path in _below(system, root)]
+    local = "file" in _protocols(system)
+    return pafs.LocalFileSystem() if local else pafs.PyFileSystem(pafs.FSSpecHandler(system)), local, paths
+
+
+def _below(system: Any, root: str) -> list[str]:
+    if system.isfile(root):
+        return [root]
+    if system.exists(f"{root}/_delta_log"):
+        raise DataError(
+            f"{root} is a Delta table; give the files of a version instead: spark.read.load(url).inputFiles()"
+        )
+    if system.exists(f"{root}/metadata/version-hint.text") or system.glob(f"{root}/metadata/*.metadata.json"):
+        raise DataError(
+            f"{root} is an Iceberg table; give the files of a snapshot instead: spark.table(name).inputFiles()"
+        )
+    found = sorted(path for path in system.find(root) if path.endswith((".parquet", ".parq")) and _counts(path, root))
+    if not found:
+        raise DataError(f"there are no Parquet files at {root}")
+    return found
+
+
+def _counts(path: str, root: str) -> bool:
+    return not any(part.startswith(("_", ".")) for part in path[len(root) :].strip("/").split("/"))
+
+
+def _plain(url: str) -> str:
+    """A URL as fsspec knows it: Spark writes ``s3a://`` for S3 and ``file:/`` for this machine."""
+    for spark, plain in (("s3a://", "s3://"), ("s3n://", "s3://")):
+        if url.startswith(spark):
+            return plain + url[len(spark) :]
+    return "file://" + url[5:] if url.startswith("file:/") and not url.startswith("file://") else url
+
+
+def _protocols(system: Any) -> tuple[str, ...]:
+    return (system.protocol,) if isinstance(system.protocol, str) else tuple(system.protocol)

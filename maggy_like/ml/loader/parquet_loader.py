@@ -1,0 +1,237 @@
+"""A loader of tables: batches of tensors from Parquet, shared out over ranks."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+
+from maggy_like.argument_checks import whole
+from maggy_like.distributed.loader import latest, to_device
+from maggy_like.errors import ConfigError
+from maggy_like.ml.columns.column import Column, check_names, columns_of_arrow
+from maggy_like.ml.loader.plan import Plan
+from maggy_like.ml.loader.sources import source_of
+from maggy_like.ml.loader.windows import Positions, Window, fill_windows
+
+_WINDOW_BYTES = 32 << 20
+"""Memory of a buffer whose rows are not given; there are ``prefetch + 2`` at a time."""
+
+_MOST_ROWS = 1 << 17  # of such a buffer: narrow tables gain nothing from more, and the first batch comes sooner
+
+_READ_ROWS = 1 << 15  # rows that are decoded at a time
+
+_CPU = torch.device("cpu")
+
+
+class ParquetLoader:
+    """Yields a table's rows in batches, as tensors by column.
+
+    Each row comes once an epoch, on exactly one rank, and all ranks take equally many steps, whatever the row groups
+    are. The order follows from the seed and the epoch alone: row groups are shuffled, and rows within a buffer. The
+    next buffers are read in the background.
+
+    Give it to ``reporter.prepare``, which returns the loader of this rank and its device. In a script of your own, say
+    ``rank`` and ``ranks``.
+
+    Iterating starts the next epoch, as with a DataLoader; ``set_epoch`` says which. After ``load_state_dict`` it goes
+    on after the last batch that was yielded before ``state_dict``.
+
+    Args:
+        data: URL of a Parquet file or folder (any file system of fsspec), several of them, or a table that is small
+            enough to be kept in memory: of Arrow, pandas or Spark.
+        columns: The columns to read, by name or as :class:`~maggy_like.ml.columns.column.Column`; all if omitted.
+        batch_size: Rows of a batch of all ranks together; the shares of ranks differ by one row at most.
+        shuffle: Whether each epoch has an order of its own.
+        seed: Of all orders.
+        buffer_rows: Rows of a rank that are shuffled among each other. If omitted, as many as are 32 MB.
+        prefetch: Buffers that are read ahead, in the background.
+        drop_last: Leave out a last batch that is not full; each epoch others, if it is shuffled.
+        rank: This process's rank.
+        ranks: Number of ranks.
+
+    Attributes:
+        columns: What is read, with the shapes as far as they are known.
+        rows: Rows of an epoch, of all ranks.
+        epoch: The epoch that an iteration is at, or goes on with.
+
+    Raises:
+        ConfigError: An argument is not valid.
+        DataError: A column is missing, has nulls, or is of a type that no tensor has; there are too few rows; there are
+            no files. While iterating: rows of different lengths, or values that do not fit the type.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> table = pa.table({"x": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "y": [0, 1, 0]})
+        >>> loader = ParquetLoader(table, ["x", "y"], batch_size=2, shuffle=False)
+        >>> [batch["x"].shape for batch in loader]
+        [torch.Size([2, 2]), torch.Size([1, 2])]
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        columns: Sequence[str | Column] | None = None,
+        *,
+        batch_size: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        buffer_rows: int | None = None,
+        prefetch: int = 1,
+        drop_last: bool = False,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        self.batch_size = whole("batch_size", batch_size, least=1)
+        self._seed = whole("seed", seed, least=0)
+        self._shuffle = shuffle
+        self._prefetch = whole("prefetch", prefetch, least=1)
+        self._drop_last = drop_last
+        self._source = source_of(data)
+        self.columns, row_bytes = self._source.measured(_wanted(columns, self._source.schema))
+        default = max(min(_WINDOW_BYTES // max(row_bytes, 1), _MOST_ROWS), 1)
+        self._buffer_rows = default if buffer_rows is None else whole("buffer_rows", buffer_rows, least=1)
+        self._device = _CPU
+        self.epoch = 0
+        self._step = 0
+        self._resumed = True  # the first iteration is of the epoch that is set
+        self._deal(rank, ranks)
+
+    def _deal(self, rank: int, ranks: int) -> None:
+        self._ranks = whole("ranks", ranks, least=1)
+        self._rank = whole("rank", rank, least=0)
+        if rank >= ranks:
+            raise ConfigError(f"rank must be below ranks, {ranks}; got {rank}")
+        self._plan = Plan(self._source.group_rows, self.batch_size, ranks, self._drop_last)
+        self.rows = self._plan.rows
+        self._windows = self._plan.windows(self._buffer_rows)
+
+    def share_out(self, device: torch.device, rank: int, ranks: int) -> ParquetLoader:
+        """The loader of a rank, whose batches are on a device; ``reporter.prepare`` calls it.
+
+        Raises:
+            ConfigError: A batch has fewer rows than there are ranks.
+            DataError: So has the table.
+        """
+        shared = copy.copy(self)
+        shared._device = device
+        shared._deal(rank, ranks)
+        return shared
+
+    def __len__(self) -> int:
+        """Steps of an epoch, the same on all ranks."""
+        return self._plan.steps
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is of; one that was resumed amid this epoch goes on in it.
+
+        Args:
+            epoch: From 0.
+        """
+        whole("epoch", epoch, least=0)
+        if not (self._resumed and epoch == self.epoch):
+            self._step = 0
+        self.epoch, self._resumed = epoch, True
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the loader is, after the batch that it yielded last; the same on all ranks."""
+        over = self._step == len(self)
+        return {"epoch": self.epoch + over, "step": 0 if over else self._step, **self._identity()}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on after the batch that was yielded last before :meth:`state_dict`: no row is lost or repeated.
+
+        Raises:
+            ConfigError: The state is of other data, or of a loader with other batches, seed or number of ranks.
+        """
+        for name, mine in self._identity().items():
+            if (its := state.get(name)) != mine:
+                raise ConfigError(f"the state is of a loader with {name}={its}, and this one has {name}={mine}")
+        self.epoch, self._step, self._resumed = state["epoch"], state["step"], True
+
+    def _identity(self) -> dict[str, int]:
+        return {
+            "rows": self.rows,
+            "row_groups": len(self._source.group_rows),
+            "batch_size": self.batch_size,
+            "ranks": self._ranks,
+            "seed": self._seed if self._shuffle else -1,
+            "window_steps": len(self._windows[0]),
+        }
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if not self._resumed:
+            self.epoch, self._step = self.epoch + 1, 0
+        self._resumed = False
+        return self._iterate(self.epoch, self._step)
+
+    def _iterate(self, epoch: int, start: int) -> Iterator[dict[str, Any]]:
+        loop = object()
+        due = [steps for steps in self._windows if steps.stop > start]
+        windows = _ahead(self._read(epoch, due), self._prefetch)
+        try:
+            for steps, window in zip(due, windows, strict=True):
+                base = self._plan.rows_before(steps.start, self._rank)
+                for step in range(max(steps.start, start), steps.stop):
+                    self._step = step + 1
+                    share = self._plan.share(step, self._rank)
+                    begin = self._plan.rows_before(step, self._rank) - base
+                    # Where this rank has no share, the row before it is a stand-in.
+                    batch = window.rows(*((begin, begin + share.samples) if share.samples else (begin - 1, begin)))
+                    latest.give(loop, share)
+                    yield to_device(batch, self._device)
+        finally:
+            latest.end(loop)
+            windows.close()
+
+    def _read(self, epoch: int, windows: list[range]) -> Generator[Window]:
+        """Windows of this rank one after the other, from the first on to the end of the epoch."""
+        plan, rank = self._plan, self._rank
+        start, stop = plan.run(rank)
+        begin = start + plan.rows_before(windows[0].start if windows else plan.steps, rank)
+        pieces = plan.pieces(plan.order(self._seed if self._shuffle else None, epoch), begin, stop)
+        batches = self._source.read(iter(pieces), [column.name for column in self.columns], _READ_ROWS)
+        places = (self._places(epoch, steps) for steps in windows)
+        return fill_windows(batches, self.columns, places, pinned=self._device.type == "cuda")
+
+    def _places(self, epoch: int, steps: range) -> Positions:
+        """The place in its window of each row, in the order of reading."""
+        start, stop = (self._plan.rows_before(step, self._rank) for step in (steps.start, steps.stop))
+        if not self._shuffle:
+            return np.arange(stop - start)
+        return np.random.default_rng([self._seed, epoch, self._rank, steps.start]).permutation(stop - start)
+
+
+def _wanted(columns: Sequence[str | Column] | None, schema: Any) -> tuple[Column, ...]:
+    """The columns asked for, in order.
+
+    Raises:
+        ConfigError: They are a single text, or none.
+        DataError: One is missing, or of a type that no tensor has.
+    """
+    if columns is None:
+        return columns_of_arrow(schema)
+    if isinstance(columns, str) or not columns:
+        raise ConfigError(f"columns must be a list of columns, as in [{columns or 'features'!r}]; got {columns!r}")
+    check_names([column if isinstance(column, str) else column.name for column in columns], schema.names)
+    return tuple(columns_of_arrow(schema, [it])[0] if isinstance(it, str) else it for it in columns)
+
+
+def _ahead(windows: Generator[Window], count: int) -> Generator[Window]:
+    """Windows that a thread makes ahead of need; an error is raised where its window is due."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="parquet-loader")
+    due: deque[Future[Window | None]] = deque()
+    try:
+        for _ in range(count + 1):
+            due.append(pool.submit(next, windows, None))
+        while (window := due.popleft().result()) is not None:
+            due.append(pool.submit(next, windows, None))
+            yield window
+    finally:
+        pool.shutdown(cancel_futures=True)
+        windows.close()

@@ -1,0 +1,223 @@
+"""Where a loader's rows come from: Parquet files at URLs, or a table in memory. Both are read by row group."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from maggy_like.errors import DataError
+from maggy_like.ml.columns.arrays import to_numpy
+from maggy_like.ml.columns.column import Column, columns_of_arrow
+from maggy_like.ml.loader.files import find_files
+
+_TABLE_ROWS = 4096
+"""Rows of a row group of a table in memory: few enough to shuffle by, enough to read quickly."""
+
+_OPENERS = 16  # footers read at a time: a store at a URL answers each in tens of milliseconds
+
+
+class Source(Protocol):
+    """Rows in row groups.
+
+    Attributes:
+        schema: The columns.
+        group_rows: Rows of each row group.
+    """
+
+    schema: pa.Schema
+    group_rows: list[int]
+
+    def measured(self, columns: Sequence[Column]) -> tuple[tuple[Column, ...], int]:
+        """The columns with the lengths that are known before reading, and bytes of a row; it checks for nulls."""
+
+    def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """Parts of row groups (group, start, stop), one after the other, in batches of so many rows at most."""
+
+
+class TableSource:
+    """A table in memory, which travels with the loader."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table.combine_chunks()
+        self.schema = table.schema
+        self.group_rows = [min(_TABLE_ROWS, len(table) - start) for start in range(0, len(table), _TABLE_ROWS)]
+
+    def measured(self, columns: Sequence[Column]) -> tuple[tuple[Column, ...], int]:
+        """See :class:`Source`."""
+        for column in columns:
+            _check_nulls(column, self._table[column.name].null_count)
+        wanted = self._table.select([column.name for column in columns])
+        first = wanted.slice(0, 1)
+        known = [it if it.shape is None else it.with_shape(to_numpy(first[it.name], it).shape[1:]) for it in columns]
+        return tuple(known), wanted.nbytes // max(len(wanted), 1)
+
+    def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """See :class:`Source`."""
+        wanted = self._table.select(names)
+        for group, start, stop in groups:
+            yield from wanted.slice(group * _TABLE_ROWS + start, stop - start).to_batches(max_chunksize=rows)
+
+
+class FileSource:
+    """Parquet files, of which the footers are read once and travel with the loader.
+
+    Args:
+        urls: A file or a folder of files, or several; any file system of fsspec.
+
+    Raises:
+        DataError: There are no files, or one of them is no Parquet.
+    """
+
+    def __init__(self, urls: str | Sequence[str]) -> None:
+        self._system, self._local, self._paths = find_files(urls)
+        with ThreadPoolExecutor(min(_OPENERS, len(self._paths))) as pool:
+            self._footers = list(pool.map(self._footer, self._paths))
+        self._groups = [(n, group) for n, footer in enumerate(self._footers) for group in range(footer.num_row_groups)]
+        self.group_rows = [self._footers[n].row_group(group).num_rows for n, group in self._groups]
+        self.schema = self._footers[0].schema.to_arrow_schema()
+
+    def _footer(self, path: str) -> pq.FileMetaData:
+        try:
+            with self._system.open_input_file(path) as file:
+                return pq.read_metadata(file)
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{path} is no Parquet file: {error}") from error
+
+    def measured(self, columns: Sequence[Column]) -> tuple[tuple[Column, ...], int]:
+        """See :class:`Source`."""
+        self._check_alike(columns)
+        rows = max(sum(self.group_rows), 1)
+        known, width = [], 0.0
+        for column in columns:
+            elements, stored, nulls = self._totals(column.name)
+            _check_nulls(column, nulls)
+            if column.shape is not None and column.shape.count(-1) == 1 and elements % rows == 0:
+                column = _with_length(column, elements // rows)
+            known.append(column)
+            width += stored / rows if column.shape is None else elements / rows * np.dtype(column.dtype).itemsize
+        return tuple(known), int(width)
+
+    def _check_alike(self, columns: Sequence[Column]) -> None:
+        """Check that all files have the columns as the first has them."""
+        names = [column.name for column in columns]
+        first = columns_of_arrow(self.schema, names)
+        for path, footer in zip(self._paths, self._footers, strict=True):
+            schema = footer.schema.to_arrow_schema()
+            if schema.equals(self.schema):
+                continue
+            try:
+                there = columns_of_arrow(schema, names)
+            except DataError as error:
+                raise DataError(f"{path}: {error}; {self._paths[0]} has it") from error
+            for mine, other in zip(there, first, strict=True):
+                if mine != other:
+                    raise DataError(
+                        f"column {mine.name!r} is {schema.field(mine.name).type} in {path} and "
+                        f"{self.schema.field(mine.name).type} in {self._paths[0]}; write the files with one type"
+                    )
+
+    def _totals(self, name: str) -> tuple[int, int, int]:
+        """Elements of a column in all files, their bytes as they are stored, and the nulls that the footers tell of."""
+        elements = stored = nulls = 0
+        for footer in self._footers:
+            places = [n for n in range(footer.num_columns) if _top(footer.schema.column(n).path, name)]
+            for group in range(footer.num_row_groups):
+                for place in places:
+                    chunk = footer.row_group(group).column(place)
+                    elements += chunk.num_values
+                    stored += chunk.total_uncompressed_size
+                    if len(places) == 1 and chunk.statistics is not None and chunk.statistics.has_null_count:
+                        nulls += chunk.statistics.null_count
+        return elements, stored, nulls
+
+    def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """See :class:`Source`."""
+        opened, file = -1, None
+        try:
+            for group, start, stop in groups:
+                n, index = self._groups[group]
+                if n != opened or file is None:
+                    if file is not None:
+                        file.close()
+                    opened, file = n, self._open(n)
+                yield from _part(file.iter_batches(rows, [index], names), start, stop)
+        finally:
+            if file is not None:
+                file.close()
+
+    def _open(self, n: int) -> Any:
+        # A store at a URL is asked for whole columns at once; a disk is read as the pages are decoded.
+        return pq.ParquetFile(
+            self._system.open_input_file(self._paths[n]), metadata=self._footers[n], pre_buffer=not self._local
+        )
+
+
+def source_of(data: Any) -> Source:
+    """The source of what a loader was given.
+
+    Raises:
+        DataError: It is neither a URL, nor URLs, nor a table.
+    """
+    if isinstance(data, pa.Table):
+        return TableSource(data)
+    if hasattr(data, "toArrow"):  # a DataFrame of Spark, which nobody has without pyspark
+        from maggy_like.ml.columns.spark_columns import arrays_of_vectors
+
+        return TableSource(arrays_of_vectors(data).toArrow())
+    if hasattr(data, "__dataframe__") or type(data).__module__.startswith("pandas."):
+        return TableSource(pa.Table.from_pandas(data, preserve_index=False))
+    return FileSource(data)
+
+
+_BYTES = {
+    "bool": 1,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "int8": 1,
+    "uint8": 1,
+}
+
+
+def _part(batches: Iterator[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    """The rows from ``start`` to ``stop`` of batches; those before are decoded, as Parquet has no way into a page."""
+    seen = 0
+    for batch in batches:
+        first, end = max(start - seen, 0), min(stop - seen, len(batch))
+        if first < end:
+            yield batch.slice(first, end - first)
+        seen += len(batch)
+        if seen >= stop:
+            return
+
+
+def _top(path: str, name: str) -> bool:
+    """Whether a leaf of a Parquet schema belongs to a column."""
+    return path == name or path.startswith(f"{name}.")
+
+
+def _with_length(column: Column, length: int) -> Column:
+    shape = column.shape or ()
+    known = 1
+    for other in shape:
+        known *= max(other, 1)
+    if not length or length % known:
+        return column
+    return dataclasses.replace(column, shape=tuple(length // known if n < 0 else n for n in shape))
+
+
+def _check_nulls(column: Column, nulls: int) -> None:
+    if nulls:
+        raise DataError(
+            f"column {column.name!r} has {nulls} nulls (or empty lists); fill or drop them before: "
+            f"df.na.drop(subset=[{column.name!r}])"
+        )

@@ -1,0 +1,102 @@
+"""Windows of an epoch: the rows of a few steps, shuffled among each other, as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from maggy_like.ml.columns.arrays import check_nulls, to_numpy
+from maggy_like.ml.columns.column import Column
+
+Positions = npt.NDArray[np.int64]
+
+
+class Window:
+    """The buffer that is filled: each row goes to its shuffled place as it is read, which is the only copy.
+
+    Args:
+        columns: What is read.
+        positions: The place of each row, in the order of reading;
+        pinned: Whether the memory is pinned, for copies to a GPU beside its computations.
+    """
+
+    def __init__(self, columns: Sequence[Column], positions: Positions, pinned: bool) -> None:
+        self._columns = list(columns)
+        self._positions = positions
+        self._rows = len(positions)
+        self._pinned = pinned
+        self._filled = 0
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._bytes: dict[str, npt.NDArray[np.object_]] = {}
+
+    @property
+    def missing(self) -> int:
+        """Rows that are not read yet."""
+        return self._rows - self._filled
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Put rows to their places.
+
+        Raises:
+            DataError: A column has nulls, or rows that are no tensor together.
+        """
+        stop = self._filled + len(batch)
+        here = self._positions[self._filled : stop]
+        for place, column in enumerate(self._columns):
+            array = batch.column(place)
+            if column.shape is None:
+                check_nulls(array, column)
+                held = self._bytes.setdefault(column.name, np.empty(self._rows, object))
+                held[here] = array.to_numpy(zero_copy_only=False)
+                continue
+            values = to_numpy(array, column)
+            self._tensor(column, values.shape[1:]).numpy()[here] = values
+            if -1 in column.shape:
+                self._columns[place] = column.with_shape(values.shape[1:])
+        self._filled = stop
+
+    def _tensor(self, column: Column, shape: tuple[int, ...]) -> torch.Tensor:
+        if column.name not in self._tensors:
+            kind = getattr(torch, column.dtype)
+            self._tensors[column.name] = torch.empty((self._rows, *shape), dtype=kind, pin_memory=self._pinned)
+        return self._tensors[column.name]
+
+    def rows(self, start: int, stop: int) -> dict[str, Any]:
+        """Some rows as a batch: tensors that share the window's memory, and lists of bytes."""
+        return {
+            column.name: list(self._bytes[column.name][start:stop])
+            if column.shape is None
+            else self._tensors[column.name][start:stop]
+            for column in self._columns
+        }
+
+
+def fill_windows(
+    batches: Iterator[pa.RecordBatch],
+    columns: Sequence[Column],
+    places: Iterator[Positions],
+    *,
+    pinned: bool,
+) -> Generator[Window]:
+    """Windows one after the other, each of the next rows.
+
+    Args:
+        batches: The rows, with the columns in order.
+        columns: What they are to a model.
+        places: The place of each row, a window after the other.
+        pinned: Whether in pinned memory.
+    """
+    left: pa.RecordBatch | None = None
+    for positions in places:
+        window = Window(columns, positions, pinned)
+        while window.missing:
+            batch = next(batches) if left is None else left
+            taken = min(window.missing, len(batch))
+            window.add(batch.slice(0, taken))
+            left = batch.slice(taken) if taken < len(batch) else None
+        yield window

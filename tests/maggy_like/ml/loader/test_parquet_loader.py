@@ -1,0 +1,230 @@
+"""ParquetLoader: what is yielded, by which rank, in which order, and again after a resume."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maggy_like.distributed.loader import is_stand_in
+from maggy_like.distributed.parallel import prepare
+from maggy_like.errors import ConfigError, DataError
+from maggy_like.ml import Column, ParquetLoader
+
+
+def table(rows: int) -> pa.Table:
+    """Rows whose columns say which row it is."""
+    number = np.arange(rows)
+    return pa.table(
+        {
+            "row": number,
+            "x": pa.array([[row, -row] for row in range(rows)], pa.list_(pa.float64())),
+            "name": [str(row).encode() for row in range(rows)],
+        }
+    )
+
+
+def write(folder: Path, files: list[tuple[int, int]]) -> int:
+    """Files of so many rows, in row groups of so many; returns the rows of all."""
+    whole, start = table(sum(rows for rows, _ in files)), 0
+    for number, (rows, group) in enumerate(files):
+        pq.write_table(whole.slice(start, rows), folder / f"part-{number:03}.parquet", row_group_size=group)
+        start += rows
+    return start
+
+
+def rows_of(loader: ParquetLoader) -> list[int]:
+    """The rows of the next epoch, in order, without stand-ins."""
+    return [row for batch in loader if not is_stand_in() for row in batch["row"].tolist()]
+
+
+FILES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 15)), min_size=1, max_size=4)
+LOADERS = st.fixed_dictionaries(
+    {"batch_size": st.integers(4, 25), "buffer_rows": st.integers(1, 60), "shuffle": st.booleans()}
+)
+
+
+@given(files=FILES, ranks=st.integers(1, 4), options=LOADERS, epoch=st.integers(0, 2))
+def test_every_row_comes_once_an_epoch_in_equal_steps(
+    files: list[tuple[int, int]], ranks: int, options: dict[str, Any], epoch: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = write(Path(folder), files)
+        if rows < ranks:
+            return
+        loaders = [ParquetLoader(folder, rank=rank, ranks=ranks, **options) for rank in range(ranks)]
+        for loader in loaders:
+            loader.set_epoch(epoch)
+        read = [rows_of(loader) for loader in loaders]
+        assert sorted(itertools.chain(*read)) == list(range(rows))
+        assert len({len(loader) for loader in loaders}) == 1
+        assert all(sum(1 for _ in loader) == len(loader) for loader in loaders)
+        if ranks == 1 and not options["shuffle"]:
+            assert read[0] == list(range(rows))
+
+
+@given(files=FILES, options=LOADERS, ranks=st.integers(1, 3), share=st.floats(0, 1), threads=st.integers(1, 3))
+def test_a_resume_loses_and_repeats_nothing(
+    files: list[tuple[int, int]], options: dict[str, Any], ranks: int, share: float, threads: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        if write(Path(folder), files) < ranks:
+            return
+        rank = ranks - 1
+        whole = ParquetLoader(folder, rank=rank, ranks=ranks, **options)
+        expected = [batch["row"].tolist() for _ in range(2) for batch in whole]
+        first = ParquetLoader(folder, rank=rank, ranks=ranks, **options)
+        stop = round(share * len(first))
+        seen = [batch["row"].tolist() for batch in itertools.islice(first, stop)]
+        again = ParquetLoader(folder, rank=rank, ranks=ranks, prefetch=threads, **options)
+        again.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+        while len(seen) < len(expected):
+            seen += [batch["row"].tolist() for batch in again]
+        assert seen == expected
+
+
+def test_columns_of_a_row_stay_together(tmp_path: Path) -> None:
+    write(tmp_path, [(100, 9), (50, 50)])
+    for batch in ParquetLoader(str(tmp_path), batch_size=16, buffer_rows=32):
+        assert batch["x"].dtype == torch.float32
+        assert torch.equal(batch["x"][:, 0], batch["row"].float())
+        assert torch.equal(batch["x"][:, 1], -batch["row"].float())
+        assert batch["name"] == [str(row).encode() for row in batch["row"].tolist()]
+
+
+def test_only_the_columns_asked_for_are_yielded_in_their_order(tmp_path: Path) -> None:
+    write(tmp_path, [(10, 10)])
+    loader = ParquetLoader(tmp_path, ["x", Column("row", (), "float32")], batch_size=5)
+    assert loader.columns == (Column("x", (2,), "float32"), Column("row", (), "float32"))
+    assert [(name, values.dtype) for name, values in next(iter(loader)).items()] == [
+        ("x", torch.float32),
+        ("row", torch.float32),
+    ]
+
+
+def test_the_seed_alone_says_the_order(tmp_path: Path) -> None:
+    write(tmp_path, [(200, 10)])
+    same = [rows_of(ParquetLoader(tmp_path, batch_size=8, seed=3, prefetch=ahead)) for ahead in (1, 2)]
+    assert same[0] == same[1] != rows_of(ParquetLoader(tmp_path, batch_size=8, seed=4))
+    loader = ParquetLoader(tmp_path, batch_size=8, seed=3)
+    assert rows_of(loader) == same[0] != rows_of(loader)  # the second is of the next epoch
+    loader.set_epoch(0)
+    assert rows_of(loader) == same[0]
+
+
+def test_row_groups_are_shuffled_and_rows_in_the_buffer(tmp_path: Path) -> None:
+    write(tmp_path, [(1000, 10)])
+    rows = np.array(rows_of(ParquetLoader(tmp_path, batch_size=10, buffer_rows=100)))
+    groups = [set(rows[start : start + 100] // 10) for start in range(0, 1000, 100)]
+    assert all(len(there) == 10 for there in groups)  # ten whole row groups in a buffer
+    assert not any(np.array_equal(np.sort(rows[start : start + 10]), rows[start : start + 10]) for start in (0, 500))
+
+
+def test_a_table_in_memory_is_read_as_a_file_is() -> None:
+    whole = table(10_000)
+    for data in (whole, whole.to_pandas()):
+        loader = pickle.loads(pickle.dumps(ParquetLoader(data, ["x", "row"], batch_size=64)))
+        assert loader.columns[0].shape == (2,)
+        assert sorted(rows_of(loader)) == list(range(10_000))
+
+
+def test_files_of_a_file_system_by_url() -> None:
+    import fsspec
+
+    with fsspec.open("memory://loader/a/part.parquet", "wb") as file:
+        pq.write_table(table(30), file)
+    with fsspec.open("memory://loader/a/_SUCCESS", "wb"):
+        pass
+    assert sorted(rows_of(ParquetLoader("memory://loader/a", batch_size=4))) == list(range(30))
+
+
+def test_prepare_gives_this_rank_its_share(tmp_path: Path) -> None:
+    write(tmp_path, [(10, 10)])
+    loader = ParquetLoader(tmp_path, batch_size=4)
+    assert prepare(loader) is loader  # one rank on the CPU
+    shared = [loader.share_out(torch.device("cpu"), rank, 3) for rank in range(3)]
+    assert sorted(row for it in shared for row in rows_of(it)) == list(range(10))
+    with pytest.raises(ValueError, match=r"prepare\(\*them\)"):
+        prepare([loader])
+
+
+def test_a_loop_that_is_left_leaves_no_thread(tmp_path: Path) -> None:
+    write(tmp_path, [(500, 10)])
+    for _ in ParquetLoader(tmp_path, batch_size=4, buffer_rows=8):
+        assert [it for it in threading.enumerate() if it.name.startswith("parquet-loader")]
+        break
+    assert not [it for it in threading.enumerate() if it.name.startswith("parquet-loader")]
+
+
+def test_a_state_of_another_loader_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, [(100, 10)])
+    loader = ParquetLoader(tmp_path, batch_size=4)
+    for other in ({"batch_size": 5}, {"batch_size": 4, "seed": 1}, {"batch_size": 4, "ranks": 2}):
+        with pytest.raises(ConfigError, match="the state is of a loader with"):
+            loader.load_state_dict(ParquetLoader(tmp_path, **other).state_dict())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"x": [1.0, None]}, r"column 'x' has 1 nulls.*na.drop\(subset=\['x'\]\)"),
+        ({"x": pa.array([], pa.int64())}, "the table has 0 rows"),
+        ({"x": ["a"]}, "column 'x' has the type string.*StringIndexer"),
+        ({"z": [1]}, "there is no column 'x'; there are: z"),
+    ],
+)
+def test_what_cannot_be_read_is_told_before(made: dict[str, Any], message: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table(made), tmp_path / "a.parquet")
+    for data in (tmp_path, pa.table(made)):
+        with pytest.raises(DataError, match=message):
+            ParquetLoader(data, ["x"], batch_size=1)
+
+
+def test_rows_of_several_lengths_are_told_with_the_column(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [[1.0], [1.0, 2.0], [3.0]]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="column 'x' has rows of different lengths"):
+        list(ParquetLoader(tmp_path, batch_size=3))
+
+
+def test_files_must_agree_on_types(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": [1.0]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"column 'x' is double in .*b.parquet and int64 in .*a.parquet"):
+        ParquetLoader(tmp_path, batch_size=1)
+
+
+def test_folders_that_are_no_plain_tables_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there are no Parquet files at"):
+        ParquetLoader(tmp_path, batch_size=1)
+    (tmp_path / "bad.parquet").write_text("nothing")
+    with pytest.raises(DataError, match=r"bad.parquet is no Parquet file"):
+        ParquetLoader(tmp_path, batch_size=1)
+    (tmp_path / "_delta_log").mkdir()
+    with pytest.raises(DataError, match=r"is a Delta table; .*inputFiles"):
+        ParquetLoader(tmp_path, batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 2, "seed": -1}, "seed"),
+        ({"batch_size": 2, "rank": 2, "ranks": 2}, "rank must be below ranks, 2; got 2"),
+        ({"batch_size": 2, "columns": "x"}, r"columns must be a list of columns, as in \['x'\]"),
+        ({"batch_size": 2, "columns": []}, "columns must be a list"),
+    ],
+)
+def test_arguments_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ParquetLoader(table(5), **options)
