@@ -14,16 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from maggy_like.ml.columns.column import Column
+    from maggy_like.ml.inference.predict import as_udf, predict
     from maggy_like.ml.loader.parquet_loader import ParquetLoader
 
 _HOMES = {
     "Column": "maggy_like.ml.columns.column",
     "ParquetLoader": "maggy_like.ml.loader.parquet_loader",
+    "as_udf": "maggy_like.ml.inference.predict",
+    "predict": "maggy_like.ml.inference.predict",
 }
 
 __all__ = [
     "Column",
     "ParquetLoader",
+    "as_udf",
+    "predict",
 ]
 
 

@@ -1,0 +1,180 @@
+"""A network's results as columns of a DataFrame, and as a function of SQL."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import torch
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # as all of Spark's documentation calls it
+from pyspark.sql.pandas.functions import arrow_udf
+from torch import nn
+
+from maggy_like.errors import ConfigError, DataError
+from maggy_like.ml.columns.column import Column
+from maggy_like.ml.columns.spark_columns import columns_of_spark
+from maggy_like.ml.inference.predictor import Predictor, check_type, in_precision_of
+from maggy_like.ml.inference.results import FIELDS, Kind, check_kind, read_output
+from maggy_like.ml.inference.shipped import ShippedNetwork
+
+Decode = Mapping[str, Callable[[bytes], Any]]
+
+
+def predict(
+    df: DataFrame,
+    network: nn.Module,
+    inputs: Sequence[Column],
+    kind: Kind = "other",
+    *,
+    into: Mapping[str, str],
+    batch_size: int = 1024,
+    decode: Decode | None = None,
+) -> DataFrame:
+    """Add columns with what a network gives for each row, in batch or on a stream.
+
+    A row that the network cannot take stays, with nulls in these columns and the reason in the field ``error``.
+
+    Args:
+        df: With the input columns: numbers, arrays, vectors of pyspark.ml, bytes.
+        network: Takes a tensor of shape ``[rows, *shape]`` of each input, in order, and gives one with a row for each.
+        inputs: Its inputs. A shape whose first number is -1 stands for arrays of any length.
+        kind: What its output is: ``classes`` (logits), ``binary`` (a logit), ``probability``, ``values``, ``other``.
+        into: Columns to be made, and the field that each gets: ``label`` (the class as a number, or the value),
+            ``score`` (the probability of the label), ``vector`` (all probabilities, or the output), ``error``, or
+            ``struct`` for all of these together.
+        batch_size: Rows that the network gets at once, at most; Spark itself hands over 10000
+            (``spark.sql.execution.arrow.maxRecordsPerBatch``).
+        decode: By names of columns of bytes, functions that make a tensor or array of a row's bytes.
+
+    Raises:
+        DataError: A column is missing, is of a type that the network does not take, or exists already.
+        ConfigError: The network does not take such inputs, cannot be pickled, or a name or number is not valid.
+
+    Example:
+        >>> predict(df, network, [Column("features", (4,), "float32")], "classes",
+        ...         into={"prediction": "label", "why_not": "error"})  # doctest: +SKIP
+    """
+    for name, part in into.items():
+        if name in df.columns:
+            raise DataError(f"column {name!r} exists already; drop it, or name the new one otherwise")
+        if part not in (*FIELDS, "struct"):
+            raise ConfigError(f"into: {part!r} is no field of a result; there are {', '.join(FIELDS)} and struct")
+    is_whole = "struct" in into.values()
+    fields = tuple(name for name in FIELDS if is_whole or name in into.values())
+    results = as_udf(network, inputs, kind, batch_size=batch_size, decode=decode, fields=fields)
+    given = [_input(df, column) for column in inputs]
+    made = f"results_{uuid.uuid4().hex}"
+    columns = {name: F.col(made) if part == "struct" else F.col(f"{made}.{part}") for name, part in into.items()}
+    return df.withColumn(made, results(*given)).withColumns(columns).drop(made)
+
+
+def as_udf(
+    network: nn.Module,
+    inputs: Sequence[Column],
+    kind: Kind = "other",
+    *,
+    batch_size: int = 1024,
+    decode: Decode | None = None,
+    fields: Sequence[str] = tuple(FIELDS),
+) -> Callable[..., SparkColumn]:
+    """A function of the input columns, for ``select`` or, registered, for SQL; it gives a struct.
+
+    It takes numbers, arrays and bytes; make arrays of vectors before
+    (``pyspark.ml.functions.vector_to_array``).
+
+    Args:
+        network: As :func:`predict` takes it.
+        inputs: Its inputs; their names stand in errors alone.
+        kind: What its output is.
+        batch_size: Rows that the network gets at once, at most.
+        decode: By names of columns of bytes, functions that make a tensor or array of a row's bytes.
+        fields: Fields of the struct.
+
+    Raises:
+        ConfigError: The network does not take such inputs, cannot be pickled, or a name or number is not valid.
+
+    Example:
+        >>> spark.udf.register("churn", as_udf(network, inputs, "binary"))  # doctest: +SKIP
+        >>> spark.sql("SELECT id, churn(features).label FROM customers")  # doctest: +SKIP
+    """
+    predictor = _predictor(network, inputs, kind, batch_size, dict(decode or {}), tuple(fields))
+    schema = ", ".join(f"{name}: {FIELDS[name]}" for name in fields)
+
+    def of_one(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        return predictor((batch,) for batch in batches)
+
+    def of_several(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        return predictor(batches)
+
+    # Spark tells from the type hints what a function takes.
+    made = arrow_udf(of_one if len(inputs) == 1 else of_several, f"struct<{schema}>")  # type: ignore[call-overload]
+    return made  # type: ignore[no-any-return]
+
+
+def _predictor(
+    network: nn.Module,
+    inputs: Sequence[Column],
+    kind: Kind,
+    batch_size: int,
+    decode: dict[str, Callable[[bytes], Any]],
+    fields: tuple[str, ...],
+) -> Predictor:
+    check_kind(kind)
+    if batch_size < 1:
+        raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
+    if not inputs:
+        raise ConfigError("inputs is empty; a network takes at least one column")
+    for column in inputs:
+        if column.shape is None and column.name not in decode:
+            raise ConfigError(
+                f"column {column.name!r} is of bytes; say how to decode it: decode={{{column.name!r}: ...}}"
+            )
+        if column.shape and -1 in column.shape[1:]:
+            raise ConfigError(
+                f"column {column.name!r} has arrays of shape {list(column.shape)}; give the numbers for -1: "
+                "Column(name, shape, dtype)"
+            )
+    shipped = ShippedNetwork.of(network)
+    _try_on_zeros(shipped, inputs, kind)
+    return Predictor(shipped, tuple(inputs), kind, batch_size, decode, fields)
+
+
+def _try_on_zeros(shipped: ShippedNetwork, inputs: Sequence[Column], kind: Kind) -> None:
+    """Run the network once where the shapes of its inputs are known.
+
+    Raises:
+        ConfigError: It does not take them.
+        DataError: Its output has no row for each.
+    """
+    if any(column.shape is None or -1 in column.shape for column in inputs):
+        return
+    network = shipped.made()
+    zeros = [torch.zeros(2, *(it.shape or ()), dtype=getattr(torch, it.dtype)) for it in inputs]
+    try:
+        with torch.inference_mode():
+            output = network(*in_precision_of(network, zeros))
+    except Exception as error:
+        taken = ", ".join(f"{it.name!r} as {it.dtype} {[2, *(it.shape or ())]}" for it in inputs)
+        raise ConfigError(f"the network does not take {taken}: {type(error).__name__}: {error}") from error
+    read_output(output, kind, 2)
+
+
+def _input(df: DataFrame, column: Column) -> SparkColumn:
+    """The column of a DataFrame as the network's function takes it.
+
+    Raises:
+        DataError: It is missing, or of another type.
+    """
+    (there,) = columns_of_spark(df.schema, [column.name])
+    check_type(there, column)
+    found = df["`" + column.name.replace("`", "``") + "`"]
+    if isinstance(df.schema[column.name].dataType, VectorUDT):
+        dtype = "float64" if column.dtype == "float64" else "float32"
+        return F.when(found.isNotNull(), vector_to_array(found, dtype))  # which fails on nulls
+    return found

@@ -1,0 +1,102 @@
+"""What a network gives for rows, as structs for Spark: a label, a score, a vector, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from maggy_like.errors import ConfigError, DataError
+
+Kind = Literal["classes", "binary", "probability", "values", "other"]
+"""What an output is: logits of classes, a logit of "yes", the probability of "yes", numbers, or anything."""
+
+FIELDS = {"label": "double", "score": "double", "vector": "array<float>", "error": "string"}
+"""Fields of a result, and their types in Spark."""
+
+_TYPES = {"label": pa.float64(), "score": pa.float64(), "vector": pa.list_(pa.float32()), "error": pa.string()}
+
+NOT_FINITE = "the network gave a number that is not finite"
+
+
+def check_kind(kind: str) -> None:
+    """Check the name of a kind of output.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    if kind not in get_args(Kind):
+        raise ConfigError(f"kind must be one of {', '.join(map(repr, get_args(Kind)))}, got {kind!r}")
+
+
+def read_output(output: Any, kind: Kind, rows: int) -> dict[str, torch.Tensor]:
+    """Label, score and vector of each row, on the CPU, as far as the kind has them.
+
+    Several outputs of the kind ``other`` become one vector, one after the other.
+
+    Raises:
+        DataError: The output is no tensor, or not one with a row for each row.
+    """
+    outputs = list(output) if isinstance(output, tuple | list) else [output]
+    if len(outputs) > 1 and kind != "other":
+        raise DataError(f"the network gave {len(outputs)} outputs where one of kind {kind!r} is expected")
+    for one in outputs:
+        if not isinstance(one, torch.Tensor) or one.shape[:1] != (rows,):
+            found = tuple(one.shape) if isinstance(one, torch.Tensor) else type(one).__name__
+            raise DataError(
+                f"the network gave {found} for {rows} rows; its output must be a tensor with a row for each"
+            )
+    numbers = torch.cat([one.detach().reshape(rows, -1) for one in outputs], 1).to("cpu")
+    numbers = numbers if numbers.dtype == torch.float64 else numbers.float()
+    if kind == "classes":
+        vector = numbers.softmax(1)
+        score, label = vector.max(1)
+        return {"label": label, "score": score, "vector": vector}
+    if kind in ("binary", "probability"):
+        yes = numbers[:, 0].sigmoid() if kind == "binary" else numbers[:, 0]
+        vector, label = torch.stack([1 - yes, yes], 1), yes >= 0.5
+        return {"label": label, "score": vector.amax(1), "vector": vector}
+    is_one = kind == "values" and numbers.shape[1] == 1
+    return {"vector": numbers, **({"label": numbers[:, 0]} if is_one else {})}
+
+
+def to_struct(
+    found: Sequence[Mapping[str, torch.Tensor]],
+    row_of: npt.NDArray[np.int64],
+    errors: Mapping[int, str],
+    fields: Sequence[str],
+) -> pa.StructArray:
+    """Structs for all rows: nulls where a row has no result, and its error.
+
+    Args:
+        found: Values of the rows that have a result, by field, in parts.
+        row_of: For each row, its place among those; -1 where it has none.
+        errors: By row.
+        fields: Fields of the structs, of :data:`FIELDS`.
+    """
+    rows, missing = len(row_of), row_of < 0
+    places = pa.array(row_of, mask=missing) if missing.any() or len(found) > 1 else None
+    made = []
+    for field in fields:
+        parts = [_to_arrow(part[field], field) for part in found if field in part]
+        if field == "error":
+            array = pa.array([errors.get(row) for row in range(rows)]) if errors else pa.nulls(rows)
+        elif not parts:
+            array = pa.nulls(rows)
+        else:
+            array = pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
+            array = array if places is None else array.take(places)
+        made.append(array.cast(_TYPES[field]))
+    return pa.StructArray.from_arrays(made, names=list(fields))
+
+
+def _to_arrow(values: torch.Tensor, field: str) -> pa.Array:
+    if field != "vector":
+        return pa.array(values.double().numpy())
+    rows, width = values.shape
+    offsets = np.arange(rows + 1, dtype=np.int32) * width
+    return pa.ListArray.from_arrays(offsets, values.float().contiguous().numpy().reshape(-1))

@@ -1,0 +1,94 @@
+"""A network on its way to Spark's Python workers, each of which loads it once."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import pickle
+import warnings
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import cloudpickle
+import torch
+from pyspark import TaskContext
+from torch import nn
+
+from maggy_like.errors import ConfigError
+
+_KEPT = 3
+"""Networks that a worker keeps: as many as ``pyspark.ml.functions.predict_batch_udf`` does."""
+
+_loaded: OrderedDict[tuple[str, str], nn.Module] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class ShippedNetwork:
+    """A network as bytes; equal bytes are one network.
+
+    Attributes:
+        content: The pickled network; classes of a notebook or script travel with it.
+        digest: By which a worker knows that it has it.
+    """
+
+    content: bytes
+    digest: str
+
+    @classmethod
+    def of(cls, network: nn.Module) -> ShippedNetwork:
+        """Pickle a network, from the CPU.
+
+        Raises:
+            ConfigError: It holds something that cannot be pickled.
+        """
+        held = [*network.parameters(), *network.buffers()]
+        on_cpu = network if all(it.device.type == "cpu" for it in held) else copy.deepcopy(network).cpu()
+        try:
+            content = bytes(cloudpickle.dumps(on_cpu))
+        except Exception as error:
+            raise ConfigError(
+                f"the network of type {type(network).__name__} cannot be sent to Spark's workers: {error}"
+            ) from error
+        return cls(content, hashlib.sha256(content).hexdigest())
+
+    def made(self) -> nn.Module:
+        """The network in evaluation mode on the CPU, made anew."""
+        network: nn.Module = pickle.loads(self.content)  # noqa: S301  # comes with Spark's own closure
+        return network.eval()
+
+    def load(self, device: torch.device) -> nn.Module:
+        """The network in evaluation mode on a device; this process loads it once, over tasks and micro-batches."""
+        key = (self.digest, str(device))
+        if key not in _loaded:
+            _loaded[key] = self.made().to(device)
+            if len(_loaded) > _KEPT:
+                _loaded.popitem(last=False)
+        _loaded.move_to_end(key)
+        return _loaded[key]
+
+
+def task_device() -> torch.device:
+    """The first GPU that Spark gave this task, or else the CPU."""
+    context = TaskContext.get()
+    gpu = context.resources().get("gpu") if context is not None else None
+    if gpu is None or not gpu.addresses:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        warnings.warn(f"Spark gave this task the GPU {gpu.addresses[0]}, which torch does not see", stacklevel=1)
+        return torch.device("cpu")
+    return torch.device("cuda", device_index(gpu.addresses[0], os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+def device_index(address: str, visible: str | None) -> int:
+    """Number by which torch knows the GPU of an address.
+
+    Args:
+        visible: ``CUDA_VISIBLE_DEVICES``, after which CUDA counts.
+
+    Example:
+        >>> device_index("3", None), device_index("3", "2,3")
+        (3, 1)
+    """
+    known = visible.split(",") if visible else []
+    return known.index(address) if address in known else int(address)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+from torch import nn
+
+from maggy_like.errors import ConfigError, DataError
+from maggy_like.ml.columns.column import Column
+from maggy_like.ml.inference.predict import as_udf, predict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+X = Column("x", (2,), "float32")
+INTO = {"prediction": "label", "probability": "vector", "why_not": "error"}
+
+
+@pytest.fixture
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def expected(network: nn.Module, rows: list[list[float]]) -> list[tuple[int, list[float]]]:
+    with torch.no_grad():
+        found = network(torch.tensor(rows, dtype=torch.float32)).softmax(1)
+    return [(int(row.argmax()), row.tolist()) for row in found]
+
+
+def test_predictions_stand_beside_all_columns_and_rows(spark_local: SparkSession, network: nn.Module) -> None:
+    rows = [[float(i), float(i % 7)] for i in range(50)]
+    df = spark_local.createDataFrame(
+        [(i, row, f"row {i}") for i, row in enumerate(rows)], "id int, x array<double>, t string"
+    )
+    df = df.union(spark_local.createDataFrame([(50, None, "bad")], df.schema)).repartition(3)
+    made = predict(df, network, [X], "classes", into=INTO, batch_size=8)
+    assert made.columns == ["id", "x", "t", *INTO]
+    *found, bad = made.orderBy("id").collect()
+    for row, (label, probability) in zip(found, expected(network, rows), strict=True):
+        assert (row.prediction, row.t, row.why_not) == (label, f"row {row.id}", None)
+        assert row.probability == pytest.approx(probability, abs=1e-6)
+    assert bad.asDict() == {
+        "id": 50, "x": None, "t": "bad", "prediction": None, "probability": None, "why_not": "column 'x' is null"
+    }  # fmt: skip
+
+
+def test_vectors_dense_sparse_and_null_and_names_with_dots(spark_local: SparkSession, network: nn.Module) -> None:
+    schema = StructType().add("a.b", VectorUDT())
+    df = spark_local.createDataFrame([(Vectors.dense(1, 2),), (Vectors.sparse(2, [1], [3.0]),), (None,)], schema)
+    made = predict(df, network, [Column("a.b", (2,), "float32")], "classes", into=INTO | {"all": "struct"}).collect()
+    assert [row.prediction for row in made[:2]] == [label for label, _ in expected(network, [[1, 2], [0, 3]])]
+    assert made[2].all.asDict() == {"label": None, "score": None, "vector": None, "error": "column 'a.b' is null"}
+
+
+def test_a_network_runs_once_for_all_columns_that_it_makes(spark_local: SparkSession, network: nn.Module) -> None:
+    df = spark_local.range(10).select(F.array(F.col("id"), F.col("id")).alias("x"))
+    made = predict(df, network, [X], "classes", into=INTO)
+    plan = spark_local._jvm.PythonSQLUtils.explainString(made._jdf.queryExecution(), "simple")  # type: ignore[union-attr]
+    assert plan.count("ArrowEvalPython") == 1
+
+
+def test_a_stream_gives_what_a_batch_gives(spark_local: SparkSession, network: nn.Module, tmp_path: Path) -> None:
+    df = spark_local.range(20).select("id", F.array(F.col("id") * 0.5, F.col("id") % 3).alias("x"))
+    df.repartition(4).write.parquet(str(tmp_path / "rows"))
+    stream = spark_local.readStream.schema(df.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "rows"))
+    query = (
+        predict(stream, network, [X], "classes", into=INTO)
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "predictions"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(300)
+    streamed = spark_local.read.parquet(str(tmp_path / "predictions")).orderBy("id").collect()
+    assert streamed == predict(df, network, [X], "classes", into=INTO).orderBy("id").collect()
+
+
+def test_as_udf_serves_sql(spark_local: SparkSession, network: nn.Module) -> None:
+    spark_local.udf.register("classified", as_udf(network, [X], "classes"))
+    found = spark_local.sql(
+        "SELECT classified(array(1.0D, 2.0D)).label AS label, classified(NULL).error AS error"
+    ).collect()
+    assert found[0].asDict() == {"label": expected(network, [[1, 2]])[0][0], "error": "column 'x' is null"}
+
+
+class Noting(nn.Module):
+    """Notes each process that loads it."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        with Path(self.folder, str(os.getpid())).open("a") as file:
+            file.write("loaded\n")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_a_worker_loads_a_network_once(spark_local: SparkSession, tmp_path: Path) -> None:
+    df = spark_local.range(0, 80, numPartitions=8).select(F.array(F.col("id"), F.col("id")).alias("x"))
+    made = predict(df, Noting(str(tmp_path)), [X], into={"y": "vector"})
+    for _ in range(2):
+        assert made.count() == len(made.collect()) == 80
+    noted = {path.name: path.read_text().count("loaded") for path in tmp_path.iterdir()}
+    assert noted.pop(str(os.getpid())) == 1  # to check that it takes its inputs
+    assert noted
+    assert set(noted.values()) == {1}
+
+
+def test_no_rows_make_no_rows(spark_local: SparkSession, network: nn.Module) -> None:
+    df = spark_local.createDataFrame([], "x array<double>")
+    assert predict(df, network, [X], "classes", into=INTO).collect() == []
+
+
+def test_wrong_use_is_told_before_anything_starts(spark_local: SparkSession, network: nn.Module) -> None:
+    df = spark_local.createDataFrame([(1, [1.0, 2.0], "a", b"b")], "n int, x array<double>, t string, image binary")
+
+    def told(error: type[Exception], match: str, *arguments: Any, **options: Any) -> None:
+        with pytest.raises(error, match=match):
+            predict(df, network, *arguments, **{"into": INTO, **options})
+
+    told(DataError, "no column 'z'", [Column("z", (2,), "float32")])
+    told(DataError, "column 't'", [Column("t", (2,), "float32")])
+    told(DataError, "column 'n' is a number, and the network takes an array", [Column("n", (-1,), "float32")])
+    told(DataError, "column 'x' exists already", [X], into={"x": "label"})
+    told(ConfigError, "'labels' is no field", [X], into={"p": "labels"})
+    told(ConfigError, "kind must be one of 'classes'", [X], "logits")
+    told(ConfigError, "batch_size must be at least 1, got 0", [X], batch_size=0)
+    told(ConfigError, "inputs is empty", [])
+    told(ConfigError, "does not take 'x' as float32 .2, 3.", [Column("x", (3,), "float32")])
+    told(ConfigError, "column 'image' is of bytes; say how to decode it", [Column("image", None, "uint8")])
+    told(ConfigError, "give the numbers for -1", [Column("x", (3, -1), "float32")])

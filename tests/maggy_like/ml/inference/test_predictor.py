@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch import nn
+
+from maggy_like.errors import ConfigError, DataError
+from maggy_like.ml.columns.column import Column
+from maggy_like.ml.inference.predictor import Predictor
+from maggy_like.ml.inference.results import Kind
+from maggy_like.ml.inference.shipped import ShippedNetwork, device_index
+
+X = Column("x", (2,), "float32")
+
+
+def results(network: nn.Module, inputs: tuple[Column, ...], *arrays: pa.Array, **options: Any) -> list[dict[str, Any]]:
+    """What a Predictor gives for one batch."""
+    kind: Kind = options.pop("kind", "other")
+    predictor = Predictor(ShippedNetwork.of(network), inputs, kind, **options)
+    return [row for batch in predictor(iter([arrays])) for row in batch.to_pylist()]
+
+
+def vectors(*arguments: Any, **options: Any) -> list[list[float] | None]:
+    return [row["vector"] for row in results(*arguments, **options)]
+
+
+class Doubled(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "expected"),
+    [
+        ("classes", [0.0, 2.0], {"label": 1, "score": 0.8808, "vector": [0.1192, 0.8808]}),
+        ("binary", [2.0], {"label": 1, "score": 0.8808, "vector": [0.1192, 0.8808]}),
+        ("probability", [0.25], {"label": 0, "score": 0.75, "vector": [0.75, 0.25]}),
+        ("values", [2.5], {"label": 2.5, "score": None, "vector": [2.5]}),
+        ("values", [2.5, 3.5], {"label": None, "score": None, "vector": [2.5, 3.5]}),
+        ("other", [2.5], {"label": None, "score": None, "vector": [2.5]}),
+    ],
+)
+def test_results_by_kind(kind: Kind, row: list[float], expected: Mapping[str, Any]) -> None:
+    (found,) = results(nn.Identity(), (Column("x", (-1,), "float32"),), pa.array([row]), kind=kind)
+    assert found.pop("error") is None
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == (value if value is None else pytest.approx(value, abs=1e-4)), name
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
+def test_rows_that_cannot_be_used_stay_in_their_places(batch_size: int) -> None:
+    rows = pa.array([[1.0, 2.0], None, [3.0], [4.0, None], [5.0, 6.0], [float("nan"), 0.0], [7.0, 8.0]])
+    found = results(Doubled(), (X,), rows, batch_size=batch_size)
+    assert [row["vector"] for row in found] == [[2, 4], None, None, None, [10, 12], None, [14, 16]]
+    assert [row["error"] for row in found] == [
+        None,
+        "column 'x' is null",
+        "column 'x' has 1 elements where 2 are expected",
+        "column 'x' holds a null",
+        None,
+        "the network gave a number that is not finite",
+        None,
+    ]
+
+
+def test_batches_of_no_rows_and_of_none_that_can_be_used() -> None:
+    assert results(Doubled(), (X,), pa.array([], pa.list_(pa.float32()))) == []
+    assert vectors(Doubled(), (X,), pa.nulls(2, pa.list_(pa.float32()))) == [None, None]
+
+
+def test_rows_on_which_the_network_fails_are_marked_alone() -> None:
+    network = nn.Sequential(nn.Embedding(3, 2), nn.Flatten())
+    found = results(network, (Column("item", (), "int64"),), pa.array([0, 7, 1, 2, -1, 2]))
+    assert [row["vector"] is not None for row in found] == [True, False, True, True, False, True]
+    assert found[1]["error"].startswith("the network failed: IndexError")
+    assert found[3]["vector"] == found[5]["vector"]
+
+
+def test_values_that_the_type_cannot_hold_are_marked_alone() -> None:
+    found = results(nn.Identity(), (Column("n", (), "int64"),), pa.array([1.0, 2.5, 3.0]))
+    assert [row["vector"] for row in found] == [[1], None, [3]]
+    assert "column 'n'" in found[1]["error"]
+
+
+def test_arrays_of_open_length_are_computed_apart() -> None:
+    class Summed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.stack([x.sum(1), torch.full((len(x),), float(x.shape[1]))], 1)
+
+    rows = pa.array([[1.0], [1.0, 2.0], None, [3.0], [4.0, 5.0], []])
+    found = vectors(Summed(), (Column("x", (-1,), "float32"),), rows)
+    assert found == [[1, 1], [3, 2], None, [3, 1], [9, 2], [0, 0]]
+
+
+def test_bytes_are_decoded_and_those_that_cannot_be_are_marked() -> None:
+    def decode(content: bytes) -> np.ndarray[Any, Any]:
+        if content == b"torn":
+            raise OSError("cannot identify image")
+        return np.frombuffer(content, np.uint8)
+
+    found = results(
+        nn.Identity(),
+        (Column("image", None, "uint8"),),
+        pa.array([b"ab", b"torn", b"abc", b"cd"]),
+        decode={"image": decode},
+    )
+    assert [row["vector"] for row in found] == [[97, 98], None, [97, 98, 99], [99, 100]]
+    assert found[1]["error"] == "column 'image' cannot be decoded: OSError: cannot identify image"
+
+
+def test_several_inputs_and_outputs() -> None:
+    class Both(nn.Module):
+        def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x + n[:, None], n
+
+    inputs = (X, Column("n", (), "int64"))
+    rows = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), pa.array([10, None, 30])
+    assert vectors(Both(), inputs, *rows) == [[11, 12, 10], None, [35, 36, 30]]
+    with pytest.raises(DataError, match="gave 2 outputs where one of kind 'values'"):
+        results(Both(), inputs, *rows, kind="values")
+
+
+def test_fractions_come_in_the_precision_of_the_network() -> None:
+    assert vectors(nn.Linear(2, 1, dtype=torch.float64), (X,), pa.array([[1.0, 2.0]]))[0] is not None
+
+
+def test_an_output_without_a_row_for_each_is_refused() -> None:
+    with pytest.raises(DataError, match=r"gave \(4,\) for 2 rows"):
+        results(nn.Flatten(0, -1), (X,), pa.array([[1.0, 2.0], [3.0, 4.0]]))
+
+
+def test_a_column_of_another_type_is_refused() -> None:
+    with pytest.raises(DataError, match="column 'x' is a number, and the network takes an array of 1 dimensions there"):
+        results(Doubled(), (Column("x", (-1,), "float32"),), pa.array([1.0]))
+    with pytest.raises(DataError, match="column 'x'"):
+        results(Doubled(), (X,), pa.array(["a"]))
+
+
+def test_fields_that_are_not_asked_for_are_not_made() -> None:
+    assert results(Doubled(), (X,), pa.array([[1.0, 2.0]]), fields=("error", "vector")) == [
+        {"error": None, "vector": [2, 4]}
+    ]
+
+
+class Counted(nn.Module):
+    made = 0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        Counted.made += 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + float(self.training)
+
+
+def test_a_process_loads_a_network_once_and_in_evaluation_mode() -> None:
+    shipped = ShippedNetwork.of(Counted())
+    before = Counted.made
+    for _ in range(3):
+        predictor = Predictor(shipped, (X,), "other")
+        (batch,) = predictor(iter([(pa.array([[1.0, 2.0]]),)]))
+        assert batch.to_pylist()[0]["vector"] == [1, 2]
+    assert Counted.made == before + 1
+
+
+def test_a_network_that_cannot_be_pickled_is_refused() -> None:
+    network = nn.Identity()
+    network.lock = threading.Lock()
+    with pytest.raises(ConfigError, match="Identity cannot be sent"):
+        ShippedNetwork.of(network)
+
+
+def test_device_index_counts_as_cuda_does() -> None:
+    assert [device_index("3", visible) for visible in (None, "", "2,3", "0,1,2,3")] == [3, 3, 1, 3]
