@@ -6,7 +6,7 @@ import copy
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,12 @@ _WINDOW_BYTES = 32 << 20
 
 _MOST_ROWS = 1 << 17  # of such a buffer: narrow tables gain nothing from more, and the first batch comes sooner
 
-_READ_ROWS = 1 << 15  # rows that are decoded at a time
+_READ_BYTES = 8 << 20
+"""Memory of what is decoded at a time."""
+
+_READ_ROWS = 1 << 15  # that are decoded at a time
+
+T = TypeVar("T")
 
 _CPU = torch.device("cpu")
 
@@ -96,6 +101,7 @@ class ParquetLoader:
         self.columns, row_bytes = self._source.measured(_wanted(columns, self._source.schema))
         default = max(min(_WINDOW_BYTES // max(row_bytes, 1), _MOST_ROWS), 1)
         self._buffer_rows = default if buffer_rows is None else whole("buffer_rows", buffer_rows, least=1)
+        self._read_rows = max(min(_READ_BYTES // max(row_bytes, 1), _READ_ROWS), 1)
         self._device = _CPU
         self.epoch = 0
         self._step = 0
@@ -176,13 +182,14 @@ class ParquetLoader:
         windows = _ahead(self._read(epoch, due), self._prefetch)
         try:
             for steps, window in zip(due, windows, strict=True):
-                base = self._plan.rows_before(steps.start, self._rank)
-                for step in range(max(steps.start, start), steps.stop):
+                shares = [self._plan.share(step, self._rank) for step in steps]
+                batch: dict[str, Any] = {}
+                for step, share, own in zip(steps, shares, window.batches([it.samples for it in shares]), strict=True):
+                    # Where this rank has no share of the last batch, a row of the one before is a stand-in.
+                    batch = own if share.samples else {name: values[:1] for name, values in batch.items()}
+                    if step < start:
+                        continue
                     self._step = step + 1
-                    share = self._plan.share(step, self._rank)
-                    begin = self._plan.rows_before(step, self._rank) - base
-                    # Where this rank has no share, the row before it is a stand-in.
-                    batch = window.rows(*((begin, begin + share.samples) if share.samples else (begin - 1, begin)))
                     latest.give(loop, share)
                     yield to_device(batch, self._device)
         finally:
@@ -195,7 +202,7 @@ class ParquetLoader:
         start, stop = plan.run(rank)
         begin = start + plan.rows_before(windows[0].start if windows else plan.steps, rank)
         pieces = plan.pieces(plan.order(self._seed if self._shuffle else None, epoch), begin, stop)
-        batches = self._source.read(iter(pieces), [column.name for column in self.columns], _READ_ROWS)
+        batches = _ahead(self._source.read(iter(pieces), [column.name for column in self.columns], self._read_rows), 1)
         places = (self._places(epoch, steps) for steps in windows)
         return fill_windows(batches, self.columns, places, pinned=self._device.type == "cuda")
 
@@ -222,16 +229,16 @@ def _wanted(columns: Sequence[str | Column] | None, schema: Any) -> tuple[Column
     return tuple(columns_of_arrow(schema, [it])[0] if isinstance(it, str) else it for it in columns)
 
 
-def _ahead(windows: Generator[Window], count: int) -> Generator[Window]:
-    """Windows that a thread makes ahead of need; an error is raised where its window is due."""
+def _ahead(items: Generator[T], count: int) -> Generator[T]:
+    """What a thread makes ahead of need; an error is raised where its item is due."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="parquet-loader")
-    due: deque[Future[Window | None]] = deque()
+    due: deque[Future[T | None]] = deque()
     try:
         for _ in range(count + 1):
-            due.append(pool.submit(next, windows, None))
-        while (window := due.popleft().result()) is not None:
-            due.append(pool.submit(next, windows, None))
-            yield window
+            due.append(pool.submit(next, items, None))
+        while (item := due.popleft().result()) is not None:
+            due.append(pool.submit(next, items, None))
+            yield item
     finally:
         pool.shutdown(cancel_futures=True)
-        windows.close()
+        items.close()

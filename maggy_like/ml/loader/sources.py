@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ from maggy_like.ml.loader.files import find_files
 
 _TABLE_ROWS = 4096
 """Rows of a row group of a table in memory: few enough to shuffle by, enough to read quickly."""
+
+_DISK_BUFFER = 1 << 16  # bytes of a column that are read from a disk at a time
 
 _OPENERS = 16  # footers read at a time: a store at a URL answers each in tens of milliseconds
 
@@ -36,7 +39,7 @@ class Source(Protocol):
     def measured(self, columns: Sequence[Column]) -> tuple[tuple[Column, ...], int]:
         """The columns with the lengths that are known before reading, and bytes of a row; it checks for nulls."""
 
-    def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Generator[pa.RecordBatch]:
         """Parts of row groups (group, start, stop), one after the other, in batches of so many rows at most."""
 
 
@@ -57,7 +60,7 @@ class TableSource:
         known = [it if it.shape is None else it.with_shape(to_numpy(first[it.name], it).shape[1:]) for it in columns]
         return tuple(known), wanted.nbytes // max(len(wanted), 1)
 
-    def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Generator[pa.RecordBatch]:
         """See :class:`Source`."""
         wanted = self._table.select(names)
         for group, start, stop in groups:
@@ -94,8 +97,9 @@ class FileSource:
         self._check_alike(columns)
         rows = max(sum(self.group_rows), 1)
         known, width = [], 0.0
+        totals = self._totals({column.name for column in columns})
         for column in columns:
-            elements, stored, nulls = self._totals(column.name)
+            elements, stored, nulls = totals[column.name]
             _check_nulls(column, nulls)
             if column.shape is not None and column.shape.count(-1) == 1 and elements % rows == 0:
                 column = _with_length(column, elements // rows)
@@ -122,21 +126,26 @@ class FileSource:
                         f"{self.schema.field(mine.name).type} in {self._paths[0]}; write the files with one type"
                     )
 
-    def _totals(self, name: str) -> tuple[int, int, int]:
-        """Elements of a column in all files, their bytes as they are stored, and the nulls that the footers tell of."""
-        elements = stored = nulls = 0
+    def _totals(self, names: set[str]) -> dict[str, list[int]]:
+        """By column: its elements in all files, their bytes as they are stored, and the nulls that footers tell of."""
+        totals = {name: [0, 0, 0] for name in names}
         for footer in self._footers:
-            places = [n for n in range(footer.num_columns) if _top(footer.schema.column(n).path, name)]
-            for group in range(footer.num_row_groups):
-                for place in places:
-                    chunk = footer.row_group(group).column(place)
-                    elements += chunk.num_values
-                    stored += chunk.total_uncompressed_size
-                    if len(places) == 1 and chunk.statistics is not None and chunk.statistics.has_null_count:
-                        nulls += chunk.statistics.null_count
-        return elements, stored, nulls
+            schema = footer.schema
+            places = [(place, _owner(schema.column(place).path, names)) for place in range(footer.num_columns)]
+            owners = Counter(name for _, name in places)
+            for group in map(footer.row_group, range(footer.num_row_groups)):
+                for place, name in places:
+                    if name is None:
+                        continue
+                    chunk, total = group.column(place), totals[name]
+                    total[0] += chunk.num_values
+                    total[1] += chunk.total_uncompressed_size
+                    # A vector has several leaves, and nulls in some by its nature.
+                    if owners[name] == 1 and (found := chunk.statistics) is not None and found.has_null_count:
+                        total[2] += found.null_count
+        return totals
 
-    def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Generator[pa.RecordBatch]:
         """See :class:`Source`."""
         opened, file = -1, None
         try:
@@ -153,9 +162,8 @@ class FileSource:
 
     def _open(self, n: int) -> Any:
         # A store at a URL is asked for whole columns at once; a disk is read as the pages are decoded.
-        return pq.ParquetFile(
-            self._system.open_input_file(self._paths[n]), metadata=self._footers[n], pre_buffer=not self._local
-        )
+        file, buffer = self._system.open_input_file(self._paths[n]), _DISK_BUFFER if self._local else 0
+        return pq.ParquetFile(file, metadata=self._footers[n], buffer_size=buffer, pre_buffer=not self._local)
 
 
 def source_of(data: Any) -> Source:
@@ -200,9 +208,13 @@ def _part(batches: Iterator[pa.RecordBatch], start: int, stop: int) -> Iterator[
             return
 
 
-def _top(path: str, name: str) -> bool:
-    """Whether a leaf of a Parquet schema belongs to a column."""
-    return path == name or path.startswith(f"{name}.")
+def _owner(path: str, names: set[str]) -> str | None:
+    """The column that a leaf of a Parquet schema, ``x.list.element`` say, belongs to."""
+    while path not in names:
+        path, dot, _ = path.rpartition(".")
+        if not dot:
+            return None
+    return path
 
 
 def _with_length(column: Column, length: int) -> Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
@@ -66,18 +67,22 @@ class Window:
             self._tensors[column.name] = torch.empty((self._rows, *shape), dtype=kind, pin_memory=self._pinned)
         return self._tensors[column.name]
 
-    def rows(self, start: int, stop: int) -> dict[str, Any]:
-        """Some rows as a batch: tensors that share the window's memory, and lists of bytes."""
-        return {
-            column.name: list(self._bytes[column.name][start:stop])
-            if column.shape is None
-            else self._tensors[column.name][start:stop]
-            for column in self._columns
-        }
+    def batches(self, sizes: list[int]) -> Iterator[dict[str, Any]]:
+        """The rows in batches of these sizes: tensors that share the window's memory, and lists of bytes."""
+        names = [column.name for column in self._columns]
+        parts = [
+            self._bytes_in(name, sizes) if name in self._bytes else torch.split(self._tensors[name], sizes)
+            for name in names
+        ]
+        return (dict(zip(names, values, strict=True)) for values in zip(*parts, strict=True))
+
+    def _bytes_in(self, name: str, sizes: list[int]) -> list[list[bytes]]:
+        values = iter(self._bytes[name].tolist())
+        return [list(itertools.islice(values, size)) for size in sizes]
 
 
 def fill_windows(
-    batches: Iterator[pa.RecordBatch],
+    batches: Generator[pa.RecordBatch],
     columns: Sequence[Column],
     places: Iterator[Positions],
     *,
@@ -92,11 +97,14 @@ def fill_windows(
         pinned: Whether in pinned memory.
     """
     left: pa.RecordBatch | None = None
-    for positions in places:
-        window = Window(columns, positions, pinned)
-        while window.missing:
-            batch = next(batches) if left is None else left
-            taken = min(window.missing, len(batch))
-            window.add(batch.slice(0, taken))
-            left = batch.slice(taken) if taken < len(batch) else None
-        yield window
+    try:
+        for positions in places:
+            window = Window(columns, positions, pinned)
+            while window.missing:
+                batch = next(batches) if left is None else left
+                taken = min(window.missing, len(batch))
+                window.add(batch.slice(0, taken))
+                left = batch.slice(taken) if taken < len(batch) else None
+            yield window
+    finally:
+        batches.close()
