@@ -5,8 +5,8 @@ columns), a wide one (200), and 10 columns of the wide one. Raw pyarrow is ``Par
 batch size: it shuffles nothing and makes no tensors, so it is the limit. ``ratio_to_scan`` is beside pyarrow at its
 fastest, batches of 65,536 rows that nobody trains with. Loaders take turns, and the fastest turn of each counts.
 
-Hugging Face ``datasets`` (a streaming read into torch tensors, unshuffled) and ``litdata`` (its reader of Parquet, under
-its StreamingDataLoader) take part where they are installed. ``readers`` are processes that each read as one rank.
+Hugging Face ``datasets`` (a streaming read into torch tensors, unshuffled) and ``litdata`` (its reader of Parquet,
+under its StreamingDataLoader) take part where they are installed. ``readers`` are processes that each read as one rank.
 
     python -m benchmarks.loader [--quick] [--json PATH]
 """

@@ -22,12 +22,12 @@ from maggy_like.ml.loader.windows import Positions, Window, fill_windows
 _WINDOW_BYTES = 32 << 20
 """Memory of a buffer whose rows are not given; there are ``prefetch + 2`` at a time."""
 
-_MOST_ROWS = 1 << 17  # of such a buffer: narrow tables gain nothing from more, and the first batch comes sooner
+_MOST_ROWS = 1 << 15  # of such a buffer: narrow tables gain nothing from more, and the first batch comes sooner
 
 _READ_BYTES = 8 << 20
 """Memory of what is decoded at a time."""
 
-_READ_ROWS = 1 << 15  # that are decoded at a time
+_READ_ROWS = 1 << 14  # that are decoded at a time
 
 T = TypeVar("T")
 
@@ -54,7 +54,8 @@ class ParquetLoader:
         batch_size: Rows of a batch of all ranks together; the shares of ranks differ by one row at most.
         shuffle: Whether each epoch has an order of its own.
         seed: Of all orders.
-        buffer_rows: Rows of a rank that are shuffled among each other. If omitted, as many as are 32 MB.
+        buffer_rows: Rows of a rank that are shuffled among each other. If omitted, as many as are 32 MB, and
+            32,768 at most.
         prefetch: Buffers that are read ahead, in the background.
         drop_last: Leave out a last batch that is not full; each epoch others, if it is shuffled.
         rank: This process's rank.
