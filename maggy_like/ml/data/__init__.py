@@ -1,0 +1,1 @@
+"""A DataFrame as Parquet files that every worker can read."""

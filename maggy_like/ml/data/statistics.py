@@ -1,0 +1,87 @@
+"""Numbers about each column that tell wrong data before a training starts, in one pass of Spark over the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DoubleType, FloatType, NumericType
+
+
+@dataclass(frozen=True)
+class ColumnStatistics:
+    """What the rows have in one column.
+
+    Attributes:
+        nulls: Rows in which it is null, or holds a null.
+        not_a_number: Rows in which it is or holds a NaN.
+        shortest: Least length of its arrays; None of a column without arrays.
+        longest: Greatest length of them.
+        least: Its smallest number; None of a column without plain numbers, and where all are null.
+        greatest: Its largest number.
+        total: Sum of its numbers.
+        fractions: Rows in which it is no whole number.
+    """
+
+    nulls: int
+    not_a_number: int
+    shortest: int | None = None
+    longest: int | None = None
+    least: float | None = None
+    greatest: float | None = None
+    total: float | None = None
+    fractions: int = 0
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the rows of a DataFrame have.
+
+    Attributes:
+        rows: How many there are.
+        columns: Statistics of each column, by name.
+    """
+
+    rows: int
+    columns: dict[str, ColumnStatistics]
+
+
+def statistics_of(df: DataFrame, columns: Sequence[str]) -> Statistics:
+    """Statistics of columns, computed by one Spark job."""
+    measured: list[tuple[str, str, Column]] = []
+    for name in columns:
+        measured += [(name, key, value) for key, value in _measures(df, name).items()]
+    row = df.agg(F.count(F.lit(1)), *(value for _, _, value in measured)).first()
+    assert row is not None  # an aggregate without groups has one row
+    found: dict[str, dict[str, Any]] = {name: {} for name in columns}
+    for (name, key, _), value in zip(measured, row[1:], strict=True):
+        found[name][key] = value
+    return Statistics(int(row[0]), {name: ColumnStatistics(**values) for name, values in found.items()})
+
+
+def weights_of(df: DataFrame, column: str, weight: str | None) -> dict[int, float]:
+    """Total weight of the rows with each value of a column of whole numbers; their number where rows have no weight."""
+    amount = F.sum(F.lit(1.0) if weight is None else F.col(f"`{weight}`").cast("double"))
+    rows = df.groupBy(F.col(f"`{column}`").cast("long").alias("value")).agg(amount.alias("amount")).collect()
+    return {int(row["value"]): float(row["amount"]) for row in rows}
+
+
+def _measures(df: DataFrame, name: str) -> dict[str, Column]:
+    kind, column = df.schema[name].dataType, F.col(f"`{name}`")
+    wrong, nan = column.isNull(), F.lit(False)
+    measures: dict[str, Column] = {}
+    if isinstance(kind, ArrayType):
+        inner = kind.elementType
+        wrong = wrong | F.exists(column, lambda value: value.isNull())
+        if isinstance(inner, DoubleType | FloatType):
+            nan = F.exists(column, F.isnan)
+        measures |= {"shortest": F.min(F.size(column)), "longest": F.max(F.size(column))}
+    elif isinstance(kind, NumericType):
+        number = column.cast("double")
+        nan = F.isnan(number)
+        measures |= {"least": F.min(number), "greatest": F.max(number), "total": F.sum(number)}
+        measures["fractions"] = F.count_if(number != F.floor(number))
+    return {"nulls": F.count_if(wrong), "not_a_number": F.count_if(F.coalesce(nan, F.lit(False)))} | measures

@@ -1,0 +1,205 @@
+"""Checks of a DataFrame against what a training needs, before it starts: each error names the column."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from pyspark.sql import DataFrame
+from pyspark.sql.types import BooleanType
+from torch import nn
+
+from maggy_like.errors import ConfigError, DataError
+from maggy_like.ml.data.statistics import ColumnStatistics, Statistics
+from maggy_like.ml.estimator.names import Loss
+from maggy_like.ml.estimator.network import is_lightning
+from maggy_like.ml.estimator.objective import Objective, fitted, inputs_of
+from maggy_like.ml.estimator.plan import TrainingPlan
+from optimizers.checks.near_names import did_you_mean
+
+
+def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
+    """Refuse columns that the DataFrame does not have.
+
+    Args:
+        columns: Names by the Param that has them.
+
+    Raises:
+        ConfigError: One is missing, or has two roles.
+    """
+    roles: dict[str, str] = {}
+    for param, named in columns.items():
+        for name in named:
+            if name not in df.columns:
+                near = did_you_mean(name, df.columns)
+                raise ConfigError(
+                    f"{param}: the DataFrame has no column {name!r}{near}; it has {', '.join(df.columns)}"
+                )
+            if name in roles:
+                raise ConfigError(f"column {name!r} is given as {roles[name]} and as {param}; a column has one role")
+            roles[name] = param
+
+
+def check_indicator(df: DataFrame, name: str) -> None:
+    """Refuse a validationIndicatorCol that is not boolean.
+
+    Raises:
+        DataError: It has another type.
+    """
+    kind = df.schema[name].dataType
+    if not isinstance(kind, BooleanType):
+        raise DataError(f"validationIndicatorCol {name!r} is {kind.simpleString()}; it must be boolean")
+
+
+def check_rows(found: Statistics, where: str = "the DataFrame") -> None:
+    """Refuse rows that no training can use.
+
+    Raises:
+        DataError: There are none, or a column has nulls, NaN or arrays of different lengths.
+    """
+    if not found.rows:
+        raise DataError(f"{where} has no rows to train on")
+    for name, column in found.columns.items():
+        for count, what in ((column.nulls, "null"), (column.not_a_number, "NaN")):
+            if count:
+                raise DataError(
+                    f"column {name!r} is or holds {what} in {count} of {found.rows} rows; drop or fill them before fit "
+                    f"(df.dropna(subset=[{name!r}]), pyspark.ml.feature.Imputer)"
+                )
+        if column.shortest != column.longest:
+            raise DataError(
+                f"column {name!r} has arrays of {column.shortest} to {column.longest} elements; all rows need as many: "
+                "pad or cut them before fit"
+            )
+
+
+def check_weight(name: str, found: ColumnStatistics) -> None:
+    """Refuse weights that are negative, or all 0.
+
+    Raises:
+        DataError: They are.
+    """
+    if found.least is None or found.least < 0:
+        raise DataError(f"weightCol {name!r} has a weight of {found.least}; weights are numbers that are not negative")
+    if not found.total:
+        raise DataError(f"weightCol {name!r} is 0 in all rows; some row must count")
+
+
+def check_sample(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: Statistics) -> list[int] | None:
+    """Put some rows through the network and the loss, so that what does not fit is told before workers start.
+
+    Args:
+        batch: Two rows or so.
+        found: Statistics of the labels, among others.
+
+    Returns:
+        How many numbers a row each output has; None of a Lightning module, which is not tried.
+
+    Raises:
+        ConfigError: The network does not take the features, or the loss not its outputs.
+        DataError: A label is out of range.
+    """
+    objective = plan.objective()
+    plan.frozen(objective.network)
+    objective.eval()  # batch normalisation may need more rows than there are
+    if not isinstance(objective, Objective):
+        return None
+    with torch.no_grad():
+        outputs = _outputs(objective.network, batch, plan)
+        for name, loss, output in zip(plan.labels, plan.losses, outputs, strict=True):
+            check_label(name, loss, output, found.columns[name], plan.class_weights)
+            shaped, label = fitted(loss, output, batch[name])
+            shapes = f"outputs of shape {_shape(output)}, and labels {name!r} of shape {_shape(label)} ({label.dtype})"
+            if loss.kind in ("binary", "probability", "values") and shaped.shape != label.shape:
+                raise ConfigError(
+                    f"loss {loss.name} needs outputs and labels of one shape, and the network gives {shapes}"
+                )
+            try:
+                loss.function(shaped, label)
+            except Exception as error:
+                raise ConfigError(
+                    f"loss {loss.name} does not take what it gets: {shapes}: {type(error).__name__}: {error}"
+                ) from error
+        try:
+            objective(batch)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"the loss of two rows cannot be computed: {type(error).__name__}: {error}") from error
+    return [math.prod(output.shape[1:]) for output in outputs]
+
+
+def check_label(
+    name: str, loss: Loss, output: torch.Tensor, found: ColumnStatistics, weights: Sequence[float] | None
+) -> None:
+    """Refuse labels that the loss cannot take.
+
+    Raises:
+        ConfigError: There are fewer or more class weights than classes.
+        DataError: A class is no number of the network's outputs, or a label of two classes is not 0 to 1.
+    """
+    if found.least is None or found.greatest is None:
+        return
+    span = f"labels from {found.least:g} to {found.greatest:g}"
+    if loss.kind == "classes" and output.dim() > 1:
+        classes = output.shape[1]
+        if found.fractions:
+            raise DataError(
+                f"labelCol {name!r} has {found.fractions} labels that are no whole numbers, and {loss.name} is over "
+                "classes 0, 1, ...; index them (pyspark.ml.feature.StringIndexer), or take a loss over numbers"
+            )
+        if found.least < 0 or found.greatest >= classes:
+            raise DataError(
+                f"labelCol {name!r} has {span}, and the network's {classes} outputs stand for classes 0 to "
+                f"{classes - 1}; index the labels (pyspark.ml.feature.StringIndexer), or give the network "
+                f"{int(found.greatest) + 1} outputs"
+            )
+        if weights is not None and len(weights) != classes:
+            raise ConfigError(
+                f"classWeights has {len(weights)} weights, and the network has outputs for {classes} classes"
+            )
+    if loss.kind in ("binary", "probability") and (found.least < 0 or found.greatest > 1):
+        raise DataError(f"labelCol {name!r} has {span}, and {loss.name} takes those from 0 to 1")
+    if loss.kind in ("binary", "probability") and weights is not None and len(weights) != 2:
+        raise ConfigError(f"classWeights has {len(weights)} weights, and {loss.name} is over two classes")
+
+
+def _outputs(network: nn.Module, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> tuple[torch.Tensor, ...]:
+    given = inputs_of(network, batch, plan.features)
+    columns = ", ".join(f"{name!r} of shape {_shape(batch[name])}" for name in plan.features)
+    try:
+        outputs = network(*given)
+    except Exception as error:
+        raise ConfigError(
+            f"the network does not take {columns} (the first dimension is that of the rows): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    found = tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
+    if len(found) != len(plan.labels) or not all(isinstance(it, torch.Tensor) for it in found):
+        raise ConfigError(
+            f"the network gives {len(found)} outputs ({', '.join(type(it).__name__ for it in found)}) for columns "
+            f"{columns}, and labelCol names {len(plan.labels)} ({', '.join(plan.labels)}); one tensor each is needed"
+        )
+    return found
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return str(list(getattr(tensor, "shape", [])))
+
+
+def check_loss_given(plan: TrainingPlan) -> None:
+    """Refuse a loss or an optimizer beside a Lightning module, which brings its own.
+
+    Raises:
+        ConfigError: They are given.
+    """
+    if is_lightning(plan.model):
+        if plan.loss is not None:
+            raise ConfigError("a Lightning module brings its own loss and optimizer; leave out loss and optimizer")
+    elif isinstance(plan.model, nn.Module) or callable(plan.model):
+        if plan.loss is None:
+            raise ConfigError("loss is missing; pass a name such as 'cross_entropy', a loss of torch.nn or a function")
+        _ = plan.losses
+    else:
+        raise ConfigError(f"model must be a torch module, or a function that makes one, got {plan.model!r}")

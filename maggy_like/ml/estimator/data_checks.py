@@ -1,0 +1,133 @@
+"""Checks of the rows of a training, and what is counted in them: how many there are, and what they weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from maggy_like.errors import DataError
+from maggy_like.ml.columns.column import Column, columns_of_arrow
+from maggy_like.ml.columns.spark_columns import arrays_of_vectors
+from maggy_like.ml.data.prepared import VALIDATION, PreparedData, schema_of
+from maggy_like.ml.data.statistics import Statistics, statistics_of, weights_of
+from maggy_like.ml.estimator.checks import check_rows, check_sample, check_weight
+from maggy_like.ml.estimator.names import Kind
+from maggy_like.ml.estimator.plan import Data, TrainingPlan
+from maggy_like.ml.estimator.train import check_ranks
+from maggy_like.ml.loader import ParquetLoader
+from optimizers.space.search_space import SearchSpace
+
+
+@dataclass(frozen=True)
+class CheckedData:
+    """What a training needs to know of its data.
+
+    Attributes:
+        plan: The training with its data.
+        inputs: What the inputs of the network are.
+        outputs: What its outputs are, by label.
+    """
+
+    plan: TrainingPlan
+    inputs: tuple[Column, ...]
+    outputs: dict[str, Kind]
+
+
+def check_data(
+    plan: TrainingPlan,
+    space: SearchSpace | None,
+    df: DataFrame,
+    prepared: PreparedData,
+    workers: int | None,
+    is_balanced: bool,
+) -> CheckedData:
+    """Check the rows against the plan, with one pass of Spark over what was written.
+
+    Args:
+        space: Of a search: the network is made with some configuration of it.
+        workers: Size of the gang, if it is known.
+        is_balanced: Whether classes are to be weighed by how many rows they have.
+
+    Returns:
+        The plan with its data and with the weights of classes and rows, and what the network takes and gives.
+
+    Raises:
+        UserError: The rows, the network or the loss do not fit each other; the column is named.
+    """
+    read = df if prepared.copy is None else df.sparkSession.read.parquet(prepared.copy)
+    written = arrays_of_vectors(read, plan.columns)
+    is_split = prepared.copy is not None and VALIDATION in written.columns
+    train = written.where(F.col(VALIDATION) == "false") if is_split else written
+    found = statistics_of(train, plan.columns)
+    check_rows(found)
+    if is_split:
+        validation = statistics_of(written.where(F.col(VALIDATION) == "true"), plan.columns)
+        if not validation.rows:
+            raise DataError(f"no row was set apart to validate on, of {found.rows}; set more apart, or none at all")
+        check_rows(validation, "the validation's part")
+        found = _together(found, validation)
+        check_rows(found)
+    if plan.weight is not None:
+        check_weight(plan.weight, found.columns[plan.weight])
+    if workers is not None:
+        check_ranks(found.rows, workers)
+    plan = replace(plan, data=Data(prepared.train, prepared.validation, found.rows))
+    config = {} if space is None else space.sample(np.random.default_rng(plan.seed))
+    loader = ParquetLoader(
+        list(prepared.train[:1]), plan.columns, batch_size=min(2, found.rows), shuffle=False, rank=0, ranks=1
+    )
+    batch = next(iter(loader))
+    widths = check_sample(plan.with_config(config), batch, found)
+    inputs = columns_of_arrow(schema_of(prepared), plan.features)
+    shaped = tuple(it.with_shape(tuple(batch[it.name].shape[1:])) for it in inputs)
+    kinds: list[Kind] = ["other"] * len(plan.labels) if widths is None else [loss.kind for loss in plan.losses]
+    for number, width in enumerate(widths or ()):
+        if kinds[number] == "values" and width > 1:
+            kinds[number] = "other"  # of several numbers, which are no one value
+    classes = widths[0] if widths is not None and kinds[0] == "classes" else 2
+    plan = _weighed(plan, train, found, classes, is_balanced)
+    return CheckedData(plan, shaped, dict(zip(plan.labels, kinds, strict=True)))
+
+
+def _weighed(plan: TrainingPlan, train: DataFrame, found: Statistics, classes: int, is_balanced: bool) -> TrainingPlan:
+    """The plan with the factor that makes the rows' mean weight 1, and with weights of balanced classes."""
+    if not is_balanced and plan.class_weights is None:
+        total = None if plan.weight is None else found.columns[plan.weight].total
+        return plan if total is None else replace(plan, weight_scale=found.rows / total)
+    amounts = weights_of(train, plan.labels[0], plan.weight)
+    weights = plan.class_weights
+    if is_balanced:
+        mean = sum(amounts.values()) / len(amounts)
+        weights = tuple(mean / amounts[label] if amounts.get(label) else 1.0 for label in range(classes))
+    assert weights is not None
+    total = sum(weights[label] * amount for label, amount in amounts.items())
+    if not total:
+        raise DataError(f"classWeights {list(weights)} weigh all rows of {plan.labels[0]!r} with 0; some must count")
+    plan = replace(plan, class_weights=weights, weight_scale=found.rows / total)
+    _ = plan.losses  # whose loss must be one for each row now
+    return plan
+
+
+def _together(train: Statistics, validation: Statistics) -> Statistics:
+    """Statistics with the shapes and labels of the rows to validate on too; the rest is of those to train on."""
+    columns = {}
+    for name, one in train.columns.items():
+        other = validation.columns[name]
+        columns[name] = replace(
+            one,
+            shortest=_of_both(min, one.shortest, other.shortest),
+            longest=_of_both(max, one.longest, other.longest),
+            least=_of_both(min, one.least, other.least),
+            greatest=_of_both(max, one.greatest, other.greatest),
+            fractions=one.fractions + other.fractions,
+        )
+    return Statistics(train.rows, columns)
+
+
+def _of_both(choose: Callable[..., Any], one: float | None, other: float | None) -> Any:
+    return None if one is None or other is None else choose(one, other)

@@ -1,0 +1,78 @@
+"""A network as two files: its weights in torch's own format, and its structure as a pickle that refers to them.
+
+So the weights can be read without the network's code, and without running any.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import nn
+
+from maggy_like.errors import ConfigError, PlatformError
+
+
+def network_to_bytes(network: nn.Module) -> dict[str, bytes]:
+    """The two files by name, ``weights`` and ``structure``.
+
+    Raises:
+        ConfigError: The network holds something that cannot be pickled.
+    """
+    state = network.state_dict(keep_vars=True)
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    structure, weights = io.BytesIO(), io.BytesIO()
+    try:
+        _Pickler(structure, tensors).dump(network)
+    except Exception as error:
+        raise ConfigError(f"the network of type {type(network).__name__} cannot be pickled: {error}") from error
+    torch.save({name: value.detach().cpu() for name, value in tensors.items()}, weights)
+    return {"structure": structure.getvalue(), "weights": weights.getvalue()}
+
+
+def network_of_bytes(parts: dict[str, bytes]) -> nn.Module:
+    """The network of the two files, in evaluation mode on the CPU.
+
+    Raises:
+        PlatformError: The code of the network's modules is not there, or has changed.
+    """
+    weights = torch.load(io.BytesIO(parts["weights"]), map_location="cpu", weights_only=True)
+    try:
+        network = _Unpickler(io.BytesIO(parts["structure"]), weights).load()
+    except (ImportError, AttributeError) as error:
+        raise PlatformError(
+            f"the network cannot be read: {error}; install the package that defines its modules"
+        ) from error
+    assert isinstance(network, nn.Module)
+    return network.eval()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Writes names in place of a network's parameters and buffers."""
+
+    def __init__(self, file: io.BytesIO, tensors: dict[str, torch.Tensor]) -> None:
+        super().__init__(file)
+        self._names = {id(value): name for name, value in tensors.items()}
+
+    def persistent_id(self, value: Any) -> tuple[str, bool, bool] | None:
+        """Name of a tensor that lies in the weights, whether it is a parameter, and whether it is trained."""
+        if isinstance(value, torch.Tensor) and id(value) in self._names:
+            return self._names[id(value)], isinstance(value, nn.Parameter), value.requires_grad
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, weights: dict[str, torch.Tensor]) -> None:
+        super().__init__(file)
+        self._weights = weights
+        self._made: dict[str, torch.Tensor] = {}  # one that is used twice is one again
+
+    def persistent_load(self, pid: tuple[str, bool, bool]) -> torch.Tensor:
+        name, is_parameter, is_trained = pid
+        if name not in self._made:
+            value = self._weights[name]
+            self._made[name] = nn.Parameter(value, requires_grad=is_trained) if is_parameter else value
+        return self._made[name]

@@ -1,0 +1,163 @@
+"""What is minimised: the loss of a network on a batch, as a module of its own that can be made data-parallel."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maggy_like.errors import ConfigError
+from maggy_like.ml.estimator.names import Loss
+
+Batch = Mapping[str, Tensor]
+Metrics = dict[str, Tensor]
+
+
+class Objective(nn.Module):
+    """The mean loss of a network on a batch, and its metrics.
+
+    Args:
+        network: Takes the inputs in order, and gives an output, or a tuple of one for each label.
+        losses: One for each label.
+        features: Columns of the inputs.
+        labels: Columns of the labels.
+        weight: Column of a weight for each row, if there is one.
+        class_weights: Weight of each class, if classes have some.
+        weight_scale: Makes the mean of all rows' weights 1, so that weights do not change the step size.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        losses: Sequence[Loss],
+        features: Sequence[str],
+        labels: Sequence[str],
+        *,
+        weight: str | None = None,
+        class_weights: Sequence[float] | None = None,
+        weight_scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self._losses = list(losses)
+        self._features, self._labels, self._weight = list(features), list(labels), weight
+        self._class_weights = None if class_weights is None else torch.tensor(class_weights)
+        self._scale = weight_scale
+
+    def forward(self, batch: Batch, index: int = 0) -> tuple[Tensor, Metrics]:
+        """The mean loss over the rows, to be minimised, and metrics that are means over them too."""
+        outputs = self.network(*inputs_of(self.network, batch, self._features))
+        if not isinstance(outputs, list | tuple):
+            outputs = (outputs,)
+        if len(outputs) != len(self._labels):
+            raise ConfigError(
+                f"the network gives {len(outputs)} outputs, and labelCol names {len(self._labels)} "
+                f"({', '.join(self._labels)}); they must be as many"
+            )
+        total, metrics = torch.zeros((), device=outputs[0].device), Metrics()
+        for loss, output, name in zip(self._losses, outputs, self._labels, strict=True):
+            output, label = fitted(loss, output, batch[name])
+            total = total + self._mean(loss, output, label, batch)
+            if (right := _right(loss, output, label)) is not None:
+                metrics["accuracy" if len(self._labels) == 1 else f"accuracy_{name}"] = right
+        return total, {"loss": total.detach(), **metrics}
+
+    def _mean(self, loss: Loss, output: Tensor, label: Tensor, batch: Batch) -> Tensor:
+        if self._weight is None and self._class_weights is None:
+            value: Tensor = loss.function(output, label)
+            return value if value.dim() == 0 else value.mean()
+        assert loss.per_row is not None  # checked before
+        rows = loss.per_row(output, label)
+        rows = rows.flatten(1).mean(1) if rows.dim() > 1 else rows
+        weights = torch.full_like(rows, self._scale)
+        if self._weight is not None:
+            weights = weights * batch[self._weight].to(rows.dtype)
+        if self._class_weights is not None:
+            weights = weights * self._class_weights.to(rows)[label.long().flatten()]
+        weighed: Tensor = (weights * rows).mean()
+        return weighed
+
+
+class LightningObjective(nn.Module):
+    """The loss of a Lightning module on a batch, and what it logs.
+
+    Its steps get a batch as a tuple: the inputs, then the labels, then the weight if there is one. Of Lightning's hooks
+    those at the start and the end of epochs are called; there is no Trainer.
+
+    Args:
+        network: The Lightning module.
+        columns: Columns of the batch, in order.
+    """
+
+    def __init__(self, network: nn.Module, columns: Sequence[str]) -> None:
+        super().__init__()
+        self.network = network
+        self._columns = list(columns)
+        self._logged: Metrics = {}
+        network.log = self._log  # type: ignore[assignment]  # without a Trainer, its own warns and forgets
+        network.log_dict = self._log_dict  # type: ignore[assignment]
+
+    def forward(self, batch: Batch, index: int = 0) -> tuple[Tensor, Metrics]:
+        """What ``training_step`` or, in evaluation, ``validation_step`` gives."""
+        self._logged = {}
+        validates = not self.training and _has_validation_step(self.network)
+        step: Any = self.network.validation_step if validates else self.network.training_step
+        given = inputs_of(self.network, batch, self._columns)
+        returned = step(tuple(given), index) if len(inspect.signature(step).parameters) > 1 else step(tuple(given))
+        loss = returned["loss"] if isinstance(returned, Mapping) else returned
+        metrics = {name: torch.as_tensor(value).detach() for name, value in self._logged.items()}
+        if loss is None:
+            if self.training:
+                raise ConfigError("training_step returned None; it must return the loss, or a dict with it")
+            if not metrics:
+                raise ConfigError("validation_step returned None and logged nothing; return the loss, or log val_loss")
+            loss = metrics.get("val_loss", next(iter(metrics.values())))
+        return loss, {"loss": loss.detach(), **metrics}
+
+    def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        self._logged[name] = value
+
+    def _log_dict(self, values: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+        self._logged.update(values)
+
+
+def inputs_of(network: nn.Module, batch: Batch, columns: Sequence[str]) -> list[Tensor]:
+    """Columns of a batch; fractions in the precision of the network, as Spark has most of them in double."""
+    dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    given = (batch[name] for name in columns)
+    return [value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value for value in given]
+
+
+def _has_validation_step(network: nn.Module) -> bool:
+    """Whether the module defines one itself: Lightning's own does nothing."""
+    step = getattr(type(network), "validation_step", None)
+    return step is not None and step.__module__.split(".")[0] not in ("lightning", "pytorch_lightning")
+
+
+def fitted(loss: Loss, output: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and label in the shapes and types that the loss takes.
+
+    An output of one number a row loses its last dimension where the label has none: a loss of shapes [rows, 1] and
+    [rows] would be one of all pairs.
+    """
+    if loss.kind == "classes" and label.dim() == output.dim() - 1:
+        return output, label.long()
+    if loss.kind in ("binary", "probability", "values"):
+        if output.dim() == label.dim() + 1 and output.shape[-1] == 1:
+            output = output.squeeze(-1)
+        elif label.dim() == output.dim() + 1 and label.shape[-1] == 1:
+            label = label.squeeze(-1)
+    return output, label.to(output.dtype) if label.is_floating_point() or loss.kind != "other" else label
+
+
+def _right(loss: Loss, output: Tensor, label: Tensor) -> Tensor | None:
+    """Share of the rows whose label is predicted, of losses over classes."""
+    with torch.no_grad():
+        if loss.kind == "classes" and label.dim() == output.dim() - 1:
+            return (output.argmax(1) == label).float().mean()
+        if loss.kind in ("binary", "probability") and output.shape == label.shape:
+            return ((output > (0.0 if loss.kind == "binary" else 0.5)) == (label > 0.5)).float().mean()
+    return None

@@ -1,0 +1,195 @@
+"""The Params of the Estimator and its Model, each of which says what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from pyspark.ml.param import Param, Params, TypeConverters
+
+from maggy_like.errors import ConfigError
+from maggy_like.ml.estimator.names import Kind
+
+OBJECTS = ("model", "loss", "optimizer", "optimizerParams", "callbacks", "decode", "search", "engine", "runOptions")
+"""Params that may hold objects of Python: they are saved as pickles, beside the others' JSON."""
+
+
+def names(value: Any) -> list[str]:
+    """One name or several, as a list."""
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(it, str) for it in found):
+        raise TypeError(f"must be the name of a column, or a list of names, got {value!r}")
+    if len(set(found)) < len(found):
+        raise TypeError(f"names a column twice: {value!r}")
+    return list(found)
+
+
+def whole(least: int) -> Callable[[Any], int]:
+    """A converter to whole numbers that are not too small."""
+
+    def convert(value: Any) -> int:
+        number = TypeConverters.toInt(value)
+        if number < least:
+            raise TypeError(f"must be at least {least}, got {value!r}")
+        return number
+
+    return convert
+
+
+def fraction(value: Any) -> float:
+    """A share of the rows, from 0 to less than 1."""
+    number = TypeConverters.toFloat(value)
+    if not 0 <= number < 1:
+        raise TypeError(f"must be from 0 to less than 1, got {value!r}")
+    return number
+
+
+def positive(value: Any) -> float:
+    """A number above 0."""
+    number = TypeConverters.toFloat(value)
+    if not 0 < number < float("inf"):
+        raise TypeError(f"must be a number above 0, got {value!r}")
+    return number
+
+
+def choice(*options: str) -> Callable[[Any], str]:
+    """A converter that takes some words alone."""
+
+    def convert(value: Any) -> str:
+        if value not in options:
+            raise TypeError(f"must be one of {', '.join(map(repr, options))}, got {value!r}")
+        return str(value)
+
+    return convert
+
+
+def class_weights(value: Any) -> str | list[float]:
+    """``"balanced"``, or a weight for each class."""
+    if value == "balanced":
+        return "balanced"
+    weights = TypeConverters.toListFloat(value)
+    if not weights or min(weights) < 0 or max(weights) <= 0:
+        raise TypeError(f"must be 'balanced' or a list of numbers, none of them negative, got {value!r}")
+    return weights
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """A dict with names as keys."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise TypeError(f"must be a dict with names as keys, got {value!r}")
+    return dict(value)
+
+
+def functions(value: Any) -> list[Callable[..., Any]]:
+    """Functions, as a list."""
+    if not isinstance(value, list | tuple) or not all(callable(it) for it in value):
+        raise TypeError(f"must be a list of functions, got {value!r}")
+    return list(value)
+
+
+def _param(name: str, doc: str, convert: Callable[[Any], Any] = TypeConverters.identity) -> Any:
+    return Param(Params._dummy(), name, doc, convert)
+
+
+class PredictionParams(Params):
+    """Params of what a network reads and gives."""
+
+    featuresCol = _param("featuresCol", "column that the network takes, or a list of them, one for each input", names)
+    predictionCol = _param("predictionCol", "column of predictions, to be made", TypeConverters.toString)
+    probabilityCol = _param(
+        "probabilityCol", "column of the probabilities of classes, to be made", TypeConverters.toString
+    )
+    errorCol = _param("errorCol", "column of why a row has no prediction, to be made if named", TypeConverters.toString)
+    resultCol = _param("resultCol", "column of structs with all of it, to be made if named", TypeConverters.toString)
+    decode = _param("decode", "functions from bytes to a tensor, by columns of bytes", mapping)
+    batchSize = _param("batchSize", "rows of a batch, over all workers together", whole(1))
+
+    def _given(self, name: str) -> Any:
+        """Value of a Param, of its default if it was not set, or None."""
+        param = self.getParam(name)
+        return self.getOrDefault(param) if self.isDefined(param) else None
+
+    def _take(self, given: Mapping[str, Any]) -> None:
+        """Set Params by name; those that are None stay as they are.
+
+        Raises:
+            ConfigError: A value is none that its Param takes.
+        """
+        for name, value in given.items():
+            if value is None:
+                continue
+            param = self.getParam(name)
+            try:
+                self._set(**{param.name: value})
+            except TypeError as error:
+                raise ConfigError(
+                    f"{name} {error}".replace(f'Invalid param value given for param "{name}". ', "")
+                ) from None
+
+
+class TrainingParams(PredictionParams):
+    """Params of a training."""
+
+    model = _param("model", "network: a torch module, a function that makes one of modelParams, or a Lightning module")
+    modelParams = _param("modelParams", "arguments of the function that makes the network", mapping)
+    loss = _param("loss", "loss: a name such as 'cross_entropy', an object of torch.nn, or loss(output, label)")
+    outputKind = _param(
+        "outputKind",
+        "what the network gives: 'classes' (logits), 'binary' (a logit), 'probability', 'values' or 'other'; by "
+        "default what the loss takes",
+        choice(*get_args(Kind)),
+    )
+    optimizer = _param("optimizer", "optimizer: a name such as 'adam', a class of torch.optim, or f(parameters)")
+    optimizerParams = _param("optimizerParams", "further arguments of the optimizer", mapping)
+    learningRate = _param("learningRate", "step size of the optimizer", positive)
+    labelCol = _param("labelCol", "column of labels, or a list of them, one for each output", names)
+    weightCol = _param("weightCol", "column with a weight for each row", TypeConverters.toString)
+    classWeights = _param("classWeights", "weight of each class, or 'balanced'", class_weights)
+    validationIndicatorCol = _param(
+        "validationIndicatorCol", "boolean column: true where a row is to validate on", TypeConverters.toString
+    )
+    validationFraction = _param("validationFraction", "share of the rows to validate on, chosen by seed", fraction)
+    epochs = _param("epochs", "passes over the rows, at most", whole(1))
+    patience = _param("patience", "epochs without a better metric after which the training ends", whole(1))
+    minDelta = _param("minDelta", "by how much the metric must fall to be better", TypeConverters.toFloat)
+    keepWeights = _param(
+        "keepWeights", "which weights the model gets: 'best' by the metric, or 'last'", choice("best", "last")
+    )
+    freeze = _param("freeze", "globs of names of modules that are not trained", TypeConverters.toListString)
+    callbacks = _param(
+        "callbacks", "functions f(epoch, metrics, network), called on rank 0 after each epoch", functions
+    )
+    seed = _param("seed", "source of all randomness", TypeConverters.toInt)
+    workers = _param("workers", "size of the gang; by default all slots of the engine", whole(1))
+    engine = _param("engine", "where to train: 'auto', 'spark', 'local', 'inline', or an engine with options")
+    directory = _param(
+        "directory", "path or URL of a folder for data, states and logs, which all workers see", TypeConverters.toString
+    )
+    keepData = _param("keepData", "leave the copy of the data for later processes", TypeConverters.toBoolean)
+    search = _param("search", "search space over names of Params and of the function that makes the network", mapping)
+    runOptions = _param("runOptions", "further arguments of maggy_like.lagom, or of run without a search", mapping)
+
+    def _set_defaults(self) -> None:
+        self._setDefault(
+            featuresCol=["features"],
+            labelCol=["label"],
+            predictionCol="prediction",
+            probabilityCol="probability",
+            modelParams={},
+            optimizer="adam",
+            optimizerParams={},
+            learningRate=1e-3,
+            batchSize=32,
+            epochs=10,
+            validationFraction=0.0,
+            minDelta=0.0,
+            keepWeights="best",
+            freeze=[],
+            decode={},
+            callbacks=[],
+            seed=0,
+            engine="auto",
+            directory="maggy_runs",
+            keepData=False,
+            runOptions={},
+        )

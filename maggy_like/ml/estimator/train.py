@@ -1,0 +1,209 @@
+"""The training function: alone in a trial of a search, or as one rank of several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from maggy_like.errors import ConfigError
+from maggy_like.ml.estimator.names import make_optimizer
+from maggy_like.ml.estimator.network import to_cpu
+from maggy_like.ml.estimator.objective import LightningObjective, Objective
+from maggy_like.ml.estimator.plan import TrainingPlan
+from maggy_like.ml.loader import ParquetLoader
+from maggy_like.worker.child.reporter import Reporter
+
+State = dict[str, Any]
+
+
+def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Reporter) -> State:
+    """Train a network for ``reporter.budget`` epochs, on all workers of the trial together.
+
+    Each epoch is saved and reported: ``loss`` over the rows trained on, ``validation_loss`` if there are such rows, and
+    ``accuracy`` of both for losses over classes. The objective is the loss that counts: that of the validation, or else
+    of the training.
+
+    Returns:
+        ``network``, the weights, and ``history``, the metrics of each epoch.
+
+    Raises:
+        ConfigError: There are more workers than rows, or the plan does not hold for this configuration.
+    """
+    plan = plan.with_config(config)
+    check_ranks(plan.data.rows, reporter.world_size)
+    torch.manual_seed(plan.seed)
+    objective = plan.objective()
+    frozen = plan.frozen(objective.network)
+    optimizer, scheduler = _optimizer(plan, objective)
+    state = reporter.restore() or {"epoch": 0, "best": None, "waited": 0, "history": []}
+    if state["epoch"]:
+        objective.network.load_state_dict(state["network"])
+        optimizer.load_state_dict(state["optimizer"])
+        if scheduler is not None:
+            scheduler.load_state_dict(state["scheduler"])
+    model, optimizer, rows = reporter.prepare(objective, optimizer, _loader(plan, plan.data.train, shuffle=True))
+    validation = reporter.prepare(_loader(plan, plan.data.validation, shuffle=False)) if plan.data.validation else None
+    for epoch in range(state["epoch"] + 1, reporter.budget + 1):
+        rows.set_epoch(epoch)
+        torch.manual_seed(_mixed(plan.seed, epoch, reporter.rank))  # what dropout draws goes on alike after a restart
+        metrics = _train_epoch(model, objective, optimizer, rows, frozen, reporter)
+        if scheduler is not None:
+            scheduler.step()
+        if validation is not None:
+            found = _validate(objective, validation, reporter)
+            metrics |= {f"validation_{name.removeprefix('val_')}": value for name, value in found.items()}
+        value = metrics["validation_loss" if validation is not None else "loss"]
+        _advance(state, plan, epoch, metrics, value, objective, optimizer, scheduler)
+        if reporter.is_main:
+            for callback in plan.callbacks:
+                callback(epoch, dict(metrics), objective.network)
+        reporter.checkpoint(state)
+        named = {} if reporter.objective is None else metrics  # outside of a search, one metric needs no name
+        reporter.report(value, **named, step=epoch)
+        if plan.patience is not None and state["waited"] >= plan.patience:
+            break
+    return outcome(state)
+
+
+def search_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Reporter) -> None:
+    """The same as a trial of a search, whose weights are in its checkpoint."""
+    train_network(plan, config, reporter)
+
+
+def outcome(state: State) -> State:
+    """Of what a training saves, what a model is made of: the weights to keep, and the metrics of all epochs."""
+    best = state["best"]
+    kept = state["network"] if best is None or best["network"] is None else best["network"]
+    return {"network": kept, "history": state["history"], "best_epoch": best and best["epoch"]}
+
+
+def check_ranks(rows: int, ranks: int) -> None:
+    """Refuse more workers than rows.
+
+    Raises:
+        ConfigError: There are more.
+    """
+    if rows < ranks:
+        raise ConfigError(f"{ranks} workers cannot share {rows} rows to train on; pass workers={max(rows, 1)} or fewer")
+
+
+def _advance(
+    state: State,
+    plan: TrainingPlan,
+    epoch: int,
+    metrics: Mapping[str, float],
+    value: float,
+    objective: Objective | LightningObjective,
+    optimizer: torch.optim.Optimizer,
+    scheduler: Any,
+) -> None:
+    """Note an epoch in the state."""
+    network = to_cpu(objective.network.state_dict())
+    best = state["best"]
+    is_better = best is None or not math.isfinite(best["value"]) or value < best["value"] - plan.min_delta
+    if is_better:
+        state["best"] = {"epoch": epoch, "value": value, "network": network if plan.keep_best else None}
+    state["waited"] = 0 if is_better else state["waited"] + 1
+    state["history"] = [*state["history"], {"epoch": epoch, **metrics}]
+    state |= {"epoch": epoch, "network": network, "optimizer": to_cpu(optimizer.state_dict())}
+    if scheduler is not None:
+        state["scheduler"] = scheduler.state_dict()
+
+
+def _train_epoch(
+    model: nn.Module,
+    objective: Objective | LightningObjective,
+    optimizer: torch.optim.Optimizer,
+    rows: Iterable[Mapping[str, torch.Tensor]],
+    frozen: Sequence[nn.Module],
+    reporter: Reporter,
+) -> dict[str, float]:
+    objective.train()
+    for module in frozen:
+        module.eval()
+    _hook(objective, "on_train_epoch_start")
+    means = _Means()
+    for index, batch in enumerate(rows):
+        loss, metrics = model(batch, index)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        means.add(batch, metrics, reporter)
+    _hook(objective, "on_train_epoch_end")
+    return means.over_ranks(reporter)
+
+
+def _validate(
+    objective: Objective | LightningObjective, rows: Iterable[Mapping[str, torch.Tensor]], reporter: Reporter
+) -> dict[str, float]:
+    objective.eval()
+    _hook(objective, "on_validation_epoch_start")
+    means = _Means()
+    with torch.no_grad():
+        for index, batch in enumerate(rows):
+            means.add(batch, objective(batch, index)[1], reporter)
+    _hook(objective, "on_validation_epoch_end")
+    return means.over_ranks(reporter)
+
+
+class _Means:
+    """Means of metrics over the rows of an epoch, summed where the batches are: a GPU is not waited for."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._sums: dict[str, torch.Tensor] = {}
+
+    def add(self, batch: Mapping[str, torch.Tensor], metrics: Mapping[str, torch.Tensor], reporter: Reporter) -> None:
+        """Count a batch in, of which this rank has a share."""
+        rows = 0 if reporter.is_stand_in else len(next(iter(batch.values())))
+        self._rows += rows
+        for name, value in metrics.items():
+            self._sums[name] = self._sums.get(name, torch.zeros((), device=value.device)) + value * rows
+
+    def over_ranks(self, reporter: Reporter) -> dict[str, float]:
+        """The means over all ranks' rows; all ranks must call this."""
+        rows = max(self._rows, 1)
+        return reporter.average(self._rows, **{name: (total / rows).item() for name, total in self._sums.items()})
+
+
+def _optimizer(plan: TrainingPlan, objective: Objective | LightningObjective) -> tuple[torch.optim.Optimizer, Any]:
+    """The optimizer and, of a Lightning module that has one, the schedule, which steps once an epoch."""
+    if isinstance(objective, Objective):
+        made = make_optimizer(plan.optimizer, objective.network.parameters(), plan.rate, plan.optimizer_params)
+        return made, None
+    configured: Any = cast(Any, objective.network).configure_optimizers()
+    schedulers: Any = ()
+    if isinstance(configured, Mapping):
+        configured, schedulers = configured["optimizer"], configured.get("lr_scheduler", ())
+    elif isinstance(configured, tuple) and len(configured) == 2 and isinstance(configured[0], list | tuple):
+        configured, schedulers = configured
+    optimizers = configured if isinstance(configured, list | tuple) else [configured]
+    schedules = schedulers if isinstance(schedulers, list | tuple) else [schedulers]
+    if len(optimizers) != 1 or len(schedules) > 1:
+        raise ConfigError(
+            f"configure_optimizers gave {len(optimizers)} optimizers and {len(schedules)} schedules; one of each is "
+            "trained with here, and Lightning's own Trainer runs in maggy_like.run"
+        )
+    schedule = schedules[0] if schedules else None
+    return optimizers[0], schedule["scheduler"] if isinstance(schedule, Mapping) else schedule
+
+
+def _loader(plan: TrainingPlan, urls: Sequence[str], *, shuffle: bool) -> ParquetLoader:
+    return ParquetLoader(list(urls), plan.columns, batch_size=plan.batch_size, shuffle=shuffle, seed=plan.seed)
+
+
+def _hook(objective: Objective | LightningObjective, name: str) -> None:
+    """Call a hook of a Lightning module."""
+    if isinstance(objective, LightningObjective) and (hook := getattr(objective.network, name, None)) is not None:
+        hook()
+
+
+def _mixed(*numbers: int) -> int:
+    mixed = 0
+    for number in numbers:
+        mixed = (mixed * 1_000_003 + number) % 2**63
+    return mixed

@@ -1,0 +1,212 @@
+"""The Estimator by the public contracts of pyspark.ml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from maggy_like import Float, Integer
+from maggy_like.errors import ConfigError, DataError, UserError
+from maggy_like.ml import TorchEstimator, TorchModel
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def network(hidden: int = 8) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, hidden), nn.ReLU(), nn.Linear(hidden, 3))
+
+
+@pytest.fixture(scope="module")
+def df(spark_local: SparkSession) -> Iterator[DataFrame]:
+    """120 rows of three classes that a line each tells apart, with a vector, an array and scalars."""
+    from pyspark.ml.linalg import Vectors
+
+    random = np.random.default_rng(0)
+    x = random.normal(size=(120, 4))
+    labels = (x @ random.normal(size=(4, 3))).argmax(1)
+    rows = [
+        (
+            Vectors.dense(row) if i % 2 else Vectors.sparse(4, range(4), row),
+            row.tolist(),
+            float(label),
+            float(row[0]),
+            1.0,
+        )
+        for i, (row, label) in enumerate(zip(x, labels, strict=True))
+    ]
+    frame = spark_local.createDataFrame(rows, ["features", "array", "label", "number", "weight"]).cache()
+    yield frame
+    frame.unpersist()
+
+
+@pytest.fixture
+def estimator(tmp_path: Path) -> TorchEstimator:
+    return TorchEstimator(
+        model=network,
+        loss="cross_entropy",
+        learningRate=0.05,
+        epochs=3,
+        engine="inline",
+        directory=str(tmp_path / "runs"),
+        runOptions={"progress": False},
+    )
+
+
+def test_it_fits_and_transforms(estimator: TorchEstimator, df: DataFrame) -> None:
+    model = estimator.setParams(epochs=15, validationFraction=0.2, classWeights="balanced").fit(df)
+    assert model.uid == estimator.uid
+    assert model.history[-1]["validation_loss"] < model.history[0]["validation_loss"]
+    rows = model.transform(df).select("label", "prediction", "array").collect()
+    assert sum(row["label"] == row["prediction"] for row in rows) > 90
+    with torch.no_grad():
+        expected = model.network(torch.tensor([row["array"] for row in rows], dtype=torch.float32)).argmax(1)
+    assert [row["prediction"] for row in rows] == expected.tolist()
+
+
+def test_params_are_those_of_pyspark(estimator: TorchEstimator) -> None:
+    text = estimator.explainParams()
+    assert "epochs: passes over the rows, at most (default: 10, current: 3)" in text
+    other = estimator.copy({estimator.epochs: 9})
+    assert (other.getOrDefault("epochs"), estimator.getOrDefault("epochs")) == (9, 3)
+    assert (other.uid, other.getOrDefault("loss")) == (estimator.uid, "cross_entropy")
+    assert estimator.getOrDefault("featuresCol") == ["features"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"learningRate": -1.0}, "learningRate must be a number above 0"),
+        ({"validationFraction": 1.0}, "validationFraction must be from 0 to less than 1"),
+        ({"keepWeights": "first"}, "keepWeights must be one of 'best', 'last', got 'first'"),
+        ({"featuresCol": ["a", "a"]}, "featuresCol names a column twice"),
+        ({"classWeights": "equal"}, "classWeights"),
+    ],
+)
+def test_a_wrong_value_is_told_at_once(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TorchEstimator(**given)
+
+
+def test_it_is_saved_and_loaded(estimator: TorchEstimator, spark_local: SparkSession, tmp_path: Path) -> None:
+    estimator.setParams(optimizer=torch.optim.SGD, classWeights=[1, 2, 3])
+    estimator.save(f"{tmp_path}/estimator")
+    again = TorchEstimator.load(f"{tmp_path}/estimator")
+    assert again.uid == estimator.uid
+    mine, its = ({p.name: v for p, v in it.extractParamMap().items()} for it in (estimator, again))
+    assert its.pop("model")(4)[0].out_features == mine.pop("model")(4)[0].out_features
+    assert its == mine
+
+
+def test_a_pipeline_with_a_model_is_saved_and_loaded(estimator: TorchEstimator, df: DataFrame, tmp_path: Path) -> None:
+    from pyspark.ml import Pipeline, PipelineModel
+    from pyspark.ml.feature import StandardScaler
+
+    scaler = StandardScaler(inputCol="features", outputCol="scaled")
+    pipeline = Pipeline(stages=[scaler, estimator.setParams(featuresCol="scaled")])
+    fitted = pipeline.fit(df)
+    fitted.save(f"{tmp_path}/model")
+    again = PipelineModel.load(f"{tmp_path}/model")
+    model = again.stages[1]
+    assert isinstance(model, TorchModel)
+    assert model.history == fitted.stages[1].history
+    assert again.transform(df).select("prediction").collect() == fitted.transform(df).select("prediction").collect()
+
+
+def test_a_cross_validator_chooses_among_params(estimator: TorchEstimator, df: DataFrame) -> None:
+    from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+    from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
+
+    grid = ParamGridBuilder().addGrid(estimator.learningRate, [1e-6, 0.1]).build()
+    evaluator = MulticlassClassificationEvaluator(metricName="accuracy")
+    options: dict[str, Any] = {"estimator": estimator, "estimatorParamMaps": grid, "evaluator": evaluator, "seed": 1}
+    for chooser in (CrossValidator(numFolds=2, **options), TrainValidationSplit(**options)):
+        best = chooser.fit(df).bestModel
+        assert isinstance(best, TorchModel)
+        accuracy = evaluator.evaluate(best.transform(df))
+        assert accuracy > 0.6
+
+
+def test_one_fit_searches_and_trains_the_best(estimator: TorchEstimator, df: DataFrame) -> None:
+    estimator.setParams(
+        search={"hidden": Integer(4, 16), "learningRate": Float(1e-3, 1e-1, log=True), "weight_decay": [0.0, 0.1]},
+        runOptions={"progress": False, "n_trials": 4, "optimizer": "random"},
+        epochs=2,
+    )
+    model = estimator.fit(df)
+    assert model.result is not None
+    assert len(model.result.trials) == 4
+    assert model.config == model.result.best_config
+    assert model.network[0].out_features == model.config["hidden"]
+    assert model.result.training is not None
+    assert model.history[-1]["epoch"] == 2
+    with pytest.raises(ConfigError, match="search: 'hiden' is no Param"):
+        estimator.setParams(search={"hiden": Integer(4, 16)}).fit(df)
+
+
+WRONG: list[tuple[dict[str, Any], str, type[UserError], str]] = [
+    ({"featuresCol": "feature"}, "*", ConfigError, "featuresCol: the DataFrame has no column 'feature'.*'features'"),
+    ({"labelCol": "features"}, "*", ConfigError, "'features' is given as featuresCol and as labelCol"),
+    ({"featuresCol": "s"}, "*, 'a' as s", DataError, "column 's' is string"),
+    (
+        {"featuresCol": "array"},
+        "array_append(array, label) as array, label",
+        ConfigError,
+        "does not take 'array' of shape",
+    ),
+    ({}, "if(number > 1, null, features) as features, label", DataError, "'features' is or holds null in"),
+    (
+        {"featuresCol": "array"},
+        "array_append(array, null) as array, label",
+        DataError,
+        "'array' is or holds null in 120",
+    ),
+    (
+        {"featuresCol": "array"},
+        "slice(array, 1, 1 + int(label)) as array, label",
+        DataError,
+        "'array' has arrays of 1 to 3",
+    ),
+    ({}, "features, label + 1 as label", DataError, "'label' has labels from 1 to 3, and the network's 3 outputs"),
+    ({}, "features, label + 0.5 as label", DataError, "'label' has 120 labels that are no whole numbers"),
+    ({"loss": "bce_with_logits"}, "*", DataError, "'label' has labels from 0 to 2, and BCEWithLogitsLoss takes"),
+    (
+        {"loss": "mse"},
+        "*",
+        ConfigError,
+        r"MSELoss needs outputs and labels of one shape.*\[2, 3\].*'label' of shape \[2\]",
+    ),
+    ({"weightCol": "number"}, "*", DataError, "weightCol 'number' has a weight of -"),
+    ({"classWeights": [1.0, 2.0]}, "*", ConfigError, "classWeights has 2 weights.*3 classes"),
+    ({"workers": 121}, "*", ConfigError, "121 workers cannot share 120 rows"),
+    ({"validationIndicatorCol": "number"}, "*", DataError, "validationIndicatorCol 'number' is double"),
+    ({"freeze": ["body"]}, "*", ConfigError, "freeze: no module has a name like 'body'"),
+    ({"optimizer": "adem"}, "*", ConfigError, "optimizer='adem' is none of torch.optim"),
+    ({"modelParams": {"width": 3}}, "*", ConfigError, "model takes other arguments"),
+]
+
+
+@pytest.mark.parametrize(("given", "columns", "kind", "message"), WRONG, ids=[str(it[0] or it[1]) for it in WRONG])
+def test_what_is_wrong_is_told_before_a_worker_starts(
+    estimator: TorchEstimator, df: DataFrame, given: dict[str, Any], columns: str, kind: type[UserError], message: str
+) -> None:
+    import re
+
+    estimator.setParams(**given, runOptions={"name": "never"})
+    with pytest.raises(kind, match=message):
+        estimator.fit(df.selectExpr(*re.split(r", (?![^(]*\))", columns)))
+    assert not Path(estimator.getOrDefault("directory"), "never").exists()
+
+
+def test_no_rows_are_told(estimator: TorchEstimator, df: DataFrame) -> None:
+    with pytest.raises(DataError, match="no rows"):
+        estimator.fit(df.where("label > 5"))

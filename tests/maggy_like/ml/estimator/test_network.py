@@ -1,0 +1,67 @@
+"""Making networks, freezing parts of them, and keeping them as bytes."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from maggy_like.errors import ConfigError
+from maggy_like.ml.estimator.network import build_network, freeze
+from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_bytes
+
+
+def two_parts(hidden: int = 3) -> nn.Module:
+    return (
+        nn.Sequential()
+        if hidden == 0
+        else nn.ModuleDict({"encoder": nn.Linear(2, hidden), "head": nn.Linear(hidden, 1)})
+    )
+
+
+def test_a_function_makes_the_same_network_from_the_same_seed() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one, other = (build_network(two_parts, {"hidden": 4}, 7).state_dict() for _ in range(2))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        (two_parts, {"width": 4}, "width"),
+        (nn.Linear(2, 1), {"hidden": 4}, "was made already"),
+        (lambda: 3, {}, "which is no torch module"),
+        (3, {}, "must be a torch module"),
+    ],
+)
+def test_what_makes_no_network_is_told(model: object, arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_network(model, arguments, 0)
+
+
+def test_frozen_modules_are_found_by_glob() -> None:
+    network = two_parts()
+    assert freeze(network, ["enc*"]) == [network.get_submodule("encoder")]
+    assert [name for name, p in network.named_parameters() if p.requires_grad] == ["head.weight", "head.bias"]
+    with pytest.raises(ConfigError, match=r"no module has a name like 'body\*'; there are encoder, head"):
+        freeze(network, ["body*"])
+
+
+def test_bytes_hold_weights_once_and_give_the_network_again() -> None:
+    network = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64))
+    network.append(network[0])  # one module used twice
+    network[0].bias.requires_grad_(False)
+    parts = network_to_bytes(network)
+    assert len(parts["structure"]) < len(parts["weights"])
+    again = network_of_bytes(parts)
+    assert not again.training
+    assert again[0] is again[2]
+    assert not again[0].bias.requires_grad
+    x = torch.randn(5, 64)
+    assert torch.equal(again(x), network.eval()(x))
+    weights = torch.load(io.BytesIO(parts["weights"]), weights_only=True)
+    assert set(weights) == set(network.state_dict())
