@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from maggy_like.ml.columns.column import Column
+    from maggy_like.ml.estimator.estimator import TorchEstimator
+    from maggy_like.ml.estimator.model import TorchModel
+    from maggy_like.ml.estimator.pipeline_search import PipelineSearch
     from maggy_like.ml.inference.predict import as_udf, predict
     from maggy_like.ml.loader.parquet_loader import ParquetLoader
 
 _HOMES = {
     "Column": "maggy_like.ml.columns.column",
     "ParquetLoader": "maggy_like.ml.loader.parquet_loader",
+    "PipelineSearch": "maggy_like.ml.estimator.pipeline_search",
+    "TorchEstimator": "maggy_like.ml.estimator.estimator",
+    "TorchModel": "maggy_like.ml.estimator.model",
     "as_udf": "maggy_like.ml.inference.predict",
     "predict": "maggy_like.ml.inference.predict",
 }
@@ -27,6 +33,9 @@ _HOMES = {
 __all__ = [
     "Column",
     "ParquetLoader",
+    "PipelineSearch",
+    "TorchEstimator",
+    "TorchModel",
     "as_udf",
     "predict",
 ]

@@ -16,6 +16,7 @@ from maggy_like.ml.estimator.names import Loss
 from maggy_like.ml.estimator.network import is_lightning
 from maggy_like.ml.estimator.objective import Objective, fitted, inputs_of
 from maggy_like.ml.estimator.plan import TrainingPlan
+from maggy_like.ml.estimator.train import configure_optimizer
 from optimizers.checks.near_names import did_you_mean
 
 
@@ -102,6 +103,7 @@ def check_sample(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: S
     """
     objective = plan.objective()
     plan.frozen(objective.network)
+    configure_optimizer(plan, objective)
     objective.eval()  # batch normalisation may need more rows than there are
     if not isinstance(objective, Objective):
         return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
+import torch
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -17,10 +17,10 @@ from maggy_like.ml.data.prepared import VALIDATION, PreparedData, schema_of
 from maggy_like.ml.data.statistics import Statistics, statistics_of, weights_of
 from maggy_like.ml.estimator.checks import check_rows, check_sample, check_weight
 from maggy_like.ml.estimator.names import Kind
+from maggy_like.ml.estimator.objective import decoded
 from maggy_like.ml.estimator.plan import Data, TrainingPlan
 from maggy_like.ml.estimator.train import check_ranks
-from maggy_like.ml.loader import ParquetLoader
-from optimizers.space.search_space import SearchSpace
+from maggy_like.ml.loader.parquet_loader import ParquetLoader
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class CheckedData:
 
 def check_data(
     plan: TrainingPlan,
-    space: SearchSpace | None,
+    config: Mapping[str, Any],
     df: DataFrame,
     prepared: PreparedData,
     workers: int | None,
@@ -49,7 +49,7 @@ def check_data(
     """Check the rows against the plan, with one pass of Spark over what was written.
 
     Args:
-        space: Of a search: the network is made with some configuration of it.
+        config: Some configuration of the search, with which the network is tried.
         workers: Size of the gang, if it is known.
         is_balanced: Whether classes are to be weighed by how many rows they have.
 
@@ -77,14 +77,11 @@ def check_data(
     if workers is not None:
         check_ranks(found.rows, workers)
     plan = replace(plan, data=Data(prepared.train, prepared.validation, found.rows))
-    config = {} if space is None else space.sample(np.random.default_rng(plan.seed))
-    loader = ParquetLoader(
-        list(prepared.train[:1]), plan.columns, batch_size=min(2, found.rows), shuffle=False, rank=0, ranks=1
-    )
-    batch = next(iter(loader))
+    loader = ParquetLoader(list(prepared.train), plan.columns, batch_size=min(2, found.rows), shuffle=False)
+    batch = decoded(next(iter(loader)), plan.decode, torch.device("cpu"))
     widths = check_sample(plan.with_config(config), batch, found)
     inputs = columns_of_arrow(schema_of(prepared), plan.features)
-    shaped = tuple(it.with_shape(tuple(batch[it.name].shape[1:])) for it in inputs)
+    shaped = tuple(it if it.shape is None else it.with_shape(tuple(batch[it.name].shape[1:])) for it in inputs)
     kinds: list[Kind] = ["other"] * len(plan.labels) if widths is None else [loss.kind for loss in plan.losses]
     for number, width in enumerate(widths or ()):
         if kinds[number] == "values" and width > 1:

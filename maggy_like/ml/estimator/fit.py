@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyspark.sql import DataFrame
 from torch import nn
 
@@ -16,7 +18,7 @@ from maggy_like.ml.columns.column import Column
 from maggy_like.ml.columns.spark_columns import columns_of_spark
 from maggy_like.ml.data.prepared import PreparedData, prepare_data
 from maggy_like.ml.estimator.checks import check_indicator, check_loss_given, check_names
-from maggy_like.ml.estimator.data_checks import check_data
+from maggy_like.ml.estimator.data_checks import CheckedData, check_data
 from maggy_like.ml.estimator.names import Kind
 from maggy_like.ml.estimator.network import build_network, is_lightning
 from maggy_like.ml.estimator.plan import Data, TrainingPlan, home_of
@@ -58,21 +60,50 @@ def fit_network(params: TrainingParams, df: DataFrame) -> Fitted:
         UserError: A Param or a column is wrong; this is found before a worker starts.
         TrainingError: The training failed.
     """
-    plan = _plan_of(params)
-    space = _space_of(params, plan)
+    plan = plan_of(params)
+    space = space_of(params, plan, {})
+    return train_checked(params, plan, {(): prepare_rows(params, plan, space, df, {})}, space)
+
+
+def prepare_rows(
+    params: TrainingParams, plan: TrainingPlan, space: SearchSpace | None, df: DataFrame, fixed: Mapping[str, Any]
+) -> CheckedData:
+    """Write the rows to Parquet files, where they are not in some, and check them against the network and the loss.
+
+    Args:
+        fixed: Values of the search space that go with these rows.
+
+    Raises:
+        UserError: They do not fit.
+    """
     prepared = _prepare(params, df, plan)
+    config = {} if space is None else {**space.sample(np.random.default_rng(plan.seed)), **fixed}
     is_balanced = params._given("classWeights") == "balanced"
-    checked = check_data(plan, space, df, prepared, params._given("workers"), is_balanced)
-    plan, kind = checked.plan, params._given("outputKind")
+    return check_data(plan, config, df, prepared, params._given("workers"), is_balanced)
+
+
+def train_checked(
+    params: TrainingParams,
+    plan: TrainingPlan,
+    checked: Mapping[tuple[Any, ...], CheckedData],
+    space: SearchSpace | None,
+) -> Fitted:
+    """Train on rows that were checked, or search and train the best.
+
+    Args:
+        checked: By the values of ``plan.stage_params``.
+    """
+    one = next(iter(checked.values()))
+    plan = replace(plan, variants={key: it.plan for key, it in checked.items()}) if plan.stage_params else one.plan
     options = {
         "workers": params._given("workers"),
         "engine": params._given("engine"),
         "directory": params._given("directory"),
         **params._given("runOptions"),
     }
-    epochs = params._given("epochs")
+    epochs, config, result = params._given("epochs"), dict[str, Any](), None
     if space is None:
-        found, result, config = run(partial(train_network, plan), budget=epochs, **options), None, {}
+        found = run(partial(train_network, plan), budget=epochs, **options)
     else:
         named = {"metric": "objective", "direction": "min", "seed": plan.seed, "train_best": True}
         result = lagom(partial(search_network, plan), space, max_budget=epochs, **named | options)
@@ -84,10 +115,11 @@ def fit_network(params: TrainingParams, df: DataFrame) -> Fitted:
     best = plan.with_config(config)
     network = build_network(best.model, best.model_params, best.seed)
     network.load_state_dict(found["network"])
+    data, kind = checked[tuple(config[name] for name in plan.stage_params)], params._given("outputKind")
     return Fitted(
         network.eval(),
-        checked.inputs,
-        checked.outputs if kind is None else dict.fromkeys(checked.outputs, kind),
+        data.inputs,
+        data.outputs if kind is None else dict.fromkeys(data.outputs, kind),
         found["history"],
         found["best_epoch"],
         config,
@@ -95,7 +127,7 @@ def fit_network(params: TrainingParams, df: DataFrame) -> Fitted:
     )
 
 
-def _plan_of(params: TrainingParams) -> TrainingPlan:
+def plan_of(params: TrainingParams) -> TrainingPlan:
     """The training that the Params ask for; where its rows are comes later."""
     optimizer = params._given("optimizer")
     has_own_rate = not isinstance(optimizer, str | type) and not params.isSet("learningRate")
@@ -117,6 +149,7 @@ def _plan_of(params: TrainingParams) -> TrainingPlan:
         min_delta=params._given("minDelta"),
         keep_best=params._given("keepWeights") == "best",
         freeze=tuple(params._given("freeze")),
+        decode=params._given("decode"),
         callbacks=tuple(params._given("callbacks")),
         seed=params._given("seed"),
     )
@@ -128,15 +161,23 @@ def _plan_of(params: TrainingParams) -> TrainingPlan:
     return plan
 
 
-def _space_of(params: TrainingParams, plan: TrainingPlan) -> SearchSpace | None:
-    """The search space, if there is a search, each of whose names belongs to something."""
-    given = params._given("search")
-    if not given:
+def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str, Any]) -> SearchSpace | None:
+    """The search space, if there is a search, each of whose names belongs to something.
+
+    Args:
+        of_stages: Domains of Params of the stages before.
+
+    Raises:
+        ConfigError: A name belongs to nothing, or to two things.
+    """
+    given = params._given("search") or {}
+    if not given and not of_stages:
         return None
-    space = given if isinstance(given, SearchSpace) else SearchSpace(given)
-    for name in space.names:
+    for name in given:
         home_of(name, plan)
-    return space
+        if name in of_stages:
+            raise ConfigError(f"search: {name!r} is a Param of a stage before the network, and searched there already")
+    return SearchSpace({**of_stages, **given})
 
 
 def _prepare(params: TrainingParams, df: DataFrame, plan: TrainingPlan) -> PreparedData:
@@ -150,7 +191,12 @@ def _prepare(params: TrainingParams, df: DataFrame, plan: TrainingPlan) -> Prepa
     check_names(df, roles)
     if indicator is not None:
         check_indicator(df, indicator)
-    columns_of_spark(df.schema, plan.columns)  # refuses text, dates and the like
+    for column in columns_of_spark(df.schema, plan.columns):  # which refuses text, dates and the like
+        if column.shape is None and column.name not in plan.decode:
+            raise ConfigError(
+                f"column {column.name!r} is of bytes; say how to make a tensor of a row's: "
+                f"decode={{{column.name!r}: ...}}"
+            )
     return prepare_data(
         df,
         plan.columns,

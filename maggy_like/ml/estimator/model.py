@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import cloudpickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
@@ -83,7 +83,7 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         if len(self.outputs) == 1:
-            return self._predict(dataset, self.network, *self.outputs.values(), "")
+            return self._predict(dataset, self.network, next(iter(self.outputs.values())), "")
         for number, (label, kind) in enumerate(self.outputs.items()):
             dataset = self._predict(dataset, _Output(self.network, number), kind, f"_{label}")
         return dataset

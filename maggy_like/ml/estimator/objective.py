@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.estimator.names import Loss
 
 Batch = Mapping[str, Tensor]
@@ -122,6 +122,27 @@ class LightningObjective(nn.Module):
 
     def _log_dict(self, values: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
         self._logged.update(values)
+
+
+def decoded(
+    batch: Mapping[str, Any], decode: Mapping[str, Callable[[bytes], Any]], device: torch.device
+) -> dict[str, Tensor]:
+    """The batch with columns of bytes as tensors.
+
+    Args:
+        decode: Functions that make a tensor or array of a row's bytes, by column.
+        device: Where the batch is to be.
+
+    Raises:
+        DataError: Rows of a column differ in shape.
+    """
+    made: dict[str, Tensor] = dict(batch)
+    for name in decode.keys() & batch.keys():
+        rows = [torch.as_tensor(decode[name](value)) for value in batch[name]]
+        if len(shapes := {tuple(row.shape) for row in rows}) > 1:
+            raise DataError(f"decode[{name!r}] gives tensors of different shapes in one batch: {sorted(shapes)}")
+        made[name] = torch.stack(rows).to(device)
+    return made
 
 
 def inputs_of(network: nn.Module, batch: Batch, columns: Sequence[str]) -> list[Tensor]:

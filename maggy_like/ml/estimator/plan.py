@@ -38,7 +38,9 @@ class TrainingPlan:
     Attributes:
         rate: The learning rate; None where the optimizer brings its own.
         weight_scale: Factor that makes the mean weight of the rows 1.
-        data: Where the rows are; by the values of ``pipelines`` where preprocessing is searched too.
+        data: Where the rows are.
+        stage_params: Names of Params of the stages before, where these are searched too.
+        variants: The training on what came of each combination of their values.
     """
 
     model: Any
@@ -58,8 +60,11 @@ class TrainingPlan:
     min_delta: float = 0.0
     keep_best: bool = True
     freeze: tuple[str, ...] = ()
+    decode: dict[str, Callable[[bytes], Any]] = field(default_factory=dict)
     callbacks: tuple[Callable[..., Any], ...] = ()
     seed: int = 0
+    stage_params: tuple[str, ...] = ()
+    variants: dict[tuple[Any, ...], TrainingPlan] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -120,6 +125,10 @@ class TrainingPlan:
         Args:
             config: By names that :func:`check_names` has taken: of Params, of the model's function, of the optimizer.
         """
+        if self.variants:
+            of_model = () if isinstance(self.model, nn.Module) else _arguments(self.model)
+            rest = {name: v for name, v in config.items() if name not in self.stage_params or name in of_model}
+            return self.variants[tuple(config[name] for name in self.stage_params)].with_config(rest)
         fields: dict[str, Any] = {}
         model_params, optimizer_params = dict(self.model_params), dict(self.optimizer_params)
         for name, value in config.items():

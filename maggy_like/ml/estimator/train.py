@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -12,9 +13,9 @@ from torch import nn
 from maggy_like.errors import ConfigError
 from maggy_like.ml.estimator.names import make_optimizer
 from maggy_like.ml.estimator.network import to_cpu
-from maggy_like.ml.estimator.objective import LightningObjective, Objective
+from maggy_like.ml.estimator.objective import LightningObjective, Objective, decoded
 from maggy_like.ml.estimator.plan import TrainingPlan
-from maggy_like.ml.loader import ParquetLoader
+from maggy_like.ml.loader.parquet_loader import ParquetLoader
 from maggy_like.worker.child.reporter import Reporter
 
 State = dict[str, Any]
@@ -38,23 +39,24 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
     torch.manual_seed(plan.seed)
     objective = plan.objective()
     frozen = plan.frozen(objective.network)
-    optimizer, scheduler = _optimizer(plan, objective)
+    optimizer, scheduler = configure_optimizer(plan, objective)
     state = reporter.restore() or {"epoch": 0, "best": None, "waited": 0, "history": []}
     if state["epoch"]:
         objective.network.load_state_dict(state["network"])
         optimizer.load_state_dict(state["optimizer"])
         if scheduler is not None:
             scheduler.load_state_dict(state["scheduler"])
-    model, optimizer, rows = reporter.prepare(objective, optimizer, _loader(plan, plan.data.train, shuffle=True))
+    model, optimizer, loader = reporter.prepare(objective, optimizer, _loader(plan, plan.data.train, shuffle=True))
     validation = reporter.prepare(_loader(plan, plan.data.validation, shuffle=False)) if plan.data.validation else None
+    decode = partial(decoded, decode=plan.decode, device=reporter.device)
     for epoch in range(state["epoch"] + 1, reporter.budget + 1):
-        rows.set_epoch(epoch)
+        loader.set_epoch(epoch)
         torch.manual_seed(_mixed(plan.seed, epoch, reporter.rank))  # what dropout draws goes on alike after a restart
-        metrics = _train_epoch(model, objective, optimizer, rows, frozen, reporter)
+        metrics = _train_epoch(model, objective, optimizer, map(decode, loader), frozen, reporter)
         if scheduler is not None:
             scheduler.step()
         if validation is not None:
-            found = _validate(objective, validation, reporter)
+            found = _validate(objective, map(decode, validation), reporter)
             metrics |= {f"validation_{name.removeprefix('val_')}": value for name, value in found.items()}
         value = metrics["validation_loss" if validation is not None else "loss"]
         _advance(state, plan, epoch, metrics, value, objective, optimizer, scheduler)
@@ -170,8 +172,14 @@ class _Means:
         return reporter.average(self._rows, **{name: (total / rows).item() for name, total in self._sums.items()})
 
 
-def _optimizer(plan: TrainingPlan, objective: Objective | LightningObjective) -> tuple[torch.optim.Optimizer, Any]:
-    """The optimizer and, of a Lightning module that has one, the schedule, which steps once an epoch."""
+def configure_optimizer(
+    plan: TrainingPlan, objective: Objective | LightningObjective
+) -> tuple[torch.optim.Optimizer, Any]:
+    """The optimizer and, of a Lightning module that has one, the schedule, which steps once an epoch.
+
+    Raises:
+        ConfigError: There is none of its name, it does not take its options, or there are several.
+    """
     if isinstance(objective, Objective):
         made = make_optimizer(plan.optimizer, objective.network.parameters(), plan.rate, plan.optimizer_params)
         return made, None

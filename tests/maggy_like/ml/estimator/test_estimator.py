@@ -156,28 +156,28 @@ def test_one_fit_searches_and_trains_the_best(estimator: TorchEstimator, df: Dat
 WRONG: list[tuple[dict[str, Any], str, type[UserError], str]] = [
     ({"featuresCol": "feature"}, "*", ConfigError, "featuresCol: the DataFrame has no column 'feature'.*'features'"),
     ({"labelCol": "features"}, "*", ConfigError, "'features' is given as featuresCol and as labelCol"),
-    ({"featuresCol": "s"}, "*, 'a' as s", DataError, "column 's' is string"),
+    ({"featuresCol": "s"}, "*; 'a' as s", DataError, "column 's' has the type string"),
     (
         {"featuresCol": "array"},
-        "array_append(array, label) as array, label",
+        "array_append(array, label) as array; label",
         ConfigError,
         "does not take 'array' of shape",
     ),
-    ({}, "if(number > 1, null, features) as features, label", DataError, "'features' is or holds null in"),
+    ({}, "if(number > 1, null, features) as features; label", DataError, "'features' is or holds null in"),
     (
         {"featuresCol": "array"},
-        "array_append(array, null) as array, label",
+        "array_append(array, null) as array; label",
         DataError,
         "'array' is or holds null in 120",
     ),
     (
         {"featuresCol": "array"},
-        "slice(array, 1, 1 + int(label)) as array, label",
+        "slice(array, 1, 1 + int(label)) as array; label",
         DataError,
         "'array' has arrays of 1 to 3",
     ),
-    ({}, "features, label + 1 as label", DataError, "'label' has labels from 1 to 3, and the network's 3 outputs"),
-    ({}, "features, label + 0.5 as label", DataError, "'label' has 120 labels that are no whole numbers"),
+    ({}, "features; label + 1 as label", DataError, "'label' has labels from 1 to 3, and the network's 3 outputs"),
+    ({}, "features; label + 0.5 as label", DataError, "'label' has 120 labels that are no whole numbers"),
     ({"loss": "bce_with_logits"}, "*", DataError, "'label' has labels from 0 to 2, and BCEWithLogitsLoss takes"),
     (
         {"loss": "mse"},
@@ -199,14 +199,50 @@ WRONG: list[tuple[dict[str, Any], str, type[UserError], str]] = [
 def test_what_is_wrong_is_told_before_a_worker_starts(
     estimator: TorchEstimator, df: DataFrame, given: dict[str, Any], columns: str, kind: type[UserError], message: str
 ) -> None:
-    import re
-
     estimator.setParams(**given, runOptions={"name": "never"})
     with pytest.raises(kind, match=message):
-        estimator.fit(df.selectExpr(*re.split(r", (?![^(]*\))", columns)))
+        estimator.fit(df.selectExpr(*columns.split("; ")))
     assert not Path(estimator.getOrDefault("directory"), "never").exists()
 
 
 def test_no_rows_are_told(estimator: TorchEstimator, df: DataFrame) -> None:
     with pytest.raises(DataError, match="no rows"):
         estimator.fit(df.where("label > 5"))
+
+
+def test_preprocessing_and_network_are_searched_together(
+    estimator: TorchEstimator, spark_local: SparkSession, tmp_path: Path
+) -> None:
+    from pyspark.ml.feature import Bucketizer, FeatureHasher, StringIndexer
+
+    from maggy_like.ml import PipelineSearch
+
+    df = spark_local.createDataFrame(
+        [(f"s{i % 7}", i % 5, "yes" if i % 7 < 3 else "no") for i in range(80)], "a string, b int, y string"
+    )
+    index = StringIndexer(inputCol="y", outputCol="label")
+    hashed = FeatureHasher(inputCols=["a", "b"], outputCol="features")
+    estimator.setParams(
+        model=lambda numFeatures, hidden: nn.Sequential(
+            nn.Linear(numFeatures, hidden), nn.ReLU(), nn.Linear(hidden, 2)
+        ),
+        search={"hidden": [4, 8]},
+        runOptions={"progress": False, "n_trials": 4, "optimizer": "grid"},
+        epochs=2,
+    )
+    model = PipelineSearch([index, hashed, estimator], {hashed.numFeatures: [8, 32]}).fit(df)
+    trained = model.stages[-1]
+    assert isinstance(trained, TorchModel)
+    assert trained.result is not None
+    assert {(t.config["numFeatures"], t.config["hidden"]) for t in trained.result.trials} == {
+        (8, 4),
+        (8, 8),
+        (32, 4),
+        (32, 8),
+    }
+    assert model.stages[1].getNumFeatures() == trained.config["numFeatures"] == trained.network[0].in_features
+    assert model.transform(df).where("prediction is null").count() == 0
+    assert len(list(tmp_path.glob("runs/data/*"))) == 2
+    other = Bucketizer()
+    with pytest.raises(ConfigError, match="is a Param of no stage"):
+        PipelineSearch([index, estimator], {other.handleInvalid: ["keep"]})

@@ -1,0 +1,91 @@
+"""``PipelineSearch``: preprocessing and network are searched together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.ml import Estimator, PipelineModel, Transformer
+from pyspark.ml.param import Param
+from pyspark.sql import DataFrame
+
+from maggy_like.errors import ConfigError
+from maggy_like.ml.estimator.estimator import TorchEstimator
+from maggy_like.ml.estimator.fit import plan_of, prepare_rows, space_of, train_checked
+from maggy_like.ml.estimator.model import TorchModel
+
+Stage = Estimator[Any] | Transformer
+Values = tuple[Any, ...]
+
+
+class PipelineSearch(Estimator[PipelineModel]):
+    """Searches over Params of a pipeline's stages and over the training of the network that ends it, in one search.
+
+    Every combination of the stages' values is fitted and written to Parquet once, before the search; stages are fitted
+    once for all combinations that agree up to them. So the values must be few; the network's own search space
+    (``search`` of :class:`TorchEstimator`) has no such bound. An argument of the function that makes the network gets
+    the value of the stages' Param of the same name, such as ``numFeatures``.
+
+    Args:
+        stages: Stages of pyspark.ml; the last is a :class:`TorchEstimator`.
+        search: Lists of values by Params of the stages before it.
+
+    Raises:
+        ConfigError: The stages do not end in a TorchEstimator, or a Param is of none of them.
+
+    Example:
+        >>> hashed = FeatureHasher(inputCols=["store", "day"], outputCol="features")  # doctest: +SKIP
+        >>> search = PipelineSearch([hashed, estimator], {hashed.numFeatures: [64, 256]})  # doctest: +SKIP
+        >>> search.fit(df).transform(df)  # doctest: +SKIP
+    """
+
+    def __init__(self, stages: Sequence[Stage], search: Mapping[Param[Any], Sequence[Any]]) -> None:
+        super().__init__()
+        if not stages or not isinstance(stages[-1], TorchEstimator):
+            raise ConfigError("stages must end in a TorchEstimator")
+        self._before, self._network = list(stages[:-1]), stages[-1]
+        self._search = {param: list(values) for param, values in search.items()}
+        names = [param.name for param in self._search]
+        for param, values in self._search.items():
+            if not any(stage.uid == param.parent for stage in self._before):
+                raise ConfigError(
+                    f"search: {param.parent}.{param.name} is a Param of no stage before the TorchEstimator"
+                )
+            if not values:
+                raise ConfigError(f"search: there are no values for {param.name}")
+            if names.count(param.name) > 1:
+                raise ConfigError(f"search: two stages have a Param {param.name!r}; only one of them can be searched")
+
+    def _fit(self, dataset: DataFrame) -> PipelineModel:
+        plan = replace(plan_of(self._network), stage_params=tuple(param.name for param in self._search))
+        space = space_of(self._network, plan, {param.name: values for param, values in self._search.items()})
+        fitted = dict(self._variants(dataset))
+        checked = {
+            values: prepare_rows(self._network, plan, space, rows, dict(zip(plan.stage_params, values, strict=True)))
+            for values, (_, rows) in fitted.items()
+        }
+        found = train_checked(self._network, plan, checked, space)
+        model = TorchModel._of(found)
+        model._resetUid(self._network.uid)
+        self._network._copyValues(model)
+        stages, _ = fitted[tuple(found.config[name] for name in plan.stage_params)]
+        return PipelineModel([*stages, model])
+
+    def _variants(self, dataset: DataFrame) -> Iterator[tuple[Values, tuple[list[Transformer], DataFrame]]]:
+        """For each combination of values, the fitted stages and the rows that they give."""
+        known: dict[tuple[Any, ...], tuple[Transformer, DataFrame]] = {}
+        for values in itertools.product(*self._search.values()):
+            given = dict(zip(self._search, values, strict=True))
+            stages, rows, path = list[Transformer](), dataset, Values()
+            for stage in self._before:
+                mine = {param: value for param, value in given.items() if param.parent == stage.uid}
+                path = (*path, (stage.uid, *map(repr, mine.values())))
+                if path not in known:
+                    copied = stage.copy(mine)
+                    model = copied.fit(rows) if isinstance(copied, Estimator) else copied
+                    known[path] = model, model.transform(rows)
+                model, rows = known[path]
+                stages.append(model)
+            yield values, (stages, rows)
