@@ -8,6 +8,7 @@ from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
@@ -50,7 +51,12 @@ def arrays_of_vectors(df: DataFrame, names: Iterable[str] | None = None, dtype: 
     wanted = list(df.columns if names is None else names)
     check_names(wanted, df.columns)
     vectors = [name for name in wanted if isinstance(df.schema[name].dataType, VectorUDT)]
-    return df.withColumns({name: vector_to_array(_column(df, name), dtype) for name in vectors}) if vectors else df
+    return df.withColumns({name: _as_array(_column(df, name), dtype) for name in vectors}) if vectors else df
+
+
+def _as_array(vector: SparkColumn, dtype: str) -> SparkColumn:
+    """A vector as an array, and null as null, which ``vector_to_array`` fails at."""
+    return F.when(vector.isNotNull(), vector_to_array(vector, dtype))
 
 
 def _column(df: DataFrame, name: str) -> SparkColumn:
