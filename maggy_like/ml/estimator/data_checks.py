@@ -75,7 +75,7 @@ def check_data(
     if plan.weight is not None:
         check_weight(plan.weight, found.columns[plan.weight])
     if workers is not None:
-        check_ranks(found.rows, workers)
+        check_ranks(found.rows, workers, plan.batch_size)
     plan = replace(plan, data=Data(prepared.train, prepared.validation, found.rows))
     loader = ParquetLoader(list(prepared.train), plan.columns, batch_size=min(2, found.rows), shuffle=False)
     batch = decoded(next(iter(loader)), plan.decode, torch.device("cpu"))

@@ -35,7 +35,7 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
         ConfigError: There are more workers than rows, or the plan does not hold for this configuration.
     """
     plan = plan.with_config(config)
-    check_ranks(plan.data.rows, reporter.world_size)
+    check_ranks(plan.data.rows, reporter.world_size, plan.batch_size)
     torch.manual_seed(plan.seed)
     objective = plan.objective()
     frozen = plan.frozen(objective.network)
@@ -83,14 +83,18 @@ def outcome(state: State) -> State:
     return {"network": kept, "history": state["history"], "best_epoch": best and best["epoch"]}
 
 
-def check_ranks(rows: int, ranks: int) -> None:
-    """Refuse more workers than rows.
+def check_ranks(rows: int, ranks: int, batch_size: int) -> None:
+    """Refuse more workers than rows, of all or of a batch.
 
     Raises:
         ConfigError: There are more.
     """
     if rows < ranks:
         raise ConfigError(f"{ranks} workers cannot share {rows} rows to train on; pass workers={max(rows, 1)} or fewer")
+    if batch_size < ranks:
+        raise ConfigError(
+            f"{ranks} workers cannot share batches of batchSize={batch_size}; pass batchSize={ranks} or more"
+        )
 
 
 def _advance(

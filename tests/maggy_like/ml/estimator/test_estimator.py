@@ -189,6 +189,7 @@ WRONG: list[tuple[dict[str, Any], str, type[UserError], str]] = [
     ),
     ({"weightCol": "number"}, "*", DataError, "weightCol 'number' has a weight of -"),
     ({"classWeights": [1.0, 2.0]}, "*", ConfigError, "classWeights has 2 weights.*3 classes"),
+    ({"workers": 33}, "*", ConfigError, "33 workers cannot share batches of batchSize=32"),
     ({"workers": 121}, "*", ConfigError, "121 workers cannot share 120 rows"),
     ({"validationIndicatorCol": "number"}, "*", DataError, "validationIndicatorCol 'number' is double"),
     ({"freeze": ["body"]}, "*", ConfigError, "freeze: no module has a name like 'body'"),
