@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,8 @@ def network(hidden: int = 8) -> nn.Module:
 
 
 @pytest.fixture(scope="module")
-def df(spark_local: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
-    """120 rows of three classes that a line each tells apart, with a vector, an array and scalars, in a file."""
+def df(spark_local: SparkSession) -> Iterator[DataFrame]:
+    """120 rows of three classes that a line each tells apart, with a vector, an array and scalars."""
     from pyspark.ml.linalg import Vectors
 
     random = np.random.default_rng(0)
@@ -43,10 +44,9 @@ def df(spark_local: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> D
         )
         for i, (row, label) in enumerate(zip(x, labels, strict=True))
     ]
-    file = str(tmp_path_factory.mktemp("data") / "rows")
-    names = ["features", "array", "label", "number", "weight"]
-    spark_local.createDataFrame(rows, names).coalesce(1).write.parquet(file)
-    return spark_local.read.parquet(file)
+    frame = spark_local.createDataFrame(rows, ["features", "array", "label", "number", "weight"]).cache()
+    yield frame
+    frame.unpersist()
 
 
 @pytest.fixture
