@@ -1,0 +1,118 @@
+"""Images as bytes: most of a network was trained on other images and stays as it is; its last layer learns new classes.
+
+The images are scikit-learn's digits, as PNG files. The network has seen 0 to 4 alone; with what it sees a new last
+layer learns 5 to 9 of two hundred images. Nothing is downloaded: weights are the user's, here trained in a few seconds.
+
+    pip install "maggy_like[ml,examples]"
+    python examples/images.py
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from maggy_like import spark_session
+from maggy_like.ml import TorchEstimator
+
+KNOWN, NEW = range(5), range(5, 10)
+EXAMPLES = 200
+"""Images of the new digits to learn from."""
+
+WIDTH = 32 * 4 * 4
+"""Numbers that the network's layer ``features`` gives for an image."""
+
+
+def make_encoder() -> nn.Sequential:
+    """The network: its layer ``features`` says what it sees, and ``digit`` which of the known ones that is."""
+    network = nn.Sequential()
+    network.add_module("first", nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU()))
+    network.add_module("second", nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)))
+    network.add_module("features", nn.Flatten())
+    network.add_module("digit", nn.Linear(WIDTH, len(KNOWN)))
+    return network
+
+
+def train_encoder(images: Tensor, digits: Tensor) -> nn.Sequential:
+    """Train it in this process."""
+    torch.set_num_threads(1)  # such small tensors gain nothing by more
+    torch.manual_seed(0)
+    network = make_encoder()
+    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
+    for _ in range(5):
+        for batch in torch.randperm(len(images)).split(64):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(images[batch]), digits[batch]).backward()
+            optimizer.step()
+    return network
+
+
+def decode(content: bytes) -> np.ndarray:
+    """The pixels of an image file, as the network takes them."""
+    with Image.open(io.BytesIO(content)) as image:
+        return np.asarray(image, dtype=np.float32)[None] / 255
+
+
+def write_images(images: np.ndarray, digits: np.ndarray, folder: Path) -> None:
+    """Each image as ``folder/DIGIT/NUMBER.png``."""
+    for number, (image, digit) in enumerate(zip(images, digits, strict=True)):
+        path = folder / str(digit) / f"{number:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((image * 255).astype(np.uint8)).save(path)
+
+
+def read_images(spark: SparkSession, folder: Path) -> DataFrame:
+    """A row an image: its bytes, and its class from the name of its folder."""
+    files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(str(folder))
+    name = F.split("path", "/")
+    return files.select(
+        F.col("content").alias("image"),
+        (F.element_at(name, -2).cast("int") - NEW[0]).alias("label"),
+        F.regexp_extract("path", r"(\d+)\.png$", 1).cast("int").alias("number"),
+    )
+
+
+def main(spark: SparkSession, folder: Path) -> None:
+    """Train the encoder, write the new images to files, and learn them by its last layer."""
+    data = load_digits()
+    images, digits = (data.images / 16).astype(np.float32), data.target
+    is_known = np.isin(digits, KNOWN)
+    encoder = train_encoder(torch.from_numpy(images[is_known])[:, None], torch.from_numpy(digits[is_known]))
+    write_images(images[~is_known], digits[~is_known], folder / "images")
+
+    rows = read_images(spark, folder / "images").cache()
+    train = rows.where(F.col("number") < EXAMPLES)
+    test = rows.where(F.col("number") >= EXAMPLES)
+    encoder.digit = nn.Linear(WIDTH, len(NEW))  # new, and all that is trained
+    estimator = TorchEstimator(
+        model=encoder,
+        loss="cross_entropy",
+        featuresCol="image",
+        decode={"image": decode},
+        freeze=["first", "second"],
+        learningRate=5e-3,
+        batchSize=32,
+        epochs=20,
+        workers=2,
+        directory=str(folder / "runs"),
+    )
+    predicted = estimator.fit(train).transform(test)
+    right = predicted.agg(F.avg((F.col("prediction") == F.col("label")).cast("double")), F.count("*")).first()
+    assert right is not None
+    print(f"learned digits 5 to 9 of {train.count()} images; right on {right[0]:.1%} of {right[1]} others")
+
+
+if __name__ == "__main__":
+    session = spark_session("local[2]", app_name="Images")
+    with tempfile.TemporaryDirectory() as name:
+        main(session, Path(name))
+    session.stop()
