@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from maggy_like.ml.estimator.estimator import TorchEstimator
     from maggy_like.ml.estimator.model import TorchModel
     from maggy_like.ml.estimator.pipeline_search import PipelineSearch
+    from maggy_like.ml.featurizer import TorchFeaturizer
     from maggy_like.ml.inference.predict import as_udf, predict
     from maggy_like.ml.loader.parquet_loader import ParquetLoader
 
@@ -25,6 +26,7 @@ _HOMES = {
     "ParquetLoader": "maggy_like.ml.loader.parquet_loader",
     "PipelineSearch": "maggy_like.ml.estimator.pipeline_search",
     "TorchEstimator": "maggy_like.ml.estimator.estimator",
+    "TorchFeaturizer": "maggy_like.ml.featurizer",
     "TorchModel": "maggy_like.ml.estimator.model",
     "as_udf": "maggy_like.ml.inference.predict",
     "predict": "maggy_like.ml.inference.predict",
@@ -35,6 +37,7 @@ __all__ = [
     "ParquetLoader",
     "PipelineSearch",
     "TorchEstimator",
+    "TorchFeaturizer",
     "TorchModel",
     "as_udf",
     "predict",
