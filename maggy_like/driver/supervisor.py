@@ -169,7 +169,7 @@ class Supervisor:
             driver.post(StopRequested(Ending.ERROR, EngineError(f"{vacancy} failed{times}: {reason}{where}")))
         else:
             if len(workers) > 1:
-                driver.lines.append(LogLine(None, f"{vacancy} fell together, and start again: {reason}{where}"))
+                driver.lines.append(LogLine(None, f"{vacancy} were lost together, and start again: {reason}{where}"))
             elif where:
                 driver.lines.append(LogLine(None, f"{vacancy} starts again{where}"))
             self._vacancies.append(vacancy)

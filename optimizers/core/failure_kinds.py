@@ -36,7 +36,7 @@ class FailureKind(enum.StrEnum):
     WORKER_LOST = "worker_lost"
     """Its worker was lost, and nobody knows why."""
     GANG_LOST = "gang_lost"
-    """The whole gang fell, whichever worker brought it down."""
+    """The whole gang was lost, whichever worker brought it down."""
     NODE_LOST = "node_lost"
     """The cluster took its machine away, as far as anybody knows."""
     NODE_LEFT = "node_left"
@@ -60,7 +60,7 @@ class FailureKind(enum.StrEnum):
         return self in (FailureKind.REPORT, FailureKind.NO_VALUE)
 
     @property
-    def is_fall(self) -> bool:
+    def is_gang_loss(self) -> bool:
         """Whether workers were lost under the trial in a way that it may, or may not, have brought about."""
         return self in (FailureKind.GANG_LOST, FailureKind.NODE_LOST)
 

@@ -223,7 +223,7 @@ class Ledger:
         if event.state is TrialState.PENDING:
             kind = event.failure.kind if event.failure is not None else None
             trial.losses += kind is None or kind.counts
-            trial.falls += kind is not None and kind.is_fall
+            trial.gang_losses += kind is not None and kind.is_gang_loss
         if event.state is TrialState.PENDING or trial.training:
             return
         match event.state:

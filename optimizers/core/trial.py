@@ -157,7 +157,7 @@ class Trial:
         world_size: How many workers run its present or last attempt together.
         losses: Attempts that failed or were lost so far, and were or will be followed by another; those that
             nobody is to blame for do not count.
-        falls: Attempts that ended as the whole gang fell or a machine was lost, and that another follows or followed.
+        gang_losses: Attempts that ended as the whole gang or a machine was lost, and that another follows or followed.
         seconds: Time spent running, over all attempts.
     """
 
@@ -187,7 +187,7 @@ class Trial:
     training: int = 0
     world_size: int = 1
     losses: int = 0
-    falls: int = 0
+    gang_losses: int = 0
     worker: int | None = None
     started: float | None = None
     seconds: float = 0.0

@@ -51,7 +51,7 @@ class Attempts:
         self._study = study
         self._is_named = bool(study.objectives.given)
         self._max_attempts = max_attempts
-        self._max_falls = max_attempts * workers
+        self._max_gang_losses = max_attempts * workers
         self._began: dict[int, tuple[int, int]] = {}  # how far running trials were when their attempt began
         self._warned: set[str] = set()
         self._traced: set[tuple[str, str, str]] = set()  # causes of failure whose traceback was shown
@@ -126,7 +126,7 @@ class Attempts:
             return self.lose(trial, Failure(FailureKind.DRIVER_LOST, "the search was stopped"), now, group.cause)
         if group.failure is not None:
             return self.lose(trial, replace(group.failure, traceback=end.traceback), now)
-        if end.outcome == "raised" or (end.outcome == "died" and not group.stopping.is_told):
+        if end.outcome == "raised" or (end.outcome == "died" and not group.stopping.asks_to_end):
             kind = end.kind or FailureKind.EXCEPTION
             return self.lose(trial, Failure(kind, end.message, end.traceback, tuple(end.types), end.place), now)
         return self.stop(trial, now)
@@ -175,8 +175,8 @@ class Attempts:
         if failure.kind.counts and trial.losses + 1 >= self._max_attempts:
             nth = f" (attempt {trial.losses + 1} of {self._max_attempts})" if self._max_attempts > 1 else ""
             return self.fail(trial, replace(failure, message=failure.message + nth), now)
-        if (most := self._most_falls(failure)) is not None and trial.falls + 1 >= most:
-            nth = f" (loss of workers {trial.falls + 1} of {most})"
+        if (most := self._most_gang_losses(failure)) is not None and trial.gang_losses + 1 >= most:
+            nth = f" (loss of workers {trial.gang_losses + 1} of {most})"
             return self.fail(trial, Failure(failure.kind, failure.message + nth), now)
         if self._is_repeated(trial, failure):
             message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
@@ -186,11 +186,11 @@ class Attempts:
         self.retries.append(trial.id)
         return [*commands, *_show_loss(trial, failure)]
 
-    def _most_falls(self, failure: Failure) -> int | None:
+    def _most_gang_losses(self, failure: Failure) -> int | None:
         """How many losses of this kind fail a trial; None where the failure is no loss of workers or machines."""
-        if not failure.kind.is_fall:
+        if not failure.kind.is_gang_loss:
             return None
-        return max(MAX_NODES, self._max_falls) if failure.kind is FailureKind.NODE_LOST else self._max_falls
+        return max(MAX_NODES, self._max_gang_losses) if failure.kind is FailureKind.NODE_LOST else self._max_gang_losses
 
     def _is_repeated(self, trial: Trial, failure: Failure) -> bool:
         """Whether the attempt before had the same fault, and this one got no further: the next would have it too."""

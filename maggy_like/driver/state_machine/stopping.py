@@ -22,6 +22,6 @@ class Stopping(enum.IntEnum):
     """A rule has stopped its trial, which ends as stopped."""
 
     @property
-    def is_told(self) -> bool:
+    def asks_to_end(self) -> bool:
         """Whether the attempt is to end at the next report that waits for a verdict."""
         return self >= Stopping.FAULT

@@ -110,7 +110,7 @@ class WorkerGroups:
         """Answer a report that waits for a verdict; every rank waits at that step."""
         if stop:
             group.stop(Stopping.RULE)
-        return _send(group.running, Decided(group.trial, group.attempt, group.stopping.is_told))
+        return _send(group.running, Decided(group.trial, group.attempt, group.stopping.asks_to_end))
 
     def stop(self, group: WorkerGroup, why: Stopping, *, failure: Failure | None = None, cause: str = "") -> Commands:
         """Have all ranks of an attempt end at the same next report, unless they were told so already.

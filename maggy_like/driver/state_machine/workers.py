@@ -99,7 +99,7 @@ class WorkerGroup:
         if why <= before:
             return False
         self.stopping, self.failure, self.cause = why, failure or self.failure, cause or self.cause
-        return not before.is_told
+        return not before.asks_to_end
 
     def rank(self, worker: WorkerId) -> int:
         """The rank of a member."""

@@ -44,7 +44,7 @@ def test_an_attempt_ends_after_its_next_saved_state_and_goes_on_elsewhere_for_no
     sent = hand.finish(leaver, outcome="stopped")
     assert kinds(sent)[0] is Shutdown  # no further work for it
     trial = hand.study.trials[0]
-    assert (trial.state, trial.losses, trial.falls, trial.failure.kind) == (TrialState.PENDING, 0, 0, "node_left")
+    assert (trial.state, trial.losses, trial.gang_losses, trial.failure.kind) == (TrialState.PENDING, 0, 0, "node_left")
     hand.tell(WorkerGone(leaver))
     hand.finish(other, 0.3)
     again = hand.assigned(other)

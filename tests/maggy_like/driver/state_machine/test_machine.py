@@ -276,8 +276,8 @@ def test_replay_gives_the_same_study_and_goes_on() -> None:
     assert again.assigned(resumed).attempt == running.attempt + 1
 
 
-def test_promotions_are_no_falls_of_the_gang() -> None:
-    """A trial that was promoted more often than the gang may fall still has all of its falls."""
+def test_promotions_are_no_losses_of_the_gang() -> None:
+    """A trial that was promoted more often than the gang may be lost still has all of its attempts."""
     hand = Hand(ASHA(sampler="random", eta=2), n_trials=8, workers=1, max_attempts=2).start()
     worker = hand.join(0)
     while (assign := hand.assigned(worker)).attempt < 3:
@@ -286,7 +286,7 @@ def test_promotions_are_no_falls_of_the_gang() -> None:
     for incarnation, state in enumerate((TrialState.RUNNING, TrialState.FAILED), start=1):
         hand.tell(WorkerLost(worker, "the stage fell", with_gang=True))
         worker = hand.join(0, incarnation)
-        assert (trial.falls, trial.state) == (1, state)
+        assert (trial.gang_losses, trial.state) == (1, state)
 
 
 def test_a_trial_has_a_bounded_number_of_metrics_whatever_its_worker_says() -> None:

@@ -119,10 +119,10 @@ def test_people_read_lines_of_ours_and_no_page_of_java(process: ScriptProcess, t
     done = process.run(SESSION + KILLED_AGENT, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ENDED completed" in done.stdout
-    fell = [line for line in done.stdout.splitlines() if "fell together" in line]
+    fell = [line for line in done.stdout.splitlines() if "were lost together" in line]
     log = tmp_path / "runs" / "june" / "workers" / "spark.log"
     assert len(fell) == 1, done.stdout
-    assert fell[0].startswith("workers 0, 1 fell together, and start again: ")
+    assert fell[0].startswith("workers 0, 1 were lost together, and start again: ")
     assert fell[0].endswith("workers/spark.log)")
     assert "\tat org.apache.spark" in log.read_text()
     seen = done.stdout + done.stderr
@@ -169,7 +169,7 @@ def search(how, call=lagom, **options):
         if call is maggy_like.run:
             call(train, {"x": 0.5}, budget=100_000, **common)
         found = call(train, {"x": Float(0, 1)}, optimizer="random", n_trials=4, max_budget=100_000, **common, **options)
-        told = {"ending": found.ending, "lost": [trial.losses + trial.falls for trial in found.trials],
+        told = {"ending": found.ending, "lost": [trial.losses + trial.gang_losses for trial in found.trials],
                 "states": [trial.state.value for trial in found.trials], "training": found.training is not None}
     except maggy_like.errors.MaggyError as error:
         told = {"error": str(error)}
