@@ -1,28 +1,30 @@
 """From tables to predictions in one Spark application: joins, a search, training on GPUs, batch and stream.
 
-The tables are made up (``retail_tables.py``), and so are the GPUs, but Spark's Master, Workers and executors are real
+The tables are made up (``retail_tables.py``), and so are the GPUs, but Spark's Master, Worker and executors are real
 processes: the tables are joined on executors without a GPU, and only the search and the training run on those that have
-one. The predictions are computed again with pandas and torch, without Spark, and compared.
+one, as Spark's own log of events shows at the end. The predictions are computed again with pandas and torch, without
+Spark, and compared.
 
     pip install "maggy_like[ml]"
     python examples/pipeline.py
+    python examples/pipeline.py --master spark://host:7077 --folder /shared/retail  # on a cluster with GPUs
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime as dt
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import torch
-from pyspark import TaskContext
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import StandardScaler, StringIndexer, VectorAssembler
 from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +41,19 @@ PREDICT_FROM = dt.date(2025, 8, 1)
 
 CATEGORIES = ["assortment", "state", "weekday"]
 NUMBERS = ["promo", "rain", "temperature", "rival_distance", "has_rival", "season"]
+
+CONF = {
+    "spark.dynamicAllocation.enabled": "true",  # executors come for the joins, and others, with GPUs, for the gang
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.maxExecutors": "2",  # of either kind
+    "spark.dynamicAllocation.executorIdleTimeout": "5min",  # none goes, and is started again, within this program
+    "spark.executor.cores": "2",
+    "spark.executor.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",  # these tables are small
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.rolling.enabled": "false",
+    "spark.eventLog.compress": "false",
+}
 
 
 class SalesNetwork(nn.Module):
@@ -64,16 +79,22 @@ def read_tables(spark: SparkSession, folder: Path) -> dict[str, DataFrame]:
     return {name: spark.read.parquet(f"{folder}/{name}.parquet") for name in ("sales", "stores", "states", "weather")}
 
 
+def keep(rows: DataFrame, path: Path) -> DataFrame:
+    """The rows, computed once: written to Parquet, and read from there."""
+    rows.write.parquet(str(path))
+    return rows.sparkSession.read.parquet(str(path))
+
+
 def store_levels(sales: DataFrame) -> DataFrame:
     """The mean log sales of each store before anything is predicted."""
     known = sales.where(F.col("open") & (F.col("date") < VALIDATE_FROM))
     return known.groupBy("store").agg(F.avg(F.log("sales")).alias("level"))
 
 
-def prepare(sales: DataFrame, tables: dict[str, DataFrame], levels: DataFrame) -> DataFrame:
+def prepare(sales: DataFrame, tables: dict[str, DataFrame]) -> DataFrame:
     """Sales with all that the other tables say, a row for each open day; ``sales`` may be a stream."""
     rows = sales.where("open").join(tables["stores"], "store").join(tables["states"], "store")
-    rows = rows.join(tables["weather"], ["state", "date"]).join(levels, "store")
+    rows = rows.join(tables["weather"], ["state", "date"]).join(tables["levels"], "store")
     has_rival = F.coalesce(F.datediff("date", "competition_since") > 0, F.lit(False))
     return rows.select(
         "store", "date", "level", "assortment", "state", "rain", "temperature",
@@ -83,6 +104,7 @@ def prepare(sales: DataFrame, tables: dict[str, DataFrame], levels: DataFrame) -
         F.when(has_rival, F.log1p("competition_distance")).otherwise(12.0).alias("rival_distance"),
         F.sin(2 * np.pi * F.dayofyear("date") / 365).alias("season"),
         (F.log("sales") - F.col("level")).alias("label"),
+        (F.col("date") >= VALIDATE_FROM).alias("is_validation"),
     )  # fmt: skip
 
 
@@ -115,7 +137,7 @@ def make_pipeline(engine: SparkEngine, n_trials: int, folder: Path) -> Pipeline:
 
 
 def tell_gpu(epoch: int, metrics: dict[str, float], network: nn.Module) -> None:
-    """Say once in each training on which GPU it runs."""
+    """Say once in each training which GPUs it sees: of several workers on one machine, those of all."""
     if epoch == 1:
         print(f"GPU {os.environ.get('CUDA_VISIBLE_DEVICES', 'none')}")
 
@@ -126,12 +148,12 @@ def predict(model: PipelineModel, rows: DataFrame) -> DataFrame:
     return predicted.select("store", "date", F.exp(F.col("level") + F.col("prediction")).alias("sales"), "prediction")
 
 
-def predict_stream(model: PipelineModel, tables: dict[str, DataFrame], levels: DataFrame, folder: Path) -> DataFrame:
+def predict_stream(model: PipelineModel, tables: dict[str, DataFrame], folder: Path) -> DataFrame:
     """The same for files that arrive in a folder; here for those that are there, and then it ends."""
-    spark = levels.sparkSession
-    arriving = spark.readStream.schema(tables["sales"].schema).option("maxFilesPerTrigger", 4).parquet(f"{folder}/new")
+    spark = tables["sales"].sparkSession
+    arriving = spark.readStream.schema(tables["sales"].schema).option("maxFilesPerTrigger", 2).parquet(f"{folder}/new")
     query = (
-        predict(model, prepare(arriving, tables, levels))
+        predict(model, prepare(arriving, tables))
         .writeStream.format("parquet")
         .option("path", f"{folder}/stream")
         .option("checkpointLocation", f"{folder}/stream-state")
@@ -170,22 +192,42 @@ def predict_without_spark(model: PipelineModel, folder: Path) -> pd.DataFrame:
     return rows[["store", "date", "prediction"]]
 
 
-def gpus_of_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """How many GPUs Spark gave to the task that has these rows."""
-    context = TaskContext.get()
-    assert context is not None
-    count = len(context.resources())
-    for batch in batches:
-        yield pa.RecordBatch.from_pydict({"gpus": [count] * batch.num_rows})
-
-
-def compare(name: str, predicted: DataFrame, reference: pd.DataFrame) -> None:
+def compare(name: str, predicted: pd.DataFrame, reference: pd.DataFrame) -> None:
     """Print the largest difference; an error if there is one, or rows are missing."""
-    both = predicted.toPandas().merge(reference, on=["store", "date"], how="outer", suffixes=("", "_reference"))
+    both = predicted.merge(reference, on=["store", "date"], how="outer", suffixes=("", "_reference"))
     difference = (both["prediction"] - both["prediction_reference"]).abs()
     print(f"{name}: {len(both)} predictions, differing from those without Spark by {difference.max():.1e} at most")
     assert difference.notna().all()
     assert difference.max() < 1e-6
+
+
+def tell_quality(predicted: pd.DataFrame, sales: pd.DataFrame) -> None:
+    """Print how good the predictions are, beside the best that there can be, and beside none."""
+    rows = predicted.merge(sales, on=["store", "date"], suffixes=("", "_actual"))
+    error = np.log(rows["sales_actual"]) - np.log(rows["sales"])
+    without = error + rows["prediction"]  # the level of the store alone
+    print(
+        f"error of log sales on {len(rows)} rows that no training has seen: {np.sqrt((error**2).mean()):.3f}; "
+        f"by the stores' levels alone {np.sqrt((without**2).mean()):.3f}, "
+        f"and at best {NOISE:.3f}, which is the noise in the tables"
+    )
+
+
+def tell_executors(log: Path) -> None:
+    """Print what kinds of executors ran how many tasks, by the events that Spark has written."""
+    gpus, profiles, tasks = dict[str, int](), dict[int, int](), Counter[tuple[str, int]]()
+    for event in map(json.loads, log.read_text().splitlines()):
+        match event["Event"]:
+            case "SparkListenerExecutorAdded":
+                owned = event["Executor Info"]["Resources"].get("gpu", {"addresses": []})
+                gpus[event["Executor ID"]] = len(owned["addresses"])
+            case "SparkListenerStageSubmitted":
+                profiles[event["Stage Info"]["Stage ID"]] = event["Stage Info"]["Resource Profile Id"]
+            case "SparkListenerTaskEnd":
+                kind = "the gang" if profiles[event["Stage ID"]] else "joins, indexing and predictions"
+                tasks[kind, gpus[event["Task Info"]["Executor ID"]]] += 1
+    for (kind, count), number in sorted(tasks.items()):
+        print(f"{kind}: {number} tasks on executors with {count} GPU{'s' * (count != 1)}")
 
 
 def main(spark: SparkSession, stores: int, n_trials: int, folder: Path) -> None:
@@ -193,49 +235,47 @@ def main(spark: SparkSession, stores: int, n_trials: int, folder: Path) -> None:
     generated = make_tables(stores, DAYS)
     write_tables(generated, folder)
     arriving = generated["sales"].query("date >= @PREDICT_FROM")
-    for date, day in arriving.groupby("date"):
-        write_tables({str(date): day}, folder / "new")
+    for week, days in arriving.groupby(pd.to_datetime(arriving["date"]).dt.isocalendar().week):
+        write_tables({f"week{week}": days}, folder / "new")
 
     tables = read_tables(spark, folder)
-    levels = store_levels(tables["sales"])
-    rows = prepare(tables["sales"], tables, levels).withColumn("is_validation", F.col("date") >= VALIDATE_FROM)
-    counts = rows.select("store").mapInArrow(gpus_of_tasks, "gpus long").groupBy("gpus").count().collect()
-    print("the joins ran on tasks with", ", ".join(f"{row['gpus']} GPUs ({row['count']} rows)" for row in counts))
+    tables["levels"] = keep(store_levels(tables["sales"]), folder / "levels")
+    rows = keep(prepare(tables["sales"], tables), folder / "rows")
 
     engine = SparkEngine(spark, resources={"gpu": 1, "cpu": 1, "memory": "1g"})
     model = make_pipeline(engine, n_trials, folder).fit(rows.where(F.col("date") < PREDICT_FROM))
     trained: Any = model.stages[-1]
-    result = trained.result
-    print(f"searched {len(result.trials)} networks; the best has {trained.config}")
-    seen = {line for trial in result.trials for line in result.log(trial.id).splitlines() if line.startswith("GPU")}
-    print("its trials ran on", ", ".join(sorted(seen)))
+    print(f"searched {len(trained.result.trials)} networks; the best has {trained.config}")
 
-    predict(model, rows.where(F.col("date") >= PREDICT_FROM)).write.parquet(f"{folder}/predictions")
-    predictions = spark.read.parquet(f"{folder}/predictions")
-    error = predictions.join(tables["sales"].withColumnRenamed("sales", "actual"), ["store", "date"])
-    loss = error.agg(F.sqrt(F.avg(F.pow(F.log("sales") - F.log("actual"), 2))).alias("loss")).collect()[0]["loss"]
-    print(f"error of log sales on days that no training has seen: {loss:.3f}; no model can be below {NOISE}")
-
+    predicted = keep(predict(model, rows.where(F.col("date") >= PREDICT_FROM)), folder / "predictions").toPandas()
     reference = predict_without_spark(model, folder)
-    compare("batch", predictions, reference)
-    compare("stream of files", predict_stream(model, tables, levels, folder), reference)
+    compare("batch", predicted, reference)
+    compare("stream of files", predict_stream(model, tables, folder).toPandas(), reference)
+    tell_quality(predicted, generated["sales"])
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="From tables to predictions in one Spark application.")
     parser.add_argument("--stores", type=int, default=60, help="how many stores there are (default: %(default)s)")
     parser.add_argument("--trials", type=int, default=4, help="how many networks to try (default: %(default)s)")
+    parser.add_argument(
+        "--master", help="a standalone cluster with GPUs (default: one is started here, with made-up GPUs)"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="an empty folder that all machines share (default: a temporary one)"
+    )
     options = parser.parse_args()
-    print("Starting a standalone cluster: one master, two workers, a made-up GPU each ...")
-    with (
-        tempfile.TemporaryDirectory() as name,
-        StandaloneCluster(2, cores=2, memory="2g", gpus=1, dynamic=True) as cluster,
-    ):
-        # Each Worker has room for an executor of the joins beside one of the gang: at most two of either kind come.
-        conf = cluster.conf | {"spark.executor.cores": "1", "spark.executor.memory": "1g"}
-        conf |= {"spark.dynamicAllocation.maxExecutors": "2", "spark.sql.shuffle.partitions": "2"}
-        session = spark_session(cluster.master_url, app_name="From tables to predictions", conf=conf)
+    with contextlib.ExitStack() as stack:
+        place = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        conf = CONF | {"spark.eventLog.dir": (place / "events").absolute().as_uri()}
+        if options.master is None:
+            print("Starting a standalone cluster: a Master, and a Worker with two made-up GPUs ...")
+            cluster = stack.enter_context(StandaloneCluster(1, cores=4, memory="4g", gpus=2, dynamic=True))
+            conf = cluster.conf | conf
+        (place / "events").mkdir(parents=True)
+        session = spark_session(options.master or cluster.master_url, app_name="From tables to predictions", conf=conf)
         try:
-            main(session, options.stores, options.trials, Path(name))
+            main(session, options.stores, options.trials, place)
         finally:
             session.stop()
+        tell_executors(next((place / "events").iterdir()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,26 +60,43 @@ def test_tests_that_are_named_are_there(page: Path) -> None:
 
 
 def _whole_programs() -> Iterator[tuple[str, str]]:
-    """The README's blocks that can be run as they are: those that end in a ``__main__``."""
-    for block in re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL):
-        if "__main__" in block:
-            yield block.strip().splitlines()[0], block
+    """The README's blocks that can be run as they are, those that end in a ``__main__``, by the heading above."""
+    for section in re.split(r"^#+ ", (ROOT / "README.md").read_text(), flags=re.MULTILINE):
+        for block in re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+            if "__main__" in block:
+                yield section.splitlines()[0], block
 
 
 PROGRAMS = dict(_whole_programs())
 
+ON_SPARK = "From a DataFrame to predictions"
+
 
 @pytest.mark.example
-@pytest.mark.parametrize("first_line", PROGRAMS)
-def test_the_programs_of_the_readme_run(first_line: str, run_script: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("heading", sorted(PROGRAMS.keys() - {ON_SPARK}))
+def test_the_programs_of_the_readme_run(heading: str, run_script: Any, tmp_path: Path) -> None:
     script = tmp_path / "program.py"
-    script.write_text(PROGRAMS[first_line])
+    script.write_text(PROGRAMS[heading])
     done = run_script(script)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.spark
+@pytest.mark.example
+def test_the_program_of_the_readme_that_needs_spark_runs(
+    spark_local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAMS[ON_SPARK])
+    runpy.run_path(str(script), run_name="__main__")  # in this process, which has a session already
+    assert spark_local.read.parquet(str(tmp_path / "predictions")).count() == 3000
+    loss = float(capsys.readouterr().out.split()[-1])
+    assert loss < 0.05  # 0.2 by the mean alone
+
+
 def test_the_readme_has_programs() -> None:
-    assert len(PROGRAMS) == 2
+    assert len(PROGRAMS) == 3
 
 
 def test_the_folders_that_the_choices_name_are_there() -> None:

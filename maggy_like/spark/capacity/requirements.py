@@ -26,6 +26,21 @@ SHARED = (
     "the gang's executors have {}"
 )
 
+RAPIDS = "com.nvidia.spark.SQLPlugin"
+
+MAP_IN_ARROW = "spark.rapids.sql.exec.MapInArrowExec"
+
+RAPIDS_FORGETS = (
+    f"the RAPIDS Accelerator (spark.plugins={{}}) replaces mapInArrow, in which the gang runs, and forgets the GPUs, "
+    f"cores and memory that each worker asks for; leave it to Spark: spark.conf.set({MAP_IN_ARROW!r}, 'false'). Joins "
+    "and aggregations stay on GPUs"
+)
+
+RAPIDS_TAKES_ONE = (
+    "resources={{'gpu': {:g}}} with the RAPIDS Accelerator (spark.plugins={}), which takes executors of one GPU alone; "
+    "pass resources={{'gpu': 1}} and more workers"
+)
+
 
 def check_resources(slots: Slots) -> None:
     """Check that the session's cluster can give the workers what they ask for.
@@ -33,6 +48,8 @@ def check_resources(slots: Slots) -> None:
     Raises:
         EngineError: It cannot; the message has the remedy.
     """
+    if slots.needs_profile:
+        _check_rapids(slots)
     resources = slots.resources
     if resources is None:
         return
@@ -50,6 +67,17 @@ def resource_hints(slots: Slots) -> list[str]:
     if slots.resources is None or slots.has_own_executors:
         return []
     return [SHARED.format(slots.resources)]
+
+
+def _check_rapids(slots: Slots) -> None:
+    """Check that NVIDIA's plugin for Spark SQL, if there is one, leaves the gang's tasks as they are."""
+    plugins = slots.conf("spark.plugins", "")
+    if RAPIDS not in plugins:
+        return
+    if slots.has_own_executors and slots.resources is not None and slots.resources.whole_gpus > 1:
+        raise EngineError(RAPIDS_TAKES_ONE.format(slots.resources.gpu, plugins))
+    if all(slots.conf(key, "true").strip().lower() == "true" for key in ("spark.rapids.sql.enabled", MAP_IN_ARROW)):
+        raise EngineError(RAPIDS_FORGETS.format(plugins))
 
 
 def _check_session_executors(slots: Slots, resources: Resources) -> None:

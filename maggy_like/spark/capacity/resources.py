@@ -99,7 +99,9 @@ def read_resources(given: Mapping[str, Any]) -> Resources:
         **texts,
     )
     if found.memory is not None and found.memory < LEAST_MEMORY_MB:
-        raise ConfigError(f"resources['memory'] must be {LEAST_MEMORY_MB}m or more, got {given['memory']!r}")
+        raise ConfigError(
+            f"resources['memory'] must be {LEAST_MEMORY_MB}m or more, got {given['memory']!r}: {found.memory} MB"
+        )
     if not (found.gpu or found.cpu or found.memory):
         raise ConfigError(f"resources must name GPUs, cores or memory, got {dict(given)!r}; or leave it out")
     return found

@@ -112,6 +112,12 @@ class Slots:
         own = None if self.resources is None else self.resources.cpu
         return own or int(self.conf("spark.task.cpus", "1"))
 
+    @property
+    def needs_profile(self) -> bool:
+        """Whether the session's settings alone do not say what each worker's task asks for."""
+        is_said = not self.gpus_owned or float(self.conf("spark.task.resource.gpu.amount", "0"))
+        return self.resources is not None or not is_said
+
     @cached_property
     def profile(self) -> ResourceProfile | None:
         """What each worker's task asks for; None where the session's settings say it."""
@@ -124,8 +130,7 @@ class Slots:
                 splits_memory=master.startswith(("yarn", "k8s")),
                 task_cpus=self.cpus_asked,
             )
-        is_said = not self.gpus_owned or float(self.conf("spark.task.resource.gpu.amount", "0"))
-        if self.resources is None and is_said:
+        if not self.needs_profile:
             return None
         return shared_executors(self._session, self.gpus_asked, self.cpus_asked)
 

@@ -52,7 +52,7 @@ def test_resources_are_read_as_spark_writes_them() -> None:
         ({"cpu": 0}, r"resources\['cpu'\] must be a whole number of at least 1, got 0"),
         ({"memory": 20}, "such as '20g' or '512m', got 20"),
         ({"memory": "20 gigs"}, "such as '20g' or '512m', got '20 gigs'"),
-        ({"memory": "100m"}, "must be 512m or more, got '100m'"),
+        ({"memory": "20"}, "must be 512m or more, got '20': 20 MB"),
         ({"gpu": 1, "vendor": ""}, "must be a text, got ''"),
     ],
 )
@@ -94,6 +94,28 @@ def test_yarn_and_kubernetes_need_a_script_that_finds_gpus(master: str, name: st
         engine_on(conf, resources=ASKED).check_gang("")
     engine_on(conf, resources={**ASKED, "discovery_script": "/opt/gpus.sh"}).check_gang("")
     engine_on(conf, resources={"cpu": 4}).check_gang("")
+
+
+RAPIDS = {"spark.plugins": "com.nvidia.spark.SQLPlugin"}
+
+MAP_IN_ARROW = "spark.rapids.sql.exec.MapInArrowExec"
+
+
+@pytest.mark.parametrize("conf", [FIXED, ELASTIC])
+def test_rapids_would_forget_what_workers_ask_for_unless_it_leaves_their_tasks_alone(conf: dict[str, str]) -> None:
+    with pytest.raises(EngineError, match=rf"spark.plugins={RAPIDS['spark.plugins']}.*'{MAP_IN_ARROW}', 'false'"):
+        engine_on(conf | RAPIDS, resources=ASKED).check_gang("")
+    engine_on(conf | RAPIDS | {MAP_IN_ARROW: "false"}, resources=ASKED).check_gang("")
+    engine_on(conf | RAPIDS | {"spark.rapids.sql.enabled": "false"}, resources=ASKED).check_gang("")
+
+
+def test_rapids_matters_where_a_worker_asks_for_more_than_the_session_s_tasks() -> None:
+    tasks = {"spark.task.resource.gpu.amount": "1"}
+    engine_on(FIXED | RAPIDS | tasks).check_gang("")
+    with pytest.raises(EngineError, match=MAP_IN_ARROW):
+        engine_on(FIXED | RAPIDS).check_gang("")  # a GPU each, by a profile
+    with pytest.raises(EngineError, match="takes executors of one GPU alone"):
+        engine_on(ELASTIC | RAPIDS | {MAP_IN_ARROW: "false"}, resources={"gpu": 2}).check_gang("")
 
 
 def test_workers_with_executors_of_their_own_may_train_together_and_come_one_by_one() -> None:
