@@ -23,7 +23,7 @@ def train(reporter):
     reporter.report(score=1.0, step=1)
 
 def train_on(workers, **resources):
-    print("now", resources)
+    print("==", resources)
     run(train, engine=SparkEngine(resources=resources), workers=workers, directory="runs", progress="plain")
 """
 
@@ -63,10 +63,10 @@ def gpu_cluster() -> Iterator[StandaloneCluster]:
         yield cluster
 
 
-def seen_by(done: Any, *, since: str = "now") -> list[str]:
-    """What the ranks of a training have printed of their GPUs."""
+def seen_by(done: Any, resources: str) -> list[str]:
+    """What the ranks of the training with these resources have printed of their GPUs."""
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.partition(since)[2].partition("now")[0].splitlines()
+    lines = done.stdout.partition(f"== {{{resources}")[2].partition("== ")[0].splitlines()
     return sorted(line.partition("] ")[2] for line in lines if " sees " in line)
 
 
@@ -75,9 +75,9 @@ def test_a_connect_client_s_workers_have_several_gpus_or_share_one_on_executors_
 ) -> None:
     pytest.importorskip("grpc")
     done = run_script(DYNAMIC, gpu_cluster.master_url, gpu_cluster.conf)
-    assert len(seen_by(done, since="now {'gpu': 2")[0].split("'")) == 5  # two addresses
-    halves = seen_by(done, since="now {'gpu': 0.5")
-    assert [line[:6] for line in halves] == ["rank 0", "rank 1"]
+    assert [len(line.split("'")) for line in seen_by(done, "'gpu': 2")] == [5], done.stdout  # two addresses
+    halves = seen_by(done, "'gpu': 0.5")
+    assert [line[:6] for line in halves] == ["rank 0", "rank 1"], done.stdout
     assert len({line[6:] for line in halves}) == 1  # the same GPU
     assert len(halves[0].split("'")) == 3
 
@@ -86,6 +86,6 @@ def test_where_executors_do_not_come_and_go_the_gang_takes_whole_gpus_of_those_t
     gpu_cluster: StandaloneCluster, run_script: Any
 ) -> None:
     done = run_script(FIXED, gpu_cluster.master_url, gpu_cluster.conf)
-    ranks = seen_by(done)
+    ranks = seen_by(done, "'gpu': 1")
     assert [len(line.split("'")) for line in ranks] == [5, 5], done.stdout  # a GPU each, not two quarters of the same
     assert "is not true, so the gang takes the executors that the session has" in done.stdout
