@@ -230,7 +230,8 @@ class SparkEngine(Engine, DriverHost):
 
     def waits_for(self, workers: int, came: int) -> str:
         slots = self.slots() if is_classic(self._session) else None  # a Connect server would be asked for nothing
-        return self._diagnosis.why(self._tags, self._address, slots, workers, came)
+        needs = str(self._slots.resources) if self._slots.has_own_executors else ""
+        return self._diagnosis.why(self._tags, self._address, slots, workers, came, needs)
 
     @cached_property
     def _tells_of_executors(self) -> bool:

@@ -88,7 +88,9 @@ class Diagnosis:
         self._session = session
         self._run_since: float | None = None  # since when tasks of the gang run
 
-    def why(self, own: Collection[str], address: str, slots: int | None, workers: int, came: int) -> str:
+    def why(
+        self, own: Collection[str], address: str, slots: int | None, workers: int, came: int, needs: str = ""
+    ) -> str:
         """Return the explanation; empty if the session has none.
 
         Args:
@@ -97,6 +99,7 @@ class Diagnosis:
             slots: How many the session has.
             workers: How many were launched.
             came: How many of them have connected.
+            needs: What each needs of an executor of its own; empty where those of the session serve.
         """
         if not is_classic(self._session):
             if came:
@@ -106,7 +109,7 @@ class Diagnosis:
         running = sum(job.tasks for job in jobs if job.tags & set(own))
         if running <= came:
             self._run_since = None
-            return holders([job for job in jobs if not job.tags & set(own)], slots, workers)
+            return holders([job for job in jobs if not job.tags & set(own)], slots, workers, needs)
         self._run_since = self._run_since or time.monotonic()
         if came or time.monotonic() - self._run_since < MUTE_PATIENCE:
             return ""
@@ -114,17 +117,22 @@ class Diagnosis:
         return f"{tasks}, but none has reached {address}: {UNREACHED}"
 
 
-def holders(jobs: list[RunningJob], slots: int | None, workers: int) -> str:
+def holders(jobs: list[RunningJob], slots: int | None, workers: int, needs: str = "") -> str:
     """Name the jobs that hold the slots which a gang waits for; empty if there are none.
 
     Args:
         jobs: The others.
         slots: How many the session has.
         workers: How many the gang needs.
+        needs: What each needs of an executor of its own.
     """
     holding = sorted((job for job in jobs if job.tasks), key=lambda job: -job.tasks)
     if not holding:
-        return f"the session has {slots} slot{'s' * (slots != 1)} now" if slots is not None and slots < workers else ""
+        if slots is None or slots >= workers:
+            return ""
+        if needs:
+            return f"the cluster has started executors for {slots} so far; each needs {needs} free on one machine"
+        return f"the session has {slots} slot{'s' * (slots != 1)} now"
     shown = [f"{job} holds {job.tasks} slot{'s' * (job.tasks > 1)}" for job in holding[:MAX_JOBS]]
     more = len(holding) - len(shown)
     return ", ".join(shown) + (f", {more} more job{'s' * (more > 1)} hold others" if more else "")

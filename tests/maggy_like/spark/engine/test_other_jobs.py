@@ -151,6 +151,9 @@ def test_jobs_that_hold_slots_are_named_the_largest_first() -> None:
     many = [job(number, "sum", 1) for number in range(5)]
     assert holders(many, 8, 2).endswith("job 2 'sum' holds 1 slot, 2 more jobs hold others")
     assert holders([], 1, 2) == "the session has 1 slot now"
+    assert holders([], 0, 2, "3 GPUs") == (
+        "the cluster has started executors for 0 so far; each needs 3 GPUs free on one machine"
+    )
     assert holders([], 2, 2) == holders([], None, 2) == ""
 
 
