@@ -70,6 +70,7 @@ def predict(
     results = as_udf(network, inputs, kind, batch_size=batch_size, decode=decode, fields=fields)
     given = [_input(df, column) for column in inputs]
     made = f"results_{uuid.uuid4().hex}"
+    df = _in_rows(df, inputs[0].name)
     columns = {name: F.col(made) if part == "struct" else F.col(f"{made}.{part}") for name, part in into.items()}
     return df.withColumn(made, results(*given)).withColumns(columns).drop(made)
 
@@ -165,6 +166,22 @@ def _try_on_zeros(shipped: ShippedNetwork, inputs: Sequence[Column], kind: Kind)
     read_output(output, kind, 2)
 
 
+def _in_rows(df: DataFrame, name: str) -> DataFrame:
+    """The same rows, which Spark does not hand on as whole columns of a Parquet file where vectors are among them.
+
+    Spark 4.3 cannot read a file's columns straight into a function of Arrow when one has a type of its own (a vector):
+    ``[UNSUPPORTED_DATATYPE]``. A condition that always holds, and that the optimizer neither drops nor hands to the
+    file's reader, makes rows of them. Being deterministic, it lets other conditions pass to the reader.
+    """
+    if '"udt"' not in df.schema.json():
+        return df
+    return df.where(F.hash(F.isnull(_column(df, name))).bitwiseAND(0) == 0)
+
+
+def _column(df: DataFrame, name: str) -> SparkColumn:
+    return df["`" + name.replace("`", "``") + "`"]
+
+
 def _input(df: DataFrame, column: Column) -> SparkColumn:
     """The column of a DataFrame as the network's function takes it.
 
@@ -173,7 +190,7 @@ def _input(df: DataFrame, column: Column) -> SparkColumn:
     """
     (there,) = columns_of_spark(df.schema, [column.name])
     check_type(there, column)
-    found = df["`" + column.name.replace("`", "``") + "`"]
+    found = _column(df, column.name)
     if isinstance(df.schema[column.name].dataType, VectorUDT):
         dtype = "float64" if column.dtype == "float64" else "float32"
         return F.when(found.isNotNull(), vector_to_array(found, dtype))  # which fails on nulls

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StructType
 from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
@@ -59,6 +59,29 @@ def test_vectors_dense_sparse_and_null_and_names_with_dots(spark_local: SparkSes
     made = predict(df, network, [Column("a.b", (2,), "float32")], "classes", into=INTO | {"all": "struct"}).collect()
     assert [row.prediction for row in made[:2]] == [label for label, _ in expected(network, [[1, 2], [0, 3]])]
     assert made[2].all.asDict() == {"label": None, "score": None, "vector": None, "error": "column 'a.b' is null"}
+
+
+def test_vectors_are_read_from_a_file_in_batch_and_on_a_stream(
+    spark_local: SparkSession, network: nn.Module, tmp_path: Path
+) -> None:
+    """Spark 4.3 cannot hand a file's vectors on as whole columns; other conditions still reach the file's reader."""
+    rows, vectors = str(tmp_path / "rows"), [Vectors.dense(1, 2), Vectors.sparse(2, [1], [3.0]), None]
+    schema = StructType().add("id", IntegerType()).add("x", ArrayType(DoubleType())).add("v", VectorUDT())
+    spark_local.createDataFrame([(i, [1.0, 2.0], v) for i, v in enumerate(vectors)], schema).write.parquet(rows)
+    stored = spark_local.read.parquet(rows)
+    (answer, _), *_ = expected(network, [[1, 2]])
+    beside = predict(stored, network, [X], "classes", into=INTO).where("id < 2")
+    assert [row.prediction for row in beside.collect()] == [answer] * 2
+    plan = spark_local._jvm.PythonSQLUtils.explainString(beside._jdf.queryExecution(), "simple")  # type: ignore[union-attr]
+    assert "LessThan(id,2)" in plan
+    v = Column("v", (2,), "float32")
+    streamed = predict(spark_local.readStream.schema(schema).parquet(rows), network, [v], "classes", into=INTO)
+    query = streamed.writeStream.format("memory").queryName("of_vectors").trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    found = {row.id: (row.prediction, row.why_not) for row in spark_local.table("of_vectors").collect()}
+    assert found == {
+        0: (answer, None), 1: (expected(network, [[0, 3]])[0][0], None), 2: (None, "column 'v' is null")
+    }  # fmt: skip
 
 
 def test_a_network_runs_once_for_all_columns_that_it_makes(spark_local: SparkSession, network: nn.Module) -> None:
