@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Generic, TypeVar
 
 from maggy_like.display import Display
@@ -113,7 +114,7 @@ class RunHandle(Generic[T]):
         self._stop = stop
         self._future: Future[T] = Future()
         self._is_over = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[Thread] = []
         self._waiting = 0
         self._lock = threading.Lock()
 
@@ -122,12 +123,13 @@ class RunHandle(Generic[T]):
 
         Args:
             execute: Executes the run.
-            engine: Makes the thread.
+            engine: Knows what the thread has of the one that calls this.
             outlives: Whether the run goes on by itself when this process ends.
         """
-        self._threads.append(engine.background_thread(lambda: self._execute(execute), daemon=outlives))
+        inheriting = engine.inheriting(execute)
+        self._threads.append(Thread(target=self._execute, args=[inheriting], name="maggy-run", daemon=outlives))
         if not outlives:
-            self._threads.append(threading.Thread(target=self._stop_at_exit, name="maggy-exit", daemon=True))
+            self._threads.append(Thread(target=self._stop_at_exit, name="maggy-exit", daemon=True))
         for thread in self._threads:
             thread.start()
 

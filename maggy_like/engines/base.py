@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 from maggy_like.argument_checks import one_of
 from maggy_like.errors import EngineError
@@ -13,6 +12,8 @@ from maggy_like.protocol.task import Isolation, KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.rpc.ports import PortRange
 from maggy_like.storage.run_paths import RunPaths
+
+T = TypeVar("T")
 
 
 class EngineStopped(EngineError):
@@ -164,14 +165,9 @@ class Engine(Launcher):
     def endpoint(self) -> Endpoint:
         """Where the driver is to listen, and the address at which its workers connect."""
 
-    def background_thread(self, execute: Callable[[], None], *, daemon: bool) -> threading.Thread:
-        """A thread for a run in the background; what the engine keeps for each thread is as in the one that starts it.
-
-        Args:
-            execute: Executes the run.
-            daemon: Whether the interpreter may exit before it ends.
-        """
-        return threading.Thread(target=execute, name="maggy-run", daemon=daemon)
+    def inheriting(self, execute: Callable[[], T]) -> Callable[[], T]:
+        """What executes a run in another thread, with all that the engine keeps for the thread that calls this."""
+        return execute
 
     def path_hints(self, paths: RunPaths) -> list[str]:
         """Hints about where a run is kept, one a line."""

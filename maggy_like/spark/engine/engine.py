@@ -9,10 +9,9 @@ with the next incarnation.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Ports = int | str | Sequence[int]
+
+T = TypeVar("T")
 
 
 class SparkEngine(Engine, DriverHost):
@@ -270,15 +271,23 @@ class SparkEngine(Engine, DriverHost):
         """What of the slots is the search's to take."""
         return None if slots is None else max(0, slots - self._reserve)
 
-    def background_thread(self, execute: Callable[[], None], *, daemon: bool) -> threading.Thread:
-        """A thread with the caller's local properties: job group, tags, description and pool of the scheduler."""
+    def inheriting(self, execute: Callable[[], T]) -> Callable[[], T]:
+        """What executes a run with this thread's local properties: job group, tags, description, scheduler's pool."""
         if is_stopped(self._session):  # it has no properties any more; the run finds out, and says so
-            return super().background_thread(execute, daemon=daemon)
-        from pyspark import InheritableThread
+            return execute
+        from pyspark import inheritable_thread_target
 
-        thread = InheritableThread(execute, session=self._session, name="maggy-run")
-        thread.daemon = daemon
-        return thread
+        inherit = inheritable_thread_target(self._session)(lambda: None)
+
+        def inherited() -> T:
+            try:
+                inherit()
+            except Exception:
+                if not is_stopped(self._session):
+                    raise
+            return execute()
+
+        return inherited
 
     def _check_session(self) -> None:
         """See that a Connect server answers, and that a local master's workers, which run here, run this Python."""

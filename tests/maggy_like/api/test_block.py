@@ -32,19 +32,21 @@ def options(folder: Path, **more: Any) -> dict[str, Any]:
     return {"engine": "inline", "directory": folder, "progress": False, **more}
 
 
-class ThreadOfItsOwn(InlineEngine):
+class KeepsAGroup(InlineEngine):
     """Keeps a value for each thread, as Spark keeps its local properties."""
 
     local = threading.local()
 
-    def background_thread(self, execute: Callable[[], None], *, daemon: bool) -> threading.Thread:
+    def inheriting(self, execute: Callable[[], Any]) -> Callable[[], Any]:
         group = self.local.group
 
-        def inherit() -> None:
+        def inherited() -> Any:
+            if group == "gone":
+                raise ConnectionError("nobody keeps what this thread had")
             self.local.group = group
-            execute()
+            return execute()
 
-        return super().background_thread(inherit, daemon=daemon)
+        return inherited
 
     def endpoint(self) -> Endpoint:
         self.seen = self.local.group
@@ -52,10 +54,18 @@ class ThreadOfItsOwn(InlineEngine):
 
 
 def test_a_run_in_the_background_has_what_its_engine_keeps_for_the_callers_thread(tmp_path: Path) -> None:
-    engine = ThreadOfItsOwn()
+    engine = KeepsAGroup()
     engine.local.group = "cell 7"
     run(lambda: 1, block=False, **{**options(tmp_path), "engine": engine}).result()
     assert engine.seen == "cell 7"
+
+
+def test_what_ends_the_thread_before_the_run_begins_is_its_result(tmp_path: Path) -> None:
+    engine = KeepsAGroup()
+    engine.local.group = "gone"
+    handle = run(lambda: 1, block=False, **{**options(tmp_path), "engine": engine})
+    with pytest.raises(ConnectionError, match="nobody keeps"):
+        handle.result(timeout=100)
 
 
 def test_a_handle_says_how_far_the_search_is_and_what_it_prints(tmp_path: Path) -> None:

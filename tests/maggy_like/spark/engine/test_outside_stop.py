@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hand import Hand
 
+from maggy_like import SparkEngine
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLost
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
 from maggy_like.driver.supervisor import Supervisor
@@ -276,3 +277,26 @@ def test_an_interrupt_of_a_connect_session_is_a_cancel(run_script: Any, connect_
     assert all(seconds < 100 for _, _, seconds in told)
     assert done.stdout.count("stopped from outside: its Spark Connect operation was interrupted") == 2
     assert done.stdout.count("stopped from outside: the Spark session was stopped") == 1
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_session_that_ends_before_the_thread_of_a_run_begins_is_for_the_run_to_find_out(
+    monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    context = SimpleNamespace(_jsc=object())
+    session: Any = SimpleNamespace(_sc=context, sparkContext=context, conf=SimpleNamespace(get={}.get))
+
+    def inherit_nothing(session: Any) -> Any:
+        def fail() -> None:
+            raise AttributeError("'NoneType' object has no attribute 'sc'")
+
+        return lambda target: fail
+
+    monkeypatch.setattr("pyspark.inheritable_thread_target", inherit_nothing)
+    execute = SparkEngine(session).inheriting(lambda: "executed")
+    if is_stopped:
+        context._jsc = None
+        assert execute() == "executed"
+    else:
+        with pytest.raises(AttributeError, match="has no attribute 'sc'"):
+            execute()
