@@ -51,6 +51,7 @@ class TrainingLine:
         budget: Its steps in all; 0 where it is not known.
         value: The objective's newest value.
         seconds: Time since its present attempt began.
+        others: Name and newest value of the other metrics.
     """
 
     state: TrialState
@@ -59,6 +60,7 @@ class TrainingLine:
     budget: int
     value: float | None
     seconds: float
+    others: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,4 +58,5 @@ def _draw_training(study: Study, now: float) -> TrainingLine | None:
     began = trial.started if trial.started is not None else now
     workers = trial.world_size if trial.attempt else 0
     budget = trial.training if trial.training < UNBOUNDED else 0
-    return TrainingLine(trial.state, workers, trial.step, budget, trial.last_value, now - began)
+    others = tuple((name, value) for name, value in trial.newest.items() if name != trial.objective)
+    return TrainingLine(trial.state, workers, trial.step, budget, trial.last_value, now - began, others)

@@ -17,6 +17,9 @@ LINE_LIMIT = 400
 MAX_WORKERS = 12
 """Workers shown one by one, where there is room."""
 
+MAX_METRICS = 5
+"""Metrics of a training that are shown beside its objective."""
+
 STATES = (
     TrialState.COMPLETED,
     TrialState.STOPPED,
@@ -168,9 +171,10 @@ def training(snapshot: Snapshot) -> str:
     if not line.workers:
         return "training: waiting for workers"
     verb = {TrialState.COMPLETED: "trained", TrialState.FAILED: "training failed"}.get(line.state, "training")
-    value = "" if line.value is None else f", {clean(snapshot.objective or 'value')} {number(line.value)}"
+    shown = [] if line.value is None else [(snapshot.objective or "value", line.value), *line.others[:MAX_METRICS]]
+    values = "".join(f", {clean(name)} {number(value)}" for name, value in shown)
     of = f"/{line.budget}" if line.budget else ""
-    steps = f": step {line.step}{of}{value}" if line.step else ""
+    steps = f": step {line.step}{of}{values}" if line.step else ""
     return f"{verb} on {line.workers} worker{'s' * (line.workers > 1)}{steps}"
 
 

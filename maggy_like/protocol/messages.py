@@ -230,6 +230,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
         budget: Step up to which the attempt may run.
         milestones: Steps at which the trial must wait for a :class:`Decided`.
         objective: The metric that is optimised, or None while it is not known.
+        is_search: Whether a metric is optimised at all; where not, the one that is reported first stands for it.
         checkpoint: Name of the state to go on from, if there is one: its own, or that of the trial it starts from.
         discard: Names of this trial's older states, which are not needed any more.
         rank_info: Which of them the worker is, where several run the attempt together.
@@ -241,6 +242,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     budget: int
     milestones: tuple[int, ...] = ()
     objective: str | None = None
+    is_search: bool = True
     checkpoint: str | None = None
     discard: tuple[str, ...] = ()
     rank_info: RankInfo | None = None

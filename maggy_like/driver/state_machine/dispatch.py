@@ -101,7 +101,17 @@ class Dispatcher:
         commands = self.attempts.record(started)
         saved = trial.checkpoint.name if trial.checkpoint is not None else None
         self.pool.engage(members)
-        order = Assign(trial.id, attempt, trial.config, grant.budget, grant.milestones, objective, saved, discard)
+        order = Assign(
+            trial.id,
+            attempt,
+            trial.config,
+            grant.budget,
+            grant.milestones,
+            objective,
+            is_search=self.study.problem.n_trials != 0,
+            checkpoint=saved,
+            discard=discard,
+        )
         commands += self.groups.start(order, members, now, always_ranked=trial.training > 0)
         self.training_phase.started()
         return commands

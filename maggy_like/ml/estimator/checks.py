@@ -12,9 +12,10 @@ from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.data.statistics import ColumnStatistics, Statistics
+from maggy_like.ml.estimator.lightning_objective import LightningObjective
 from maggy_like.ml.estimator.names import Loss
 from maggy_like.ml.estimator.network import is_lightning
-from maggy_like.ml.estimator.objective import Objective, fitted, inputs_of
+from maggy_like.ml.estimator.objective import fitted, inputs_of
 from maggy_like.ml.estimator.plan import TrainingPlan
 from maggy_like.ml.estimator.train import configure_optimizer
 from optimizers.checks.near_names import did_you_mean
@@ -87,15 +88,18 @@ def check_weight(name: str, found: ColumnStatistics) -> None:
         raise DataError(f"weightCol {name!r} is 0 in all rows; some row must count")
 
 
-def check_sample(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: Statistics) -> list[int] | None:
+def check_sample(
+    plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: Statistics, given: Sequence[str]
+) -> list[int] | None:
     """Put some rows through the network and the loss, so that what does not fit is told before workers start.
 
     Args:
         batch: Two rows or so.
         found: Statistics of the labels, among others.
+        given: What was asked of loss and optimizer, which a Lightning module brings itself.
 
     Returns:
-        How many numbers a row each output has; None of a Lightning module, which is not tried.
+        How many numbers a row each output has; None of a Lightning module, whose steps are tried.
 
     Raises:
         ConfigError: The network does not take the features, or the loss not its outputs.
@@ -104,9 +108,15 @@ def check_sample(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: S
     objective = plan.objective()
     plan.frozen(objective.network)
     configure_optimizer(plan, objective)
-    objective.eval()  # batch normalisation may need more rows than there are
-    if not isinstance(objective, Objective):
+    if isinstance(objective, LightningObjective):
+        if given:
+            raise ConfigError(
+                f"a Lightning module brings its own loss and optimizer, and {', '.join(given)} would mean nothing; "
+                "make them arguments of the module (modelParams, search)"
+            )
+        _check_steps(objective, batch, plan)
         return None
+    objective.eval()  # batch normalisation may need more rows than there are
     with torch.no_grad():
         outputs = _outputs(objective.network, batch, plan)
         for name, loss, output in zip(plan.labels, plan.losses, outputs, strict=True):
@@ -130,6 +140,22 @@ def check_sample(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: S
         except Exception as error:
             raise ConfigError(f"the loss of two rows cannot be computed: {type(error).__name__}: {error}") from error
     return [math.prod(output.shape[1:]) for output in outputs]
+
+
+def _check_steps(objective: LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> None:
+    columns = ", ".join(f"{name!r} of shape {_shape(batch[name])}" for name in plan.columns)
+    rows = len(batch[plan.columns[0]])
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for trains in (True, False) if rows > 1 else (False,):  # batch normalisation needs two
+            try:
+                objective.train(trains)(batch)
+            except ConfigError:
+                raise
+            except Exception as error:
+                step = "training_step" if trains else "validation_step"
+                raise ConfigError(
+                    f"{step} does not take the batch ({columns}): {type(error).__name__}: {error}"
+                ) from error
 
 
 def check_label(
@@ -190,18 +216,16 @@ def _shape(tensor: torch.Tensor) -> str:
     return str(list(getattr(tensor, "shape", [])))
 
 
-def check_loss_given(plan: TrainingPlan) -> None:
-    """Refuse a loss or an optimizer beside a Lightning module, which brings its own.
+def check_model(plan: TrainingPlan) -> None:
+    """Refuse what is no model, and a network without a loss.
+
+    Whether a function makes a Lightning module, which brings its loss, is found when it is called.
 
     Raises:
-        ConfigError: They are given.
+        ConfigError: It is so.
     """
-    if is_lightning(plan.model):
-        if plan.loss is not None:
-            raise ConfigError("a Lightning module brings its own loss and optimizer; leave out loss and optimizer")
-    elif isinstance(plan.model, nn.Module) or callable(plan.model):
-        if plan.loss is None:
-            raise ConfigError("loss is missing; pass a name such as 'cross_entropy', a loss of torch.nn or a function")
+    model = plan.model
+    if not isinstance(model, nn.Module) and not callable(model):
+        raise ConfigError(f"model must be a torch module, or a function that makes one, got {model!r}")
+    if (plan.loss is not None or isinstance(model, nn.Module | type)) and not is_lightning(model):
         _ = plan.losses
-    else:
-        raise ConfigError(f"model must be a torch module, or a function that makes one, got {plan.model!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,6 +45,7 @@ def check_data(
     prepared: PreparedData,
     workers: int | None,
     is_balanced: bool,
+    given: Sequence[str] = (),
 ) -> CheckedData:
     """Check the rows against the plan, with one pass of Spark over what was written.
 
@@ -52,6 +53,7 @@ def check_data(
         config: Some configuration of the search, with which the network is tried.
         workers: Size of the gang, if it is known.
         is_balanced: Whether classes are to be weighed by how many rows they have.
+        given: Params and names of the search that ask something of loss or optimizer.
 
     Returns:
         The plan with its data and with the weights of classes and rows, and what the network takes and gives.
@@ -79,7 +81,7 @@ def check_data(
     plan = replace(plan, data=Data(prepared.train, prepared.validation, found.rows))
     loader = ParquetLoader(list(prepared.train), plan.columns, batch_size=min(2, found.rows), shuffle=False)
     batch = decoded(next(iter(loader)), plan.decode, torch.device("cpu"))
-    widths = check_sample(plan.with_config(config), batch, found)
+    widths = check_sample(plan.with_config(config), batch, found, given)
     inputs = columns_of_arrow(schema_of(prepared), plan.features)
     shaped = tuple(it if it.shape is None else it.with_shape(tuple(batch[it.name].shape[1:])) for it in inputs)
     kinds: list[Kind] = ["other"] * len(plan.labels) if widths is None else [loss.kind for loss in plan.losses]

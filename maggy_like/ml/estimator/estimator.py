@@ -31,8 +31,9 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
     ``"mse"``. Of several labels, the network gives an output each, and the Model adds ``prediction_LABEL`` for each.
 
     Args:
-        model: The network: a module, a function or class that makes one of ``modelParams``, or a Lightning module,
-            which brings loss and optimizer.
+        model: The network: a module, or a function or class that makes one of ``modelParams``. A Lightning module
+            brings loss, optimizer and schedule; one that needs a Trainer (optimization by hand, several optimizers,
+            hooks within an epoch) is refused.
         modelParams: Arguments of that function.
         loss: A name, a loss of torch.nn, or ``f(output, label)``; a list of them, one for each label, whose sum counts.
         outputKind: What the network gives, where the loss does not say it: ``"classes"`` (logits), ``"binary"`` (a

@@ -17,17 +17,20 @@ from maggy_like.errors import ConfigError, TrainingError
 from maggy_like.ml.columns.column import Column
 from maggy_like.ml.columns.spark_columns import columns_of_spark
 from maggy_like.ml.data.prepared import PreparedData, prepare_data
-from maggy_like.ml.estimator.checks import check_indicator, check_loss_given, check_names
+from maggy_like.ml.estimator.checks import check_indicator, check_model, check_names
 from maggy_like.ml.estimator.data_checks import CheckedData, check_data
 from maggy_like.ml.estimator.names import Kind
 from maggy_like.ml.estimator.network import build_network, is_lightning
 from maggy_like.ml.estimator.plan import Data, TrainingPlan, home_of
-from maggy_like.ml.estimator.train import outcome, search_network, train_network
+from maggy_like.ml.estimator.train import loss_name, outcome, search_network, train_network
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
     from maggy_like.ml.estimator.params import TrainingParams
     from maggy_like.results.result import Result
+
+
+_OF_LOSS_AND_OPTIMIZER = ("classWeights", "learningRate", "loss", "optimizer", "optimizerParams")
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,10 @@ def prepare_rows(
     prepared = _prepare(params, df, plan)
     config = {} if space is None else {**space.sample(np.random.default_rng(plan.seed)), **fixed}
     is_balanced = params._given("classWeights") == "balanced"
-    return check_data(plan, config, df, prepared, params._given("workers"), is_balanced)
+    given = [name for name in _OF_LOSS_AND_OPTIMIZER if params.isSet(name)]
+    searched = params._given("search") or {}
+    given += [name for name in searched if name in _OF_LOSS_AND_OPTIMIZER or home_of(name, plan) == "optimizer"]
+    return check_data(plan, config, df, prepared, params._given("workers"), is_balanced, given)
 
 
 def train_checked(
@@ -105,7 +111,7 @@ def train_checked(
     if space is None:
         found = run(partial(train_network, plan), budget=epochs, **options)
     else:
-        named = {"metric": "objective", "direction": "min", "seed": plan.seed, "train_best": True}
+        named = {"metric": loss_name(one.plan), "direction": "min", "seed": plan.seed, "train_best": True}
         result = lagom(partial(search_network, plan), space, max_budget=epochs, **named | options)
         if result.training is None or result.best_config is None:
             raise TrainingError(
@@ -145,6 +151,7 @@ def plan_of(params: TrainingParams) -> TrainingPlan:
         weight=params._given("weightCol"),
         class_weights=None if weights in (None, "balanced") else tuple(weights),  # balanced: once rows are counted
         batch_size=params._given("batchSize"),
+        epochs=params._given("epochs"),
         patience=params._given("patience"),
         min_delta=params._given("minDelta"),
         keep_best=params._given("keepWeights") == "best",
@@ -153,7 +160,7 @@ def plan_of(params: TrainingParams) -> TrainingPlan:
         callbacks=tuple(params._given("callbacks")),
         seed=params._given("seed"),
     )
-    check_loss_given(plan)
+    check_model(plan)
     if weights is not None and (len(plan.labels) > 1 or is_lightning(plan.model)):
         raise ConfigError("classWeights need one column of labels, and a loss that the Estimator computes")
     if params._given("validationFraction") and params._given("validationIndicatorCol"):

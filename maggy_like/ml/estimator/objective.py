@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -81,49 +80,6 @@ class Objective(nn.Module):
         return weighed
 
 
-class LightningObjective(nn.Module):
-    """The loss of a Lightning module on a batch, and what it logs.
-
-    Its steps get a batch as a tuple: the inputs, then the labels, then the weight if there is one. Of Lightning's hooks
-    those at the start and the end of epochs are called; there is no Trainer.
-
-    Args:
-        network: The Lightning module.
-        columns: Columns of the batch, in order.
-    """
-
-    def __init__(self, network: nn.Module, columns: Sequence[str]) -> None:
-        super().__init__()
-        self.network = network
-        self._columns = list(columns)
-        self._logged: Metrics = {}
-        network.log = self._log  # type: ignore[assignment]  # without a Trainer, its own warns and forgets
-        network.log_dict = self._log_dict  # type: ignore[assignment]
-
-    def forward(self, batch: Batch, index: int = 0) -> tuple[Tensor, Metrics]:
-        """What ``training_step`` or, in evaluation, ``validation_step`` gives."""
-        self._logged = {}
-        validates = not self.training and _has_validation_step(self.network)
-        step: Any = self.network.validation_step if validates else self.network.training_step
-        given = inputs_of(self.network, batch, self._columns)
-        returned = step(tuple(given), index) if len(inspect.signature(step).parameters) > 1 else step(tuple(given))
-        loss = returned["loss"] if isinstance(returned, Mapping) else returned
-        metrics = {name: torch.as_tensor(value).detach() for name, value in self._logged.items()}
-        if loss is None:
-            if self.training:
-                raise ConfigError("training_step returned None; it must return the loss, or a dict with it")
-            if not metrics:
-                raise ConfigError("validation_step returned None and logged nothing; return the loss, or log val_loss")
-            loss = metrics.get("val_loss", next(iter(metrics.values())))
-        return loss, {"loss": loss.detach(), **metrics}
-
-    def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        self._logged[name] = value
-
-    def _log_dict(self, values: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        self._logged.update(values)
-
-
 def decoded(
     batch: Mapping[str, Any], decode: Mapping[str, Callable[[bytes], Any]], device: torch.device
 ) -> dict[str, Tensor]:
@@ -150,12 +106,6 @@ def inputs_of(network: nn.Module, batch: Batch, columns: Sequence[str]) -> list[
     dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.get_default_dtype())
     given = (batch[name] for name in columns)
     return [value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value for value in given]
-
-
-def _has_validation_step(network: nn.Module) -> bool:
-    """Whether the module defines one itself: Lightning's own does nothing."""
-    step = getattr(type(network), "validation_step", None)
-    return step is not None and step.__module__.split(".")[0] not in ("lightning", "pytorch_lightning")
 
 
 def fitted(loss: Loss, output: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 from torch import nn
 
 from maggy_like.errors import ConfigError
+from maggy_like.ml.estimator.lightning_objective import LightningObjective
 from maggy_like.ml.estimator.names import Loss, optimizer_class, read_loss
 from maggy_like.ml.estimator.network import build_network, freeze, is_lightning
-from maggy_like.ml.estimator.objective import LightningObjective, Objective
+from maggy_like.ml.estimator.objective import Objective
 from optimizers.checks.near_names import did_you_mean
 
 
@@ -56,6 +58,7 @@ class TrainingPlan:
     class_weights: tuple[float, ...] | None = None
     weight_scale: float = 1.0
     batch_size: int = 32
+    epochs: int = 1
     patience: int | None = None
     min_delta: float = 0.0
     keep_best: bool = True
@@ -104,7 +107,8 @@ class TrainingPlan:
         """
         network = build_network(self.model, self.model_params, self.seed)
         if is_lightning(network):
-            return LightningObjective(network, self.columns)
+            steps = math.ceil(self.data.rows / self.batch_size)
+            return LightningObjective(network, self.columns, self.epochs, steps)
         return Objective(
             network,
             self.losses,

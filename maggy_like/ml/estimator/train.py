@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
 from maggy_like.errors import ConfigError
+from maggy_like.ml.estimator.lightning_objective import LightningObjective
 from maggy_like.ml.estimator.names import make_optimizer
 from maggy_like.ml.estimator.network import to_cpu
-from maggy_like.ml.estimator.objective import LightningObjective, Objective, decoded
+from maggy_like.ml.estimator.objective import Objective, decoded
 from maggy_like.ml.estimator.plan import TrainingPlan
+from maggy_like.ml.estimator.schedule import Schedule, configured_by
 from maggy_like.ml.loader.parquet_loader import ParquetLoader
 from maggy_like.worker.child.reporter import Reporter
 
@@ -25,7 +27,7 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
     """Train a network for ``reporter.budget`` epochs, on all workers of the trial together.
 
     Each epoch is saved and reported: ``loss`` over the rows trained on, ``validation_loss`` if there are such rows, and
-    ``accuracy`` of both for losses over classes. The objective is the loss that counts: that of the validation, or else
+    ``accuracy`` of both for losses over classes. What counts is the loss of the validation, or else that
     of the training.
 
     Returns:
@@ -39,36 +41,42 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
     torch.manual_seed(plan.seed)
     objective = plan.objective()
     frozen = plan.frozen(objective.network)
-    optimizer, scheduler = configure_optimizer(plan, objective)
+    optimizer, schedule = configure_optimizer(plan, objective)
     state = reporter.restore() or {"epoch": 0, "best": None, "waited": 0, "history": []}
     if state["epoch"]:
         objective.network.load_state_dict(state["network"])
         optimizer.load_state_dict(state["optimizer"])
-        if scheduler is not None:
-            scheduler.load_state_dict(state["scheduler"])
+        if schedule is not None:
+            schedule.load_state_dict(state["schedule"])
     model, optimizer, loader = reporter.prepare(objective, optimizer, _loader(plan, plan.data.train, shuffle=True))
     validation = reporter.prepare(_loader(plan, plan.data.validation, shuffle=False)) if plan.data.validation else None
+    counted = loss_name(plan)
     decode = partial(decoded, decode=plan.decode, device=reporter.device)
     for epoch in range(state["epoch"] + 1, reporter.budget + 1):
         loader.set_epoch(epoch)
         torch.manual_seed(_mixed(plan.seed, epoch, reporter.rank))  # what dropout draws goes on alike after a restart
-        metrics = _train_epoch(model, objective, optimizer, map(decode, loader), frozen, reporter)
-        if scheduler is not None:
-            scheduler.step()
+        count = _Counter(objective, schedule, epoch, len(loader))
+        metrics = _train_epoch(model, objective, optimizer, map(decode, loader), frozen, reporter, count)
         if validation is not None:
             found = _validate(objective, map(decode, validation), reporter)
             metrics |= {f"validation_{name.removeprefix('val_')}": value for name, value in found.items()}
-        value = metrics["validation_loss" if validation is not None else "loss"]
-        _advance(state, plan, epoch, metrics, value, objective, optimizer, scheduler)
+        value = metrics[counted]
+        if schedule is not None:
+            schedule.epoch_ended(epoch, metrics)
+        _advance(state, plan, epoch, metrics, value, objective, optimizer, schedule)
         if reporter.is_main:
             for callback in plan.callbacks:
                 callback(epoch, dict(metrics), objective.network)
         reporter.checkpoint(state)
-        named = {} if reporter.objective is None else metrics  # outside of a search, one metric needs no name
-        reporter.report(value, **named, step=epoch)
+        reporter.report(**{counted: value} | metrics, step=epoch)  # the first is what counts where nothing is searched
         if plan.patience is not None and state["waited"] >= plan.patience:
             break
     return outcome(state)
+
+
+def loss_name(plan: TrainingPlan) -> str:
+    """Name of the loss that counts: that of the validation, if there is one."""
+    return "validation_loss" if plan.data.validation else "loss"
 
 
 def search_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Reporter) -> None:
@@ -105,7 +113,7 @@ def _advance(
     value: float,
     objective: Objective | LightningObjective,
     optimizer: torch.optim.Optimizer,
-    scheduler: Any,
+    schedule: Schedule | None,
 ) -> None:
     """Note an epoch in the state."""
     network = to_cpu(objective.network.state_dict())
@@ -116,8 +124,8 @@ def _advance(
     state["waited"] = 0 if is_better else state["waited"] + 1
     state["history"] = [*state["history"], {"epoch": epoch, **metrics}]
     state |= {"epoch": epoch, "network": network, "optimizer": to_cpu(optimizer.state_dict())}
-    if scheduler is not None:
-        state["scheduler"] = scheduler.state_dict()
+    if schedule is not None:
+        state["schedule"] = schedule.state_dict()
 
 
 def _train_epoch(
@@ -127,6 +135,7 @@ def _train_epoch(
     rows: Iterable[Mapping[str, torch.Tensor]],
     frozen: Sequence[nn.Module],
     reporter: Reporter,
+    count: _Counter,
 ) -> dict[str, float]:
     objective.train()
     for module in frozen:
@@ -138,6 +147,7 @@ def _train_epoch(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        count.stepped()
         means.add(batch, metrics, reporter)
     _hook(objective, "on_train_epoch_end")
     return means.over_ranks(reporter)
@@ -154,6 +164,27 @@ def _validate(
             means.add(batch, objective(batch, index)[1], reporter)
     _hook(objective, "on_validation_epoch_end")
     return means.over_ranks(reporter)
+
+
+class _Counter:
+    """Counts the steps of an epoch, for a schedule and for what a Lightning module asks."""
+
+    def __init__(
+        self, objective: Objective | LightningObjective, schedule: Schedule | None, epoch: int, steps: int
+    ) -> None:
+        self._trainer = objective.trainer if isinstance(objective, LightningObjective) else None
+        self._schedule = schedule
+        self._steps = (epoch - 1) * steps
+        if self._trainer is not None:
+            self._trainer.current_epoch, self._trainer.global_step = epoch - 1, self._steps
+
+    def stepped(self) -> None:
+        """The optimizer has stepped."""
+        self._steps += 1
+        if self._trainer is not None:
+            self._trainer.global_step = self._steps
+        if self._schedule is not None:
+            self._schedule.stepped(self._steps)
 
 
 class _Means:
@@ -178,8 +209,8 @@ class _Means:
 
 def configure_optimizer(
     plan: TrainingPlan, objective: Objective | LightningObjective
-) -> tuple[torch.optim.Optimizer, Any]:
-    """The optimizer and, of a Lightning module that has one, the schedule, which steps once an epoch.
+) -> tuple[torch.optim.Optimizer, Schedule | None]:
+    """The optimizer and, of a Lightning module that has one, the schedule.
 
     Raises:
         ConfigError: There is none of its name, it does not take its options, or there are several.
@@ -187,21 +218,7 @@ def configure_optimizer(
     if isinstance(objective, Objective):
         made = make_optimizer(plan.optimizer, objective.network.parameters(), plan.rate, plan.optimizer_params)
         return made, None
-    configured: Any = cast(Any, objective.network).configure_optimizers()
-    schedulers: Any = ()
-    if isinstance(configured, Mapping):
-        configured, schedulers = configured["optimizer"], configured.get("lr_scheduler", ())
-    elif isinstance(configured, tuple) and len(configured) == 2 and isinstance(configured[0], list | tuple):
-        configured, schedulers = configured
-    optimizers = configured if isinstance(configured, list | tuple) else [configured]
-    schedules = schedulers if isinstance(schedulers, list | tuple) else [schedulers]
-    if len(optimizers) != 1 or len(schedules) > 1:
-        raise ConfigError(
-            f"configure_optimizers gave {len(optimizers)} optimizers and {len(schedules)} schedules; one of each is "
-            "trained with here, and Lightning's own Trainer runs in maggy_like.run"
-        )
-    schedule = schedules[0] if schedules else None
-    return optimizers[0], schedule["scheduler"] if isinstance(schedule, Mapping) else schedule
+    return configured_by(objective.network)
 
 
 def _loader(plan: TrainingPlan, urls: Sequence[str], *, shuffle: bool) -> ParquetLoader:
@@ -210,8 +227,8 @@ def _loader(plan: TrainingPlan, urls: Sequence[str], *, shuffle: bool) -> Parque
 
 def _hook(objective: Objective | LightningObjective, name: str) -> None:
     """Call a hook of a Lightning module."""
-    if isinstance(objective, LightningObjective) and (hook := getattr(objective.network, name, None)) is not None:
-        hook()
+    if isinstance(objective, LightningObjective):
+        objective.call_hook(name)
 
 
 def _mixed(*numbers: int) -> int:

@@ -11,8 +11,13 @@ from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.texts import is_encodable, shortened
 
 
-def pick_objective(metrics: Mapping[str, object], wanted: str | None) -> str:
+def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_search: bool = True) -> str:
     """The name of the objective among ``metrics``.
+
+    Args:
+        metrics: What was reported.
+        wanted: Its name, if it is known.
+        is_search: Whether it matters; where nothing is optimised, the first will do.
 
     Raises:
         ReportError: It is missing, or there are several and none was chosen.
@@ -22,7 +27,7 @@ def pick_objective(metrics: Mapping[str, object], wanted: str | None) -> str:
             return wanted
         given = ", ".join(sorted(metrics)) or "nothing"
         raise ReportError(f"the metric {wanted!r} is missing; given: {given}. Report it, or pass metric=NAME")
-    if len(metrics) == 1:
+    if len(metrics) == 1 or (metrics and not is_search):
         return next(iter(metrics))
     given = ", ".join(sorted(metrics)) or "nothing"
     raise ReportError(f"which metric is optimised? Given: {given}. Pass metric=NAME to lagom")

@@ -70,6 +70,7 @@ class Reporter:
         self._sender: Sender | None = None
         self._step: int | None = None
         self._objective: str | None = None
+        self._is_search = False  # alone, nothing is optimised
         self._milestones: tuple[int, ...] = ()
         self._restored = False
         self._names: set[str] = set()
@@ -84,6 +85,7 @@ class Reporter:
         reporter.rank = assign.rank_info.rank if assign.rank_info is not None else 0
         reporter.world_size = assign.rank_info.world_size if assign.rank_info is not None else 1
         reporter._objective = assign.objective
+        reporter._is_search = assign.is_search
         reporter._milestones = assign.milestones
         reporter._saves = Saves(store, assign.checkpoint, sender, assign.trial, assign.attempt)
         reporter._sender = sender
@@ -185,7 +187,8 @@ class Reporter:
             value: The objective, if it needs no name.
             *unnamed: Nothing: the step and further metrics are named.
             step: Progress, rising from call to call; one past the last if not given.
-            **metrics: Numbers by name (tensors of one element too); the objective among them.
+            **metrics: Numbers by name (tensors of one element too); the objective among them. Where nothing is
+                searched, the one that is named first stands for it.
 
         Raises:
             ReportError: The step does not rise, a value is no number, the objective is missing, or there are more
@@ -220,7 +223,7 @@ class Reporter:
             if name not in self._names:
                 self._admit(name)
         if self._objective not in metrics:
-            self._objective = pick_objective(metrics, self._objective)
+            self._objective = pick_objective(metrics, self._objective, is_search=self._is_search)
         self._step = step
         if sender is not None:
             if sender.is_main:

@@ -80,7 +80,7 @@ class Sender:
         count = max(1, FRAME // len(self.buffer[0][1])) if self.buffer else 0
         reports = self.buffer[:count]
         if self._objective is None:  # the first report says, as it does in the trial: later ones may hold more
-            self._objective = pick_objective(reports[0][1], None)
+            self._objective = pick_objective(reports[0][1], None, is_search=self._assign.is_search)
         last = awaiting and len(self.buffer) == len(reports)
         slowed = self._waited > SLOWED and not self._is_slowness_sent
         trial, attempt = self._assign.trial, self._assign.attempt

@@ -27,6 +27,10 @@ RUNNING = TrainingLine(TrialState.RUNNING, workers=2, step=5, budget=20, value=0
         (RUNNING, "training on 2 workers: step 5/20, accuracy 0.97"),
         (TrainingLine(TrialState.RUNNING, 2, 5, 0, None, 1.0), "training on 2 workers: step 5"),
         (TrainingLine(TrialState.COMPLETED, 2, 20, 20, 0.98, 9.0), "trained on 2 workers: step 20/20, accuracy 0.98"),
+        (
+            TrainingLine(TrialState.RUNNING, 1, 2, 0, 0.5, 1.0, (("loss", 0.25), ("a\nb", 3.0))),
+            "training on 1 worker: step 2, accuracy 0.5, loss 0.25, a b 3",
+        ),
         (TrainingLine(TrialState.FAILED, 2, 5, 20, None, 9.0), "training failed on 2 workers: step 5/20"),
     ],
 )

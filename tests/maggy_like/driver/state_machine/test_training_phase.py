@@ -180,7 +180,7 @@ def test_a_training_may_stand_alone() -> None:
     assert [event.config for event in run.trainings] == [{"x": 0.25}]
     assert run.study.trials[0].state is TrialState.PENDING
     for worker in run.come(0, 1):
-        assert run.assigned(worker).config == {"x": 0.25}
+        assert (run.assigned(worker).config, run.assigned(worker).is_search) == ({"x": 0.25}, False)
         run.finish(worker, outcome="returned", returned=None if worker.index else [1, "two"])
     assert run.kept == [[1, "two"]]
     assert run.machine.ending == "completed"

@@ -49,6 +49,16 @@ def test_the_only_metric_is_the_objective() -> None:
     assert line.reporter.objective == "value"
 
 
+def test_where_nothing_is_searched_the_metric_that_is_named_first_stands_for_the_objective() -> None:
+    line = Line(is_search=False)
+    line.reporter.report(loss=1.0, accuracy=0.5)
+    line.sender.flush()
+    assert line.messages == [Reported(0, 1, "loss", {"loss": ([1], [1.0]), "accuracy": ([1], [0.5])})]
+    alone = Reporter(budget=2)
+    alone.report(loss=1.0, accuracy=0.5)
+    assert alone.objective == "loss"
+
+
 def test_a_milestone_waits_for_the_verdict() -> None:
     line = Line(objective="a", milestones=(2, 4))
     line.reporter.report(a=1.0)
