@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import cloudpickle
 from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from torch import nn
@@ -18,7 +20,8 @@ from maggy_like.ml.estimator.names import Kind
 from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.params import PredictionParams
 from maggy_like.ml.estimator.persistence import load_metadata, pickled, read_parts, save_metadata, write_parts
-from maggy_like.ml.inference.predict import predict
+from maggy_like.ml.inference.predict import as_udf, predict
+from maggy_like.ml.inference.results import Kinds
 
 if TYPE_CHECKING:
     from maggy_like.ml.estimator.fit import Fitted
@@ -81,29 +84,56 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
         self._take(given)
         return self
 
-    def _transform(self, dataset: DataFrame) -> DataFrame:
-        if len(self.outputs) == 1:
-            return self._predict(dataset, self.network, next(iter(self.outputs.values())), "")
-        for number, (label, kind) in enumerate(self.outputs.items()):
-            dataset = self._predict(dataset, _Output(self.network, number), kind, f"_{label}")
-        return dataset
+    def as_udf(self) -> Callable[..., SparkColumn]:
+        """The network as a function of its inputs, for ``select`` or, registered, for SQL.
 
-    def _predict(self, df: DataFrame, network: nn.Module, kind: Kind, ending: str) -> DataFrame:
-        into = {f"{self._given('predictionCol')}{ending}": "vector" if kind == "other" else "label"}
-        probability = f"{self._given('probabilityCol')}{ending}"
-        if kind in ("classes", "binary", "probability"):
-            into[probability] = "vector"
-        for param, field in (("errorCol", "error"), ("resultCol", "struct")):
-            if self._given(param) is not None:
-                into[f"{self._given(param)}{ending}"] = field
-        inputs = [replace(it, name=name) for it, name in zip(self.inputs, self._given("featuresCol"), strict=True)]
-        found = predict(
-            df, network, inputs, kind, into=into, batch_size=self._given("batchSize"), decode=self._given("decode")
+        It takes numbers, arrays and bytes in the order of ``featuresCol``, and gives a struct with ``label``,
+        ``score``, ``vector`` and ``error``; of several labels, a struct with one of these for each. Make arrays of
+        vectors before (``pyspark.ml.functions.vector_to_array``).
+
+        Example:
+            >>> spark.udf.register("churn", model.as_udf())  # doctest: +SKIP
+            >>> spark.sql("SELECT id, churn(features).label FROM customers")  # doctest: +SKIP
+        """
+        return as_udf(
+            self.network,
+            self._inputs(),
+            self._kinds(),
+            batch_size=self._given("batchSize"),
+            decode=self._given("decode"),
         )
-        if probability not in into:
-            return found
-        numbers = F.col(f"`{probability}`").cast("array<double>")
-        return found.withColumn(probability, F.when(numbers.isNotNull(), array_to_vector(numbers)))
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        into: dict[str, str | tuple[str, str]] = {}
+        probabilities = []
+        for label, kind in self.outputs.items():
+            ending = f"_{label}" if len(self.outputs) > 1 else ""
+            fields = {f"{self._given('predictionCol')}{ending}": "vector" if kind == "other" else "label"}
+            if kind in ("classes", "binary", "probability"):
+                probabilities.append(f"{self._given('probabilityCol')}{ending}")
+                fields[probabilities[-1]] = "vector"
+            for param, field in (("errorCol", "error"), ("resultCol", "struct")):
+                if self._given(param) is not None:
+                    fields[f"{self._given(param)}{ending}"] = field
+            into |= {name: (label, field) if ending else field for name, field in fields.items()}
+        found = predict(
+            dataset,
+            self.network,
+            self._inputs(),
+            self._kinds(),
+            into=into,
+            batch_size=self._given("batchSize"),
+            decode=self._given("decode"),
+        )
+        numbers = {name: F.col(f"`{name}`").cast("array<double>") for name in probabilities}
+        return found.withColumns({name: F.when(it.isNotNull(), array_to_vector(it)) for name, it in numbers.items()})
+
+    def _inputs(self) -> list[Column]:
+        """What the network takes, under the names of the DataFrame's columns."""
+        return [replace(it, name=name) for it, name in zip(self.inputs, self._given("featuresCol"), strict=True)]
+
+    def _kinds(self) -> Kinds:
+        return self.outputs if len(self.outputs) > 1 else next(iter(self.outputs.values()))
 
     def write(self) -> MLWriter:
         """The writer, of pyspark.ml's kind."""
@@ -113,18 +143,6 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
     def read(cls) -> MLReader[TorchModel]:
         """The reader, of pyspark.ml's kind."""
         return _Reader()
-
-
-class _Output(nn.Module):
-    """One of several outputs of a network."""
-
-    def __init__(self, network: nn.Module, number: int) -> None:
-        super().__init__()
-        self._network, self._number = network, number
-
-    def forward(self, *inputs: Any) -> Any:
-        """That output."""
-        return self._network(*inputs)[self._number]
 
 
 class _Writer(MLWriter):

@@ -14,13 +14,15 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # as all of Spark's documentation calls it
 from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
 from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.column import Column
 from maggy_like.ml.columns.spark_columns import columns_of_spark
 from maggy_like.ml.inference.predictor import Predictor, check_type, in_precision_of
-from maggy_like.ml.inference.results import FIELDS, Kind, check_kind, read_output
+from maggy_like.ml.inference.results import FIELDS, Kinds, check_kinds, read_outputs
 from maggy_like.ml.inference.shipped import ShippedNetwork
 
 Decode = Mapping[str, Callable[[bytes], Any]]
@@ -30,9 +32,9 @@ def predict(
     df: DataFrame,
     network: nn.Module,
     inputs: Sequence[Column],
-    kind: Kind = "other",
+    kind: Kinds = "other",
     *,
-    into: Mapping[str, str],
+    into: Mapping[str, str | tuple[str, str]],
     batch_size: int = 1024,
     decode: Decode | None = None,
 ) -> DataFrame:
@@ -44,10 +46,11 @@ def predict(
         df: With the input columns: numbers, arrays, vectors of pyspark.ml, bytes.
         network: Takes a tensor of shape ``[rows, *shape]`` of each input, in order, and gives one with a row for each.
         inputs: Its inputs. A shape whose first number is -1 stands for arrays of any length.
-        kind: What its output is: ``classes`` (logits), ``binary`` (a logit), ``probability``, ``values``, ``other``.
+        kind: What its output is: ``classes`` (logits), ``binary`` (a logit), ``probability``, ``values``, ``other``;
+            or what each of several is, by names that you give them.
         into: Columns to be made, and the field that each gets: ``label`` (the class as a number, or the value),
             ``score`` (the probability of the label), ``vector`` (all probabilities, or the output), ``error``, or
-            ``struct`` for all of these together.
+            ``struct`` for all of these together. Of several outputs, the name of one and its field.
         batch_size: Rows that the network gets at once, at most; Spark itself hands over 10000
             (``spark.sql.execution.arrow.maxRecordsPerBatch``).
         decode: By names of columns of bytes, functions that make a tensor or array of a row's bytes.
@@ -60,25 +63,43 @@ def predict(
         >>> predict(df, network, [Column("features", (4,), "float32")], "classes",
         ...         into={"prediction": "label", "why_not": "error"})  # doctest: +SKIP
     """
-    for name, part in into.items():
-        if name in df.columns:
-            raise DataError(f"column {name!r} exists already; drop it, or name the new one otherwise")
-        if part not in (*FIELDS, "struct"):
-            raise ConfigError(f"into: {part!r} is no field of a result; there are {', '.join(FIELDS)} and struct")
-    is_whole = "struct" in into.values()
-    fields = tuple(name for name in FIELDS if is_whole or name in into.values())
+    wanted = {name: _checked(df, name, part, kind) for name, part in into.items()}
+    taken = {field for _, field in wanted.values()}
+    fields = tuple(name for name in FIELDS if "struct" in taken or name in taken)
     results = as_udf(network, inputs, kind, batch_size=batch_size, decode=decode, fields=fields)
     given = [_input(df, column) for column in inputs]
     made = f"results_{uuid.uuid4().hex}"
     df = _in_rows(df, inputs[0].name)
-    columns = {name: F.col(made) if part == "struct" else F.col(f"{made}.{part}") for name, part in into.items()}
+    columns = {}
+    for name, (output, field) in wanted.items():
+        struct = F.col(made) if output is None else F.col(made)[output]
+        columns[name] = struct if field == "struct" else struct[field]
     return df.withColumn(made, results(*given)).withColumns(columns).drop(made)
+
+
+def _checked(df: DataFrame, name: str, part: str | tuple[str, str], kind: Kinds) -> tuple[str | None, str]:
+    """The output (None for the only one) and the field that a new column gets.
+
+    Raises:
+        DataError: The column exists already.
+        ConfigError: There is no such output or field.
+    """
+    if name in df.columns:
+        raise DataError(f"column {name!r} exists already; drop it, or name the new one otherwise")
+    output, field = (None, part) if isinstance(part, str) else part
+    if field not in (*FIELDS, "struct"):
+        raise ConfigError(f"into: {field!r} is no field of a result; there are {', '.join(FIELDS)} and struct")
+    outputs = [None] if isinstance(kind, str) else list(kind)
+    if output not in outputs:
+        there = "one output; give the field alone" if isinstance(kind, str) else f"the outputs {', '.join(kind)}"
+        raise ConfigError(f"into: column {name!r} is to get {part!r}, and the network has {there}")
+    return output, field
 
 
 def as_udf(
     network: nn.Module,
     inputs: Sequence[Column],
-    kind: Kind = "other",
+    kind: Kinds = "other",
     *,
     batch_size: int = 1024,
     decode: Decode | None = None,
@@ -92,7 +113,7 @@ def as_udf(
     Args:
         network: As :func:`predict` takes it.
         inputs: Its inputs; their names stand in errors alone.
-        kind: What its output is.
+        kind: What its output is. Of several outputs, what each is by name: the struct has a field for each, a struct.
         batch_size: Rows that the network gets at once, at most.
         decode: By names of columns of bytes, functions that make a tensor or array of a row's bytes.
         fields: Fields of the struct.
@@ -105,7 +126,9 @@ def as_udf(
         >>> spark.sql("SELECT id, churn(features).label FROM customers")  # doctest: +SKIP
     """
     predictor = _predictor(network, inputs, kind, batch_size, dict(decode or {}), tuple(fields))
-    schema = ", ".join(f"{name}: {FIELDS[name]}" for name in fields)
+    schema = StructType([StructField(name, from_arrow_type(FIELDS[name])) for name in fields])
+    if not isinstance(kind, str):
+        schema = StructType([StructField(name, schema) for name in kind])
 
     def of_one(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return predictor((batch,) for batch in batches)
@@ -114,19 +137,19 @@ def as_udf(
         return predictor(batches)
 
     # Spark tells from the type hints what a function takes.
-    made = arrow_udf(of_one if len(inputs) == 1 else of_several, f"struct<{schema}>")  # type: ignore[call-overload]
+    made = arrow_udf(of_one if len(inputs) == 1 else of_several, schema)  # type: ignore[call-overload]
     return made  # type: ignore[no-any-return]
 
 
 def _predictor(
     network: nn.Module,
     inputs: Sequence[Column],
-    kind: Kind,
+    kind: Kinds,
     batch_size: int,
     decode: dict[str, Callable[[bytes], Any]],
     fields: tuple[str, ...],
 ) -> Predictor:
-    check_kind(kind)
+    check_kinds(kind)
     if batch_size < 1:
         raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
     if not inputs:
@@ -146,7 +169,7 @@ def _predictor(
     return Predictor(shipped, tuple(inputs), kind, batch_size, decode, fields)
 
 
-def _try_on_zeros(shipped: ShippedNetwork, inputs: Sequence[Column], kind: Kind) -> None:
+def _try_on_zeros(shipped: ShippedNetwork, inputs: Sequence[Column], kind: Kinds) -> None:
     """Run the network once where the shapes of its inputs are known.
 
     Raises:
@@ -163,7 +186,7 @@ def _try_on_zeros(shipped: ShippedNetwork, inputs: Sequence[Column], kind: Kind)
     except Exception as error:
         taken = ", ".join(f"{it.name!r} as {it.dtype} {[2, *(it.shape or ())]}" for it in inputs)
         raise ConfigError(f"the network does not take {taken}: {type(error).__name__}: {error}") from error
-    read_output(output, kind, 2)
+    read_outputs(output, kind, 2)
 
 
 def _in_rows(df: DataFrame, name: str) -> DataFrame:

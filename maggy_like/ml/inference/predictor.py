@@ -17,13 +17,15 @@ from maggy_like.errors import DataError
 from maggy_like.ml.columns.arrays import to_tensor
 from maggy_like.ml.columns.column import Column, column_of_type
 from maggy_like.ml.inference.read_ahead import read_ahead
-from maggy_like.ml.inference.results import FIELDS, NOT_FINITE, Kind, read_output, to_struct
+from maggy_like.ml.inference.results import FIELDS, NOT_FINITE, Kinds, read_outputs, to_struct
 from maggy_like.ml.inference.rows import fault, usable_rows
 from maggy_like.ml.inference.shipped import ShippedNetwork, task_device
 
 Rows = npt.NDArray[np.int64]
 _Values: TypeAlias = Any | dict[int, torch.Tensor]
 """A column as it came, or decoded, by row."""
+_Outputs: TypeAlias = list[dict[str, torch.Tensor]]
+"""Values of some rows, by field, of each output."""
 
 
 class _Group(NamedTuple):
@@ -55,16 +57,16 @@ class Predictor:
     Attributes:
         network: The network, loaded once a worker.
         inputs: Its inputs, in order.
-        kind: What its output is.
+        kind: What its output is, or each of several by name: the results then have a field for each.
         batch_size: Rows that it gets at once, at most.
         decode: By names of columns of bytes, functions that make a tensor or array of a row's bytes.
-        fields: Fields of the results.
+        fields: Fields of the results of an output.
         device: Where to compute; None takes the GPU of the Spark task if it has one, or else the CPU.
     """
 
     network: ShippedNetwork
     inputs: tuple[Column, ...]
-    kind: Kind
+    kind: Kinds
     batch_size: int = 1024
     decode: Mapping[str, Callable[[bytes], Any]] = field(default_factory=dict)
     fields: tuple[str, ...] = tuple(FIELDS)
@@ -130,7 +132,7 @@ class Predictor:
 
     def _results(self, network: nn.Module, batch: _Prepared) -> pa.StructArray:
         row_of: Rows = np.full(batch.size, -1)
-        found: list[dict[str, torch.Tensor]] = []
+        found: list[_Outputs] = []
         n_found = 0
         with torch.inference_mode():
             for group in batch.groups:
@@ -140,11 +142,15 @@ class Predictor:
                     found.append(values)
         if len(found) == 1 and batch.size == n_found and len(batch.groups) == 1:
             row_of = np.arange(n_found)
-        return to_struct(found, row_of, batch.errors, self.fields)
+        if isinstance(self.kind, str):
+            return to_struct([it[0] for it in found], row_of, batch.errors, self.fields)
+        structs = [
+            to_struct([it[number] for it in found], row_of, batch.errors, self.fields)
+            for number in range(len(self.kind))
+        ]
+        return pa.StructArray.from_arrays(structs, names=list(self.kind))
 
-    def _computed(
-        self, network: nn.Module, group: _Group, errors: dict[int, str]
-    ) -> Iterator[tuple[Rows, dict[str, torch.Tensor]]]:
+    def _computed(self, network: nn.Module, group: _Group, errors: dict[int, str]) -> Iterator[tuple[Rows, _Outputs]]:
         """Rows and their results. Where a network fails on the CPU, the rows that it fails on are found by halving."""
         rows, tensors = group
         try:
@@ -159,12 +165,13 @@ class Predictor:
             for part in (slice(None, half), slice(half, None)):
                 yield from self._computed(network, _Group(rows[part], [it[part] for it in tensors]), errors)
             return
-        values = read_output(output, self.kind, len(rows))
-        is_finite = torch.isfinite(values["vector"]).all(1)
+        outputs = read_outputs(output, self.kind, len(rows))
+        is_finite = torch.stack([torch.isfinite(values["vector"]).all(1) for values in outputs]).all(0)
         if not bool(is_finite.all()):
             errors.update(dict.fromkeys(map(int, rows[~is_finite.numpy()]), NOT_FINITE))
-            rows, values = rows[is_finite.numpy()], {name: it[is_finite] for name, it in values.items()}
-        yield rows, values
+            rows = rows[is_finite.numpy()]
+            outputs = [{name: it[is_finite] for name, it in values.items()} for values in outputs]
+        yield rows, outputs
 
 
 def in_precision_of(network: nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

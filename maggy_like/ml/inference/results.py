@@ -15,22 +15,41 @@ from maggy_like.errors import ConfigError, DataError
 Kind = Literal["classes", "binary", "probability", "values", "other"]
 """What an output is: logits of classes, a logit of "yes", the probability of "yes", numbers, or anything."""
 
-FIELDS = {"label": "double", "score": "double", "vector": "array<float>", "error": "string"}
-"""Fields of a result, and their types in Spark."""
+Kinds = Kind | Mapping[str, Kind]
+"""What the only output of a network is, or what each of several is, in order and by name."""
 
-_TYPES = {"label": pa.float64(), "score": pa.float64(), "vector": pa.list_(pa.float32()), "error": pa.string()}
+FIELDS = {"label": pa.float64(), "score": pa.float64(), "vector": pa.list_(pa.float32()), "error": pa.string()}
+"""Fields of a result, and their types in Arrow."""
 
 NOT_FINITE = "the network gave a number that is not finite"
 
 
-def check_kind(kind: str) -> None:
-    """Check the name of a kind of output.
+def check_kinds(kinds: Kinds) -> None:
+    """Check the names of kinds of outputs.
 
     Raises:
-        ConfigError: There is none of that name.
+        ConfigError: There is none of that name, or there is no output.
     """
-    if kind not in get_args(Kind):
-        raise ConfigError(f"kind must be one of {', '.join(map(repr, get_args(Kind)))}, got {kind!r}")
+    if not kinds:
+        raise ConfigError("kind is empty; name the kind of the output, or of each of several")
+    for kind in (kinds,) if isinstance(kinds, str) else kinds.values():
+        if kind not in get_args(Kind):
+            raise ConfigError(f"kind must be one of {', '.join(map(repr, get_args(Kind)))}, got {kind!r}")
+
+
+def read_outputs(output: Any, kinds: Kinds, rows: int) -> list[dict[str, torch.Tensor]]:
+    """What :func:`read_output` gives for each output.
+
+    Raises:
+        DataError: There are more or fewer outputs than kinds, or one is not as it must be.
+    """
+    if isinstance(kinds, str):
+        return [read_output(output, kinds, rows)]
+    outputs = list(output) if isinstance(output, tuple | list) else [output]
+    if len(outputs) != len(kinds):
+        names = ", ".join(kinds)
+        raise DataError(f"the network gave {len(outputs)} outputs, and the kinds are of {len(kinds)}: {names}")
+    return [read_output(one, kind, rows) for one, kind in zip(outputs, kinds.values(), strict=True)]
 
 
 def read_output(output: Any, kind: Kind, rows: int) -> dict[str, torch.Tensor]:
@@ -90,7 +109,7 @@ def to_struct(
         else:
             array = pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
             array = array if places is None else array.take(places)
-        made.append(array.cast(_TYPES[field]))
+        made.append(array.cast(FIELDS[field]))
     return pa.StructArray.from_arrays(made, names=list(fields))
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.column import Column
 from maggy_like.ml.inference.predictor import Predictor
-from maggy_like.ml.inference.results import Kind
+from maggy_like.ml.inference.results import Kind, Kinds
 from maggy_like.ml.inference.shipped import ShippedNetwork, device_index
 
 X = Column("x", (2,), "float32")
@@ -21,7 +22,7 @@ X = Column("x", (2,), "float32")
 
 def results(network: nn.Module, inputs: tuple[Column, ...], *arrays: pa.Array, **options: Any) -> list[dict[str, Any]]:
     """What a Predictor gives for one batch."""
-    kind: Kind = options.pop("kind", "other")
+    kind: Kinds = options.pop("kind", "other")
     predictor = Predictor(ShippedNetwork.of(network), inputs, kind, **options)
     return [row for batch in predictor(iter([arrays])) for row in batch.to_pylist()]
 
@@ -52,6 +53,26 @@ def test_results_by_kind(kind: Kind, row: list[float], expected: Mapping[str, An
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name] == (value if value is None else pytest.approx(value, abs=1e-4)), name
+
+
+class Twice(nn.Module):
+    """Two outputs, the second of which is not finite where a number is 0."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, x.log().sum(1)
+
+
+def test_several_outputs_are_computed_together() -> None:
+    kinds: dict[str, Kind] = {"class": "classes", "price": "values"}
+    rows = pa.array([[1.0, 2.0], None, [0.0, 1.0], [1.0, 1.0]])
+    first, null, infinite, last = results(Twice(), (X,), rows, kind=kinds, fields=("label", "error"))
+    assert first["class"] == {"label": 1, "error": None}
+    assert first["price"] == {"label": pytest.approx(math.log(2)), "error": None}
+    assert last == {"class": {"label": 0, "error": None}, "price": {"label": 0, "error": None}}
+    assert {name: it["error"] for name, it in null.items()} == dict.fromkeys(kinds, "column 'x' is null")
+    assert infinite["class"] == {"label": None, "error": "the network gave a number that is not finite"}
+    with pytest.raises(DataError, match="gave 2 outputs, and the kinds are of 3: class, price, size"):
+        results(Twice(), (X,), rows, kind=kinds | {"size": "values"})
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
