@@ -1,6 +1,6 @@
-"""Images as bytes: most of a network was trained on other images and stays as it is; its last layer learns new classes.
+"""Images as bytes: a network that was trained on other images gives features, and a small one learns classes of them.
 
-The images are scikit-learn's digits, as PNG files. The network has seen 0 to 4 alone; with what it sees a new last
+The images are scikit-learn's digits, as PNG files. The large network has seen 0 to 4 alone; with its features a single
 layer learns 5 to 9 of two hundred images. Nothing is downloaded: weights are the user's, here trained in a few seconds.
 
     pip install "maggy_like[ml,examples]"
@@ -16,24 +16,25 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from pyspark.ml import Pipeline
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from maggy_like import spark_session
-from maggy_like.ml import TorchEstimator
+from maggy_like.ml import TorchEstimator, TorchFeaturizer
 
 KNOWN, NEW = range(5), range(5, 10)
 EXAMPLES = 200
 """Images of the new digits to learn from."""
 
 WIDTH = 32 * 4 * 4
-"""Numbers that the network's layer ``features`` gives for an image."""
+"""Numbers that the large network's layer ``features`` gives for an image."""
 
 
 def make_encoder() -> nn.Sequential:
-    """The network: its layer ``features`` says what it sees, and ``digit`` which of the known ones that is."""
+    """The large network: its layer ``features`` says what it sees, and ``digit`` which of the known ones that is."""
     network = nn.Sequential()
     network.add_module("first", nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU()))
     network.add_module("second", nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)))
@@ -82,7 +83,7 @@ def read_images(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def main(spark: SparkSession, folder: Path) -> None:
-    """Train the encoder, write the new images to files, and learn them by its last layer."""
+    """Train the encoder, write the new images to files, and learn them of its features."""
     data = load_digits()
     images, digits = (data.images / 16).astype(np.float32), data.target
     is_known = np.isin(digits, KNOWN)
@@ -92,20 +93,21 @@ def main(spark: SparkSession, folder: Path) -> None:
     rows = read_images(spark, folder / "images").cache()
     train = rows.where(F.col("number") < EXAMPLES)
     test = rows.where(F.col("number") >= EXAMPLES)
-    encoder.digit = nn.Linear(WIDTH, len(NEW))  # new, and all that is trained
-    estimator = TorchEstimator(
-        model=encoder,
-        loss="cross_entropy",
-        featuresCol="image",
-        decode={"image": decode},
-        freeze=["first", "second"],
-        learningRate=5e-3,
-        batchSize=32,
-        epochs=20,
-        workers=2,
-        directory=str(folder / "runs"),
+    pipeline = Pipeline(
+        stages=[
+            TorchFeaturizer(model=encoder, layer="features", inputCol="image", outputCol="features", decode=decode),
+            TorchEstimator(
+                model=nn.Linear(WIDTH, len(NEW)),
+                loss="cross_entropy",
+                learningRate=5e-3,
+                batchSize=32,
+                epochs=20,
+                workers=2,
+                directory=str(folder / "runs"),
+            ),
+        ]
     )
-    predicted = estimator.fit(train).transform(test)
+    predicted = pipeline.fit(train).transform(test)
     right = predicted.agg(F.avg((F.col("prediction") == F.col("label")).cast("double")), F.count("*")).first()
     assert right is not None
     print(f"learned digits 5 to 9 of {train.count()} images; right on {right[0]:.1%} of {right[1]} others")
