@@ -111,7 +111,9 @@ class FileSource:
         """Check that all files have the columns as the first has them."""
         names = [column.name for column in columns]
         first = columns_of_arrow(self.schema, names)
-        for path, footer in zip(self._paths, self._footers, strict=True):
+        for path, footer in zip(self._paths[1:], self._footers[1:], strict=True):
+            if footer.schema.equals(self._footers[0].schema):
+                continue
             schema = footer.schema.to_arrow_schema()
             if schema.equals(self.schema):
                 continue
@@ -131,12 +133,11 @@ class FileSource:
         totals = {name: [0, 0, 0] for name in names}
         for footer in self._footers:
             schema = footer.schema
-            places = [(place, _owner(schema.column(place).path, names)) for place in range(footer.num_columns)]
+            owned = ((place, _owner(schema.column(place).path, names)) for place in range(footer.num_columns))
+            places = [(place, name) for place, name in owned if name is not None]
             owners = Counter(name for _, name in places)
             for group in map(footer.row_group, range(footer.num_row_groups)):
                 for place, name in places:
-                    if name is None:
-                        continue
                     chunk, total = group.column(place), totals[name]
                     total[0] += chunk.num_values
                     total[1] += chunk.total_uncompressed_size
