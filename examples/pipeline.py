@@ -266,11 +266,11 @@ if __name__ == "__main__":
     )
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        place = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        conf = CONF | {"spark.eventLog.dir": (place / "events").absolute().as_uri()}
+        place = Path(options.folder or stack.enter_context(tempfile.TemporaryDirectory())).absolute()
+        conf = CONF | {"spark.eventLog.dir": (place / "events").as_uri()}
         if options.master is None:
             print("Starting a standalone cluster: a Master, and a Worker with two made-up GPUs ...")
-            cluster = stack.enter_context(StandaloneCluster(1, cores=4, memory="4g", gpus=2, dynamic=True))
+            cluster = stack.enter_context(StandaloneCluster(1, cores=6, memory="4g", gpus=2, dynamic=True))
             conf = cluster.conf | conf
         (place / "events").mkdir(parents=True)
         session = spark_session(options.master or cluster.master_url, app_name="From tables to predictions", conf=conf)
