@@ -92,7 +92,7 @@ def test_the_program_of_the_readme_that_needs_spark_runs(
     runpy.run_path(str(script), run_name="__main__")  # in this process, which has a session already
     assert spark_local.read.parquet(str(tmp_path / "predictions")).count() == 3000
     loss = float(capsys.readouterr().out.split()[-1])
-    assert loss < 0.05  # 0.2 by the mean alone
+    assert loss < 0.1  # 0.16 by the mean alone
 
 
 def test_the_readme_has_programs() -> None:
