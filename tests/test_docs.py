@@ -87,10 +87,10 @@ def test_the_program_of_the_readme_that_needs_spark_runs(
     spark_local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAMS[ON_SPARK])
+    script, predictions = tmp_path / "program.py", str(tmp_path / "predictions")
+    script.write_text(PROGRAMS[ON_SPARK].replace('"predictions"', repr(predictions)))  # Java has a folder of its own
     runpy.run_path(str(script), run_name="__main__")  # in this process, which has a session already
-    assert spark_local.read.parquet(str(tmp_path / "predictions")).count() == 3000
+    assert spark_local.read.parquet(predictions).count() == 3000
     loss = float(capsys.readouterr().out.split()[-1])
     assert loss < 0.1  # 0.16 by the mean alone
 
