@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 load_profile()
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
+RunProgram = Callable[..., tuple[str, str]]
 
 
 STAGES = ("e2e", "notebook", "example", "spark")
@@ -201,5 +204,26 @@ def run_script(tmp_path: Path) -> RunScript:
                     pytest.fail(f"the script was not done after {timeout} s\n{out}\n{err}")
                 raise
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    return run
+
+
+@pytest.fixture
+def run_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> RunProgram:
+    """Run a file as ``__main__`` of this process, which has imported already what the file needs.
+
+    ``run_program(path, *args)`` returns what was written to standard output and to standard error. The working folder
+    is ``tmp_path``, and warnings are shown as Python shows them. In a test that is marked ``e2e`` the workers are forks
+    of a warm process.
+    """
+
+    def run(path: Path, *args: object) -> tuple[str, str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(path), *map(str, args)])
+        with warnings.catch_warnings():
+            warnings.resetwarnings()
+            warnings.simplefilter("default")
+            runpy.run_path(str(path), run_name="__main__")
+        return capfd.readouterr()
 
     return run

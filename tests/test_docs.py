@@ -73,12 +73,12 @@ ON_SPARK = "From a DataFrame to predictions"
 
 
 @pytest.mark.example
+@pytest.mark.e2e
 @pytest.mark.parametrize("heading", sorted(PROGRAMS.keys() - {ON_SPARK}))
-def test_the_programs_of_the_readme_run(heading: str, run_script: Any, tmp_path: Path) -> None:
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAMS[heading])
-    done = run_script(script)
-    assert done.returncode == 0, done.stderr
+def test_the_programs_of_the_readme_run(heading: str, run_program: Any, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAMS[heading])
+    run_program(program)
 
 
 @pytest.mark.spark

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,27 @@ EXAMPLES = ["ddp.py", "fsdp.py", "accelerated.py", "fabric.py"]
 TORCHRUN = """
 import sys
 from torch.distributed.run import main
-main(["--standalone", "--nproc-per-node", "2", sys.argv[1]])
+main(["--standalone", "--nproc-per-node", "2", *sys.argv[1:]])
 """
+
+EACH = """
+import os, runpy, sys
+from torch.distributed import TCPStore
+
+is_first = os.environ["RANK"] == "0"
+address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+of_torchrun = TCPStore(address, port, is_master=False)
+for path in list(sys.argv[1:]):
+    if is_first:
+        print("RUNS", path, flush=True)
+        store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        of_torchrun.set(path, str(store.port))
+    os.environ["MASTER_PORT"] = of_torchrun.get(path).decode()
+    sys.argv[:] = [path]
+    runpy.run_path(path, run_name="__main__")
+"""
+"""What each rank of torchrun runs: all examples, so that each rank imports torch once. Each example has a new store, as
+torchrun makes one for each start."""
 
 ABORTED = "terminate called without an active exception"
 """How about one process in forty ends that torchrun has started, once all its work is done: a thread of gloo asks for
@@ -27,15 +44,19 @@ COMPLAINT = re.compile(r"warning|^.*\bW\d{4} \d\d:\d\d:", re.IGNORECASE | re.MUL
 pytestmark = pytest.mark.example
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_example_is_plain_code_that_torchrun_starts(name: str, run_script: Any) -> None:
+def test_examples_are_plain_code_that_torchrun_starts(run_script: Any, tmp_path: Path) -> None:
+    each = tmp_path / "each.py"
+    each.write_text(EACH)
     for _ in range(4):
-        done = run_script(TORCHRUN, DISTRIBUTED / name, env={"OMP_NUM_THREADS": "1"})
+        done = run_script(TORCHRUN, each, *(DISTRIBUTED / name for name in EXAMPLES), env={"OMP_NUM_THREADS": "1"})
         if ABORTED not in done.stderr:
             break
-    assert done.returncode == 0, done.stderr
-    assert last_accuracy(done.stdout) > 0.9
+    assert done.returncode == 0, done.stdout + done.stderr
     assert not COMPLAINT.search(done.stdout + done.stderr)
+    _, *shown = re.split(r"^RUNS .*/(.*)$", done.stdout, flags=re.MULTILINE)
+    assert shown[::2] == EXAMPLES
+    for output in shown[1::2]:
+        assert last_accuracy(output) > 0.9
 
 
 def test_example_gives_its_accuracy_when_run_by_maggy_like(run_script: Any) -> None:
@@ -46,16 +67,8 @@ def test_example_gives_its_accuracy_when_run_by_maggy_like(run_script: Any) -> N
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("name", EXAMPLES[1:])
-def test_the_others_give_their_accuracy_too(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """As ``__main__`` of this process, whose workers need not import torch."""
-    monkeypatch.chdir(tmp_path)
-    with warnings.catch_warnings():
-        warnings.resetwarnings()
-        warnings.simplefilter("default")
-        runpy.run_path(str(DISTRIBUTED / name), run_name="__main__")
-    check_run(*capfd.readouterr())
+def test_the_others_give_their_accuracy_too(name: str, run_program: Any) -> None:
+    check_run(*run_program(DISTRIBUTED / name))
 
 
 def check_run(stdout: str, stderr: str) -> None:

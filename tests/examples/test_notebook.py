@@ -54,19 +54,6 @@ def descendants(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
 
 
-def test_the_notebook_runs_and_its_logs_stand_in_the_cell(tmp_path: Path) -> None:
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(notebook, timeout=500, startup_timeout=300, resources={"metadata": {"path": str(tmp_path)}})
-    client.execute()
-    search = next(cell for cell in notebook.cells if "lagom(train" in cell.source)
-    shown = "".join(str(output.get("data", "")) for output in search.outputs)
-    assert "step 1: accuracy" in shown
-    assert "trial 17" in shown
-    summary = next(cell for cell in notebook.cells if cell.source == "result")
-    assert "completed after" in str(summary.outputs)
-    assert len([output for output in search.outputs if output.output_type == "display_data"]) == 1
-
-
 CELLS = (
     """
 import logging
@@ -87,11 +74,30 @@ print(result.log(1), result.trials[0].failure.traceback)
 )
 
 
-def test_a_trial_logs_as_its_notebook_does_and_its_traceback_has_the_cell_s_lines(tmp_path: Path) -> None:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    resources = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=500, startup_timeout=300, kernel_name="python3", resources=resources).execute()
-    (output,) = notebook.cells[1].outputs
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> nbformat.NotebookNode:
+    """The notebook, and :data:`CELLS` after it, as one kernel has executed them."""
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook.cells += [nbformat.v4.new_code_cell(cell) for cell in CELLS]
+    resources = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
+    NotebookClient(notebook, timeout=500, startup_timeout=300, resources=resources).execute()
+    return notebook
+
+
+def test_the_notebook_runs_and_its_logs_stand_in_the_cell(executed: nbformat.NotebookNode) -> None:
+    search = next(cell for cell in executed.cells if "lagom(train" in cell.source)
+    shown = "".join(str(output.get("data", "")) for output in search.outputs)
+    assert "step 1: accuracy" in shown
+    assert "trial 17" in shown
+    summary = next(cell for cell in executed.cells if cell.source == "result")
+    assert "completed after" in str(summary.outputs)
+    assert len([output for output in search.outputs if output.output_type == "display_data"]) == 1
+
+
+def test_a_trial_logs_as_its_notebook_does_and_its_traceback_has_the_cell_s_lines(
+    executed: nbformat.NotebookNode,
+) -> None:
+    (output,) = executed.cells[-1].outputs
     assert "<logged in a trial>" in output.text
     assert 'raise ValueError("too small")  # the line itself' in output.text
 

@@ -301,24 +301,27 @@ def test_a_study_over_a_spark_dataframe(spark_local: SparkSession, tmp_path: Pat
 
 
 @pytest.mark.example
-def test_the_example_prints_a_table_and_draws_it(run_script: Any) -> None:
-    rows = check_example(run_script(EXAMPLE, "--repeats", 8), 8)
+@pytest.mark.e2e
+def test_the_example_prints_a_table_and_draws_it(run_program: Any) -> None:
+    printed, _ = run_program(EXAMPLE, "--repeats", 8)
+    rows = check_example(printed, 8)
     assert rows["norm"] == "worse without it"
 
 
 @pytest.mark.spark
 def test_the_example_runs_on_spark(run_script: Any) -> None:
-    check_example(run_script(EXAMPLE, "--spark", "--repeats", 3), 3)
-
-
-def check_example(done: Any, repeats: int) -> dict[str, str]:
-    """Check what the example printed; what it says of each component."""
+    done = run_script(EXAMPLE, "--spark", "--repeats", 3)
     assert done.returncode == 0, done.stderr
-    assert f"{7 * repeats} trials ({7 * repeats} completed)" in done.stdout
-    rows = dict(re.findall(r"^(\w+) .* (worse without it|better without it|no difference seen)$", done.stdout, re.M))
+    check_example(done.stdout, 3)
+
+
+def check_example(printed: str, repeats: int) -> dict[str, str]:
+    """Check what the example printed; what it says of each component."""
+    assert f"{7 * repeats} trials ({7 * repeats} completed)" in printed
+    rows = dict(re.findall(r"^(\w+) .* (worse without it|better without it|no difference seen)$", printed, re.M))
     assert list(rows) == ["size", "texture", "norm", "residual", "dropout", "weight_decay"]
-    assert f"{repeats} seeds, paired by seed" in done.stdout
-    picture = re.search(r"^picture: (.*)$", done.stdout, re.M)
+    assert f"{repeats} seeds, paired by seed" in printed
+    picture = re.search(r"^picture: (.*)$", printed, re.M)
     assert picture is not None
     assert Path(picture[1]).stat().st_size > 10_000
     return rows
