@@ -134,10 +134,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         return self
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
-        fitted = fit_network(self, dataset)
-        model = TorchModel._of(fitted)
-        model._resetUid(self.uid)
-        return self._copyValues(model)
+        return TorchModel._of(fit_network(self, dataset), self)
 
     def write(self) -> ObjectsWriter:
         """The writer, of pyspark.ml's kind."""

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from maggy_like.results.result import Result
 
 
+_BATCH = 1024
+"""Rows that a network gets at once for predictions, if nobody says."""
+
+
 class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
     """A trained network as a Transformer.
 
@@ -56,7 +60,7 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
             featuresCol=["features"],
             predictionCol="prediction",
             probabilityCol="probability",
-            batchSize=1024,
+            batchSize=_BATCH,
             decode={},
         )
         self.network: nn.Module = nn.Identity()
@@ -68,8 +72,12 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
         self.result: Result | None = None
 
     @classmethod
-    def _of(cls, fitted: Fitted) -> TorchModel:
+    def _of(cls, fitted: Fitted, estimator: PredictionParams) -> TorchModel:
+        """The model of an Estimator, with its Params."""
         model = cls()
+        model._resetUid(estimator.uid)
+        estimator._copyValues(model)
+        model._setDefault(batchSize=_BATCH)  # that of the training, unless it was set, is small for predictions
         model.network, model.inputs, model.outputs = fitted.network, fitted.inputs, fitted.outputs
         model.history, model.best_epoch = fitted.history, fitted.best_epoch
         model.config, model.result = fitted.config, fitted.result

@@ -100,9 +100,10 @@ def make_optimizer(
         given = {name: value for name, value in optimizer.defaults.items() if name in known} | given
     if inspect.isclass(kind) and rate is not None:
         given["lr"] = rate
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    there = list(parameters)
+    trained = [parameter for parameter in there if parameter.requires_grad]
     if not trained:
-        raise ConfigError("the network has no parameters to train; freeze less of it")
+        raise ConfigError(f"the network has no parameters to train{'; freeze less of it' if there else ''}")
     try:
         made = kind(trained, **given)
     except TypeError as error:

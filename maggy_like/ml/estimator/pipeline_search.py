@@ -28,6 +28,8 @@ class PipelineSearch(Estimator[PipelineModel]):
     (``search`` of :class:`TorchEstimator`) has no such bound. An argument of the function that makes the network gets
     the value of the stages' Param of the same name, such as ``numFeatures``.
 
+    ``fit`` gives a ``PipelineModel`` of the best, which is saved and loaded as any is; a search itself is not saved.
+
     Args:
         stages: Stages of pyspark.ml; the last is a :class:`TorchEstimator`.
         search: Lists of values by Params of the stages before it.
@@ -67,9 +69,7 @@ class PipelineSearch(Estimator[PipelineModel]):
             for values, (_, rows) in fitted.items()
         }
         found = train_checked(self._network, plan, checked, space)
-        model = TorchModel._of(found)
-        model._resetUid(self._network.uid)
-        self._network._copyValues(model)
+        model = TorchModel._of(found, self._network)
         stages, _ = fitted[tuple(found.config[name] for name in plan.stage_params)]
         return PipelineModel([*stages, model])
 

@@ -1,0 +1,47 @@
+"""What earlier versions saved is read: ``saved`` was written by 0.1.0 in format 1, and is never written anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+
+from maggy_like.errors import PlatformError
+from maggy_like.ml import TorchEstimator, TorchModel
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SAVED = Path(__file__).parent / "saved"
+
+
+def test_what_version_0_1_saved_is_read(spark_local: SparkSession) -> None:
+    estimator = TorchEstimator.load((SAVED / "estimator").as_uri())
+    assert estimator.uid == "TorchEstimator_12f8784a3fa1"
+    assert (estimator.getOrDefault("epochs"), estimator.getOrDefault("classWeights")) == (3, [1.0, 2.0])
+    assert isinstance(estimator.getOrDefault("model")[0], nn.Linear)
+    assert isinstance(estimator.getOrDefault("loss"), nn.CrossEntropyLoss)
+    model = TorchModel.load((SAVED / "model").as_uri())
+    assert (model.uid, model.best_epoch, [row["epoch"] for row in model.history]) == (estimator.uid, 3, [1, 2, 3])
+    with torch.no_grad():
+        found = model.network(torch.tensor([[1.0, 2.0], [-1.0, 0.5]])).softmax(1)
+    assert found[:, 1].tolist() == pytest.approx([0.9074, 0.218], abs=1e-4)
+    df = spark_local.createDataFrame([([1.0, 2.0],), ([-1.0, 0.5],)], ["features"])
+    assert [row["prediction"] for row in model.transform(df).collect()] == [1.0, 0.0]
+
+
+def test_a_format_of_a_later_version_is_told(spark_local: SparkSession, tmp_path: Path) -> None:
+    for kind in (TorchEstimator, TorchModel):
+        folder = tmp_path / kind.__name__
+        shutil.copytree(SAVED / kind.__name__.removeprefix("Torch").lower(), folder)
+        (file,) = (folder / "metadata").glob("part-*")
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2, "version": "9.1"}) + "\n")
+        with pytest.raises(PlatformError, match=r"by maggy_like 9.1 in format 2, and this version, .*formats up to 1"):
+            kind.load(folder.as_uri())
