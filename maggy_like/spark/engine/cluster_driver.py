@@ -47,7 +47,7 @@ class ClusterDriverRun(SparkRun):
     ) -> None:
         self._rows = [plan, *(msgspec.msgpack.encode(pairs.pairs) for pairs in keys)]
         self._journal = journal
-        super().__init__(session, task, range(len(keys)), 0, (), profile, barrier=False)
+        super().__init__(session, task, range(len(keys)), 0, (), profile, count=lambda: None, barrier=False)
 
     def _tasks(self) -> DataFrame:
         """A row a task, which no other task sees; ``range`` makes as many partitions as there are rows, always."""

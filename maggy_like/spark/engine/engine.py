@@ -214,14 +214,25 @@ class SparkEngine(Engine, DriverHost):
     def launch(
         self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
-        profile = self._slots.profile
+        profile, count, server = self._slots.profile, self._slots.count, self._server
         task = msgspec.structs.replace(task, driver=driver_process())
         if self._has_barrier:
-            runs = [SparkRun(self._session, task, indexes, incarnation, keys, profile, logs, server=self._server)]
+            runs = [
+                SparkRun(self._session, task, indexes, incarnation, keys, profile, logs, count=count, server=server)
+            ]
         else:
             runs = [
                 SparkRun(
-                    self._session, task, [index], incarnation, [pair], profile, logs, barrier=False, server=self._server
+                    self._session,
+                    task,
+                    [index],
+                    incarnation,
+                    [pair],
+                    profile,
+                    logs,
+                    count=count,
+                    barrier=False,
+                    server=server,
                 )
                 for index, pair in zip(indexes, keys, strict=True)
             ]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from maggy_like.engines.base import EngineRun
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.reach import CANNOT_REACH
-from maggy_like.spark.capacity.connect_slots import slots_of
 from maggy_like.spark.capacity.executors import first_failure, in_words, is_cluster_s
 from maggy_like.spark.connection.connect import is_unknown, unknown_session
 from maggy_like.spark.connection.server_watch import ServerWatch, Watch
@@ -43,6 +42,7 @@ class SparkRun(EngineRun):
         keys: The key pair of each.
         profile: What each task asks for, if the session's own settings do not say it.
         logs: Folder that gets what Spark says of failures; none where empty.
+        count: Says how many slots with what the tasks ask for there are now.
         barrier: Whether the workers start, and end, together.
         server: Watches the server of a Spark Connect session.
 
@@ -63,6 +63,7 @@ class SparkRun(EngineRun):
         profile: ResourceProfile | None,
         logs: str = "",
         *,
+        count: Callable[[], int | None],
         barrier: bool = True,
         server: ServerWatch | None = None,
     ) -> None:
@@ -74,6 +75,7 @@ class SparkRun(EngineRun):
         self._task = task
         self._keys = tuple(keys)
         self._profile = profile
+        self._count = count
         self._barrier = barrier
         self._watch = None if server is None else server.begin()
         self._logs = logs
@@ -200,7 +202,7 @@ class SparkRun(EngineRun):
     def _too_few_slots(self) -> str:
         slots = None
         with contextlib.suppress(Exception):  # of a session that is gone meanwhile
-            slots = slots_of(self._session).count()
+            slots = self._count()
         has = "fewer" if slots is None or slots >= len(self.indexes) else f"{slots}"
         return (
             f"a gang of {len(self.indexes)} workers needs {len(self.indexes)} slots at once, and the Spark session has "

@@ -58,6 +58,14 @@ def test_another_python_on_a_cluster_is_told_at_the_first_failure(error: str) ->
     assert f"set PYSPARK_PYTHON={sys.executable}" in said
 
 
+def test_too_few_slots_are_counted_with_what_the_tasks_ask_for() -> None:
+    run = SparkRun.__new__(SparkRun)
+    run.indexes = (0, 1, 2)
+    for slots, said in ((1, "has 1 now"), (3, "has fewer now"), (None, "has fewer now")):
+        run._count = lambda slots=slots: slots  # type: ignore[misc]
+        assert said in run._too_few_slots()
+
+
 def test_of_a_long_error_the_cause_is_shown() -> None:
     text = """An error occurred while calling o1.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed ResultStage.
