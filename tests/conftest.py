@@ -125,9 +125,12 @@ def warm_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.fixture(scope="session")
 def spark_local() -> Iterator[SparkSession]:
     """A session on ``local[2]``: the only one of the test process, which can hold one SparkContext."""
+    import warm_daemon_of_spark_workers as warm
+
     from maggy_like import spark_session
 
-    session = spark_session("local[2]")
+    with warm.found():
+        session = spark_session("local[2]", conf=warm.CONF)
     yield session
     session.stop()
 
@@ -149,9 +152,13 @@ def standalone_cluster() -> Iterator[StandaloneCluster]:
 def connect_server() -> Iterator[ConnectServer]:
     """A Spark Connect server on ``local[2]``; connect to it from a process of its own (``run_script``)."""
     pytest.importorskip("grpc")
+    import warm_daemon_of_spark_workers as warm
+
     from maggy_like import ConnectServer
 
-    with ConnectServer("local[2]") as server:
+    with warm.found():
+        server = ConnectServer("local[2]", conf=warm.CONF)
+    with server:
         yield server
 
 

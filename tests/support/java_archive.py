@@ -15,8 +15,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The JVMs of the tests live for seconds: the quick compiler alone, and one thread to collect garbage, suit that."""
+OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+)
+"""The JVMs of the tests live for seconds, and their queries have a few rows.
+
+That suits the quick compiler alone, one thread to collect garbage, and queries that are interpreted, not compiled.
+"""
 
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """A JVM that cannot use an archive would say so in the output that tests read."""

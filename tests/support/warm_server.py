@@ -69,15 +69,19 @@ class ForkedPopen(subprocess.Popen[Any]):
 
 
 def main(base: list[str], control_fd: int, parent: int) -> None:
-    """Serve the process at the other end of ``control_fd`` until it closes it."""
-    die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Import everything, then :func:`serve`."""
     BASE[:] = base
-    control = socket.socket(fileno=control_fd)
     for module in WARM:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
+    serve(socket.socket(fileno=control_fd), parent)
+
+
+def serve(control: socket.socket, parent: int) -> None:
+    """Fork for the process at the other end of ``control`` until it closes it."""
+    die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         size, ancillary, _, _ = control.recvmsg(LENGTH.size, socket.CMSG_LEN(MAX_DESCRIPTORS * 4), socket.MSG_WAITALL)
         if not size:

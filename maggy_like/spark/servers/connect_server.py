@@ -9,7 +9,7 @@ from pathlib import Path
 
 from maggy_like.errors import ConfigError
 from maggy_like.spark.java import ensure_java
-from maggy_like.spark.servers.daemon import CONF, START_TIMEOUT_S, Daemon, Daemons, spark_environment
+from maggy_like.spark.servers.daemon import START_TIMEOUT_S, Daemon, Daemons, spark_environment
 from maggy_like.spark.session import GANG_DEFAULTS
 
 __all__ = ["ConnectServer"]
@@ -81,9 +81,11 @@ class ConnectServer(Daemons):
         return self._daemons[0].pid
 
     def _start(self, properties: Path) -> Daemon:
-        (self._folder / CONF).mkdir()
-        (self._folder / CONF / "log4j2.properties").write_text(_LOGGING)
+        logging = self._folder / "log4j2.properties"  # in a folder of settings, it would keep Java from its archives
+        logging.write_text(_LOGGING)
         environment = spark_environment(self._folder)
+        options = f"{environment.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={logging.as_uri()}"
+        environment["SPARK_SUBMIT_OPTS"] = options.lstrip()
         environment.setdefault("PYSPARK_PYTHON", sys.executable)  # of the tasks, where they run on this machine
         environment.pop("SPARK_REMOTE", None)  # a client's, which a server must not have
         command = [f"{environment['SPARK_HOME']}/bin/spark-submit", "--class", _CLASS]

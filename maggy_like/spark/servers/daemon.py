@@ -27,17 +27,15 @@ from maggy_like.errors import EngineError
 START_TIMEOUT_S = 120.0
 """Seconds that a process gets until it is ready: eight on an idle machine, several times that on a loaded one."""
 
-CONF = "conf"
-"""The folder of Spark's settings, where a program has some; without it, JVMs can share an archive of classes."""
-
 
 def spark_environment(folder: Path) -> dict[str, str]:
     """The environment of Spark's programs, which leave their files in ``folder``."""
     return {
         **os.environ,
         "SPARK_HOME": os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent),
-        # The machine's own settings and log levels are not meant for these processes.
-        "SPARK_CONF_DIR": str(folder / CONF),
+        # The machine's own settings and log levels are not meant for these processes. A folder that is not there, since
+        # it is part of the class path: with files in it, a JVM could map no archive of classes.
+        "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
