@@ -39,9 +39,13 @@ spark.stop()
 def test_a_client_in_a_network_of_its_own(namespace: tuple[str, str, str], tmp_path: Path) -> None:
     """The server is bound to one end of a cable, and the client has the other: its 127.0.0.1 is not the workers'."""
     pytest.importorskip("grpc")
+    import warm_daemon_of_spark_workers as warm
+
     name, _, here = namespace
     (tmp_path / "client.py").write_text(CLIENT)
-    with ConnectServer("local[2]", host=here) as server:
+    with warm.found():
+        started = ConnectServer("local[2]", host=here, conf=warm.CONF)
+    with started as server:
         command = ["ip", "netns", "exec", name, sys.executable, str(tmp_path / "client.py"), server.url, str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -114,18 +114,19 @@ conf = {"spark.submit.deployMode": "cluster", "spark.ui.enabled": "false", "spar
 spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=conf).getOrCreate()
 
 def search(directory, **options):
-    return lagom(train, {"x": Float(0, 1)}, optimizer=ASHA(mode="promotion"), n_trials=4, max_budget=3, workers=2,
-                 engine=SparkEngine(spark), name="run", directory=directory, progress="plain", **options)
+    return lagom(train, {"x": Float(0, 1)}, max_budget=2, engine=SparkEngine(spark), name="run", directory=directory,
+                 progress="plain", **options)
 
-result = search(sys.argv[1])
+result = search(sys.argv[1], optimizer=ASHA(mode="promotion", eta=2), n_trials=2, workers=2)
 assert result.ending == "completed", result
 print("--", flush=True)
-at_home = search("home")
+at_home = search("home", optimizer="random", n_trials=1, workers=1)
 assert at_home.ending == "completed", at_home
 spark.stop()
 again = load_run(sys.argv[1] + "/run")
 assert again == result
-assert again.load_best() == 3
+assert again.load_best() == 2
+assert sorted(trial.attempt for trial in again.trials) == [1, 2]  # one was promoted
 for trial in again.trials:
     assert again.log(trial.id).count(f"at {trial.config['x']}") == trial.attempt, again.log(trial.id)
 print("done")

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.spark
 
 SESSION = """
 from maggy_like import spark_session
-spark = spark_session("local[2]", conf={"spark.ui.enabled": "true", "spark.ui.port": "0"})
+from warm_daemon_of_spark_workers import CONF
+spark = spark_session("local[2]", conf={"spark.ui.enabled": "true", "spark.ui.port": "0", **CONF})
 sc = spark.sparkContext
 """
 
