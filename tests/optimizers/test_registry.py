@@ -106,9 +106,13 @@ def test_each_name_has_a_public_class() -> None:
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_name_means_what_its_class_means(name: str) -> None:
     """The same proposals, grants and decisions for the same seed, whichever form of training is asked for."""
-    for checkpoints in (True, False):
-        by_name, by_class = (run(made.suited_to(checkpoints=checkpoints)) for made in both(name))
-        assert by_name == by_class
+    pair = both(name)
+    assert run(pair[0].suited_to(checkpoints=True)) == run(pair[1].suited_to(checkpoints=True))
+    pair = both(name)
+    by_name, by_class = (made.suited_to(checkpoints=False) for made in pair)
+    if (by_name, by_class) == pair:  # it has one form alone
+        return
+    assert run(by_name) == run(by_class)
 
 
 def both(name: str) -> tuple[Optimizer, Optimizer]:

@@ -37,6 +37,7 @@ from optimizers.testing import SPACES, check_optimizer
 ONE = RandomSampler(seed=1)
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     "sampler", [cma, nsga, lambda seed: TPESampler(seed=seed, n_startup_trials=4, multivariate=False)]
 )
