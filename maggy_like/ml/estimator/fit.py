@@ -163,6 +163,8 @@ def plan_of(params: TrainingParams) -> TrainingPlan:
     check_model(plan)
     if weights is not None and (len(plan.labels) > 1 or is_lightning(plan.model)):
         raise ConfigError("classWeights need one column of labels, and a loss that the Estimator computes")
+    if unread := sorted(plan.decode.keys() - set(plan.columns)):
+        raise ConfigError(f"decode: {unread[0]!r} is no column that is read; those are {', '.join(plan.columns)}")
     if params._given("validationFraction") and params._given("validationIndicatorCol"):
         raise ConfigError("validationFraction and validationIndicatorCol both choose the rows to validate on; pass one")
     return plan

@@ -217,6 +217,7 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"validationIndicatorCol": "number"}, DataError, "validationIndicatorCol 'number' is double"),
     ({"search": {"hiden": Integer(4, 16)}}, ConfigError, "search: 'hiden' is no Param.*'hidden'"),
     ({"featuresCol": "gaps"}, DataError, "'gaps' is or holds null in 120 of 120 rows"),
+    ({"decode": {"image": len}}, ConfigError, "decode: 'image' is no column that is read; those are features, label"),
     ({"workers": 121}, ConfigError, "121 workers cannot share 120 rows"),
     ({"labelCol": "shifted"}, DataError, "'shifted' has labels from 1 to 3, and the network's 3 outputs"),
 ]
