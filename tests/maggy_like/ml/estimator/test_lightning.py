@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_b
 from maggy_like.ml.estimator.plan import Data, TrainingPlan
 from maggy_like.ml.estimator.train import train_network
 
-LightningModule: Any = pytest.importorskip("lightning").LightningModule
+LightningModule: Any = import_module("lightning").LightningModule
 
 
 class Line(LightningModule):
