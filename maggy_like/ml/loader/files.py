@@ -41,18 +41,24 @@ def find_files(urls: str | Sequence[str]) -> tuple[pafs.FileSystem, bool, list[s
 def _below(system: Any, root: str) -> list[str]:
     if system.isfile(root):
         return [root]
-    if system.exists(f"{root}/_delta_log"):
+    if kind := _table_format(system, root):
         raise DataError(
-            f"{root} is a Delta table; give the files of a version instead: spark.read.load(url).inputFiles()"
-        )
-    if system.exists(f"{root}/metadata/version-hint.text") or system.glob(f"{root}/metadata/*.metadata.json"):
-        raise DataError(
-            f"{root} is an Iceberg table; give the files of a snapshot instead: spark.table(name).inputFiles()"
+            f"{root} is a table of {kind}, whose folder has files that count no more; give the DataFrame itself if it "
+            "is small, or write it: df.write.parquet(url)"
         )
     found = sorted(path for path in system.find(root) if path.endswith((".parquet", ".parq")) and _counts(path, root))
     if not found:
         raise DataError(f"there are no Parquet files at {root}")
     return found
+
+
+def _table_format(system: Any, root: str) -> str | None:
+    """The format of a table whose log says which of its files count."""
+    if system.exists(f"{root}/_delta_log"):
+        return "Delta"
+    if system.exists(f"{root}/metadata/version-hint.text") or system.glob(f"{root}/metadata/*.metadata.json"):
+        return "Iceberg"
+    return None
 
 
 def _counts(path: str, root: str) -> bool:

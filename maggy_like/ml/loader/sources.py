@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from maggy_like.errors import DataError
@@ -79,6 +80,7 @@ class FileSource:
 
     def __init__(self, urls: str | Sequence[str]) -> None:
         self._system, self._local, self._paths = find_files(urls)
+        self._made = [_state_of(info) for info in self._system.get_file_info(self._paths)]
         with ThreadPoolExecutor(min(_OPENERS, len(self._paths))) as pool:
             self._footers = list(pool.map(self._footer, self._paths))
         self._groups = [(n, group) for n, footer in enumerate(self._footers) for group in range(footer.num_row_groups)]
@@ -162,9 +164,24 @@ class FileSource:
                 file.close()
 
     def _open(self, n: int) -> Any:
+        """A file, by the footer that was read of it.
+
+        Raises:
+            DataError: It has been written anew since.
+        """
+        if _state_of(self._system.get_file_info(self._paths[n])) != self._made[n]:
+            raise DataError(
+                f"{self._paths[n]} has changed since the loader was made; write new data to a new folder, or make the "
+                "loader again"
+            )
         # A store at a URL is asked for whole columns at once; a disk is read as the pages are decoded.
         file, buffer = self._system.open_input_file(self._paths[n]), _DISK_BUFFER if self._local else 0
         return pq.ParquetFile(file, metadata=self._footers[n], buffer_size=buffer, pre_buffer=not self._local)
+
+
+def _state_of(info: pafs.FileInfo) -> tuple[int, int | None]:
+    """What changes as a file is written anew."""
+    return info.size, info.mtime_ns
 
 
 def source_of(data: Any) -> Source:

@@ -211,8 +211,25 @@ def test_folders_that_are_no_plain_tables_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"bad.parquet is no Parquet file"):
         ParquetLoader(tmp_path, batch_size=1)
     (tmp_path / "_delta_log").mkdir()
-    with pytest.raises(DataError, match=r"is a Delta table; .*inputFiles"):
+    with pytest.raises(DataError, match=r"is a table of Delta, .* write it: df\.write\.parquet"):
         ParquetLoader(tmp_path, batch_size=1)
+
+
+def test_a_file_that_is_written_anew_is_not_read_by_its_old_footer(tmp_path: Path) -> None:
+    write(tmp_path, [(20, 5)])
+    loader = ParquetLoader(tmp_path, ["row"], batch_size=5)
+    assert sorted(rows_of(loader)) == list(range(20))
+    write(tmp_path, [(30, 5)])
+    with pytest.raises(DataError, match=r"part-000\.parquet has changed since the loader was made"):
+        rows_of(loader)
+
+
+def test_what_is_no_data_in_a_folder_is_passed_over(tmp_path: Path) -> None:
+    write(tmp_path, [(7, 5)])
+    for name in ("_SUCCESS", "_temporary/part.parquet", ".part.parquet", "part-000.parquet.crc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("nothing")
+    assert sorted(rows_of(ParquetLoader(tmp_path, ["row"], batch_size=5))) == list(range(7))
 
 
 @pytest.mark.parametrize(
