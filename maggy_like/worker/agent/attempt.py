@@ -167,7 +167,7 @@ class Attempt:
             self.output.read_all()
             tail = self.output.tail
         trial, attempt = self.assign.trial, self.assign.attempt
-        if self.ending.is_stop_requested:
+        if self.ending.is_stop_requested or (self.ending.is_aborted and self.child.killed):
             return Finished(trial, attempt, "stopped", traceback=tail)
         # An exit may be noticed late: only a child that had to be killed had hung up and gone on.
         hung_up = DISCONNECTED if self.ending.has_hung_up and self.child.killed else None

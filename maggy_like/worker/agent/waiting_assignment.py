@@ -52,7 +52,7 @@ class WaitingAssignment:
     def end(self, child: Child | None) -> Finished:
         """The end that the driver is told when it is given up; ``child`` would have had it next."""
         trial, attempt = self.assign.trial, self.assign.attempt
-        if self._ending.is_stop_requested:
+        if self._ending.is_stop_requested or self._ending.is_aborted:
             return Finished(trial, attempt, "stopped")
         words = NOT_FREE if child is not None and child.ready else NOT_LOADED
         message = words.format(self._limit)

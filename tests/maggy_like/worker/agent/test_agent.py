@@ -289,6 +289,27 @@ def test_an_exit_that_is_told_late_is_still_the_trial_s_own(
     assert stage.next(Finished).kind == kind
 
 
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [({"status": -9}, ("died", "signal")), ({"status": -9, "killed": True}, ("stopped", None))],
+    ids=["somebody's kill", "our kill"],
+)
+def test_a_rank_that_dies_as_the_others_hear_of_it_is_the_cause(
+    begin: Begin, end: dict[str, Any], outcome: tuple[str, str | None]
+) -> None:
+    """The others' connections may be closed before the agent's, and the attempt be aborted meanwhile."""
+    stage = begin()
+    child = stage.next_child()
+    stage.next(Ready)
+    stage.say(assign(0, rank_info=RankInfo(1, 2, 1, 2, 0, 1)))
+    assert child.hear().trial == 0
+    stage.say(Abort(0, 1))
+    assert stage.launcher.killed.get(timeout=PATIENCE) is child.child
+    stage.launcher.tell(child.child, **end)
+    told = stage.next(Finished)
+    assert (told.outcome, told.kind) == outcome
+
+
 def test_a_spare_child_that_cannot_be_forked_costs_the_running_trial_nothing(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

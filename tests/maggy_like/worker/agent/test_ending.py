@@ -24,11 +24,17 @@ def test_an_attempt_may_run_until_something_ends_it(ending: Ending) -> None:
     assert not ending.is_stop_requested
 
 
-@pytest.mark.parametrize(("message", "kill_at"), [(Halt(0, 1), 105.0), (Stop(0, 1), 105.0), (Abort(0, 1), 100.0)])
-def test_the_driver_s_stop(ending: Ending, message: Halt | Stop | Abort, kill_at: float) -> None:
+@pytest.mark.parametrize(("message", "kill_at"), [(Halt(0, 1), 105.0), (Stop(0, 1), 105.0)])
+def test_the_driver_s_stop(ending: Ending, message: Halt | Stop, kill_at: float) -> None:
     ending.obey(message)
     assert ending.is_stop_requested
     assert ending.kill_at == kill_at
+
+
+def test_an_attempt_that_another_rank_has_ended_may_end_by_itself_for_a_moment(ending: Ending) -> None:
+    ending.obey(Abort(0, 1))
+    assert (ending.is_aborted, ending.is_stop_requested) == (True, False)
+    assert ending.kill_at == 100.0 + module.ABORT_PATIENCE
 
 
 def test_the_earliest_kill_and_the_first_fault_stand(ending: Ending) -> None:
@@ -42,7 +48,7 @@ def test_the_earliest_kill_and_the_first_fault_stand(ending: Ending) -> None:
 def test_an_abort_comes_too_late_for_a_child_that_has_hung_up(ending: Ending) -> None:
     ending.hang_up()
     ending.obey(Abort(0, 1))
-    assert not ending.is_stop_requested
+    assert not ending.is_aborted
     assert ending.kill_at == 100.0 + module.HANGUP_PATIENCE
 
 
