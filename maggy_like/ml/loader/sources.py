@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from maggy_like.errors import DataError
@@ -80,12 +79,17 @@ class FileSource:
 
     def __init__(self, urls: str | Sequence[str]) -> None:
         self._system, self._local, self._paths = find_files(urls)
-        self._made = [_state_of(info) for info in self._system.get_file_info(self._paths)]
         with ThreadPoolExecutor(min(_OPENERS, len(self._paths))) as pool:
+            self._made = list(pool.map(self._state, self._paths))
             self._footers = list(pool.map(self._footer, self._paths))
         self._groups = [(n, group) for n, footer in enumerate(self._footers) for group in range(footer.num_row_groups)]
         self.group_rows = [self._footers[n].row_group(group).num_rows for n, group in self._groups]
         self.schema = self._footers[0].schema.to_arrow_schema()
+
+    def _state(self, path: str) -> tuple[int, int | None]:
+        """What changes as a file is written anew."""
+        info = self._system.get_file_info(path)
+        return info.size, info.mtime_ns
 
     def _footer(self, path: str) -> pq.FileMetaData:
         try:
@@ -169,7 +173,7 @@ class FileSource:
         Raises:
             DataError: It has been written anew since.
         """
-        if _state_of(self._system.get_file_info(self._paths[n])) != self._made[n]:
+        if self._state(self._paths[n]) != self._made[n]:
             raise DataError(
                 f"{self._paths[n]} has changed since the loader was made; write new data to a new folder, or make the "
                 "loader again"
@@ -177,11 +181,6 @@ class FileSource:
         # A store at a URL is asked for whole columns at once; a disk is read as the pages are decoded.
         file, buffer = self._system.open_input_file(self._paths[n]), _DISK_BUFFER if self._local else 0
         return pq.ParquetFile(file, metadata=self._footers[n], buffer_size=buffer, pre_buffer=not self._local)
-
-
-def _state_of(info: pafs.FileInfo) -> tuple[int, int | None]:
-    """What changes as a file is written anew."""
-    return info.size, info.mtime_ns
 
 
 def source_of(data: Any) -> Source:

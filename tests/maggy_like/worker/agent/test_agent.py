@@ -269,45 +269,34 @@ def test_a_child_that_does_not_listen_stops_nothing(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "kind"),
-    [({"status": 3}, "exit"), ({"status": -9}, "signal"), ({"status": -9, "killed": True}, "disconnected")],
-    ids=["exit", "somebody's kill", "our kill"],
+    ("is_aborted", "end", "outcome", "kind"),
+    [
+        (False, {"status": 3}, "died", "exit"),
+        (False, {"status": -9}, "died", "signal"),
+        (False, {"status": -9, "killed": True}, "died", "disconnected"),
+        (True, {"status": -9}, "died", "signal"),
+        (True, {"status": -9, "killed": True}, "stopped", None),
+    ],
+    ids=["exit", "somebody's kill", "our kill", "abort after somebody's kill", "abort"],
 )
 def test_an_exit_that_is_told_late_is_still_the_trial_s_own(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any], kind: str
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, is_aborted: bool, end: dict[str, Any], outcome: str, kind: str | None
 ) -> None:
-    """Of a child that is gone the connection ends first, and its fork server may have to wait for a core to say how."""
+    """Its connection ends first, or those to other ranks, who abort; its fork server may wait for a core to say how."""
     monkeypatch.setattr(ending, "HANGUP_PATIENCE", 0.1)
     stage = begin()
     child = stage.next_child()
     stage.next(Ready)
     stage.say(assign(0))
     assert child.hear() == assign(0)
-    child.channel.close()
-    assert stage.launcher.killed.get(timeout=PATIENCE) is child.child
-    stage.launcher.tell(child.child, **end)
-    assert stage.next(Finished).kind == kind
-
-
-@pytest.mark.parametrize(
-    ("end", "outcome"),
-    [({"status": -9}, ("died", "signal")), ({"status": -9, "killed": True}, ("stopped", None))],
-    ids=["somebody's kill", "our kill"],
-)
-def test_a_rank_that_dies_as_the_others_hear_of_it_is_the_cause(
-    begin: Begin, end: dict[str, Any], outcome: tuple[str, str | None]
-) -> None:
-    """The others' connections may be closed before the agent's, and the attempt be aborted meanwhile."""
-    stage = begin()
-    child = stage.next_child()
-    stage.next(Ready)
-    stage.say(assign(0, rank_info=RankInfo(1, 2, 1, 2, 0, 1)))
-    assert child.hear().trial == 0
-    stage.say(Abort(0, 1))
+    if is_aborted:
+        stage.say(Abort(0, 1))
+    else:
+        child.channel.close()
     assert stage.launcher.killed.get(timeout=PATIENCE) is child.child
     stage.launcher.tell(child.child, **end)
     told = stage.next(Finished)
-    assert (told.outcome, told.kind) == outcome
+    assert (told.outcome, told.kind) == (outcome, kind)
 
 
 def test_a_spare_child_that_cannot_be_forked_costs_the_running_trial_nothing(
