@@ -13,8 +13,8 @@ _CANCELLED = re.compile(
 )
 _INTERRUPTED = re.compile(r"\[OPERATION_CANCELL?ED\]")
 # Connect's server lets go of a session that its client has stopped; the client may have closed its channel before, also
-# while the job's answer was on its way.
-_CLOSED = re.compile(r"\[INVALID_HANDLE\.SESSION_CLOSED\]|^Cannot invoke RPC|^details = \"Channel closed!\"")
+# while the job's answer was on its way: gRPC then says "Channel closed!" or "Stream removed (Channel closed!)".
+_CLOSED = re.compile(r"\[INVALID_HANDLE\.SESSION_CLOSED\]|^Cannot invoke RPC|^details = \"[^\"]*Channel closed!")
 # A standalone Master whose user killed the application. "FAILED" instead: its executors failed too often.
 _KILLED = re.compile(r"Master removed our application: KILLED")
 

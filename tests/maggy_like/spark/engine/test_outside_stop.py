@@ -78,6 +78,11 @@ CONNECT = "{}\n\nJVM stacktrace:\norg.apache.spark.SparkException\n\tat org.apac
             '\tdetails = "Channel closed!"\n\tdebug_error_string = "None"\n>',
             SESSION_STOPPED,
         ),
+        (
+            "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.CANCELLED\n"
+            '\tdetails = "Stream removed (Channel closed!)"\n\tdebug_error_string = "None"\n>',
+            SESSION_STOPPED,
+        ),
     ],
 )
 def test_spark_s_reason_is_told_in_words(text: str, by: str) -> None:
