@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from maggy_like.ablation.variant import Variant
     from maggy_like.api.ablate import Tuning, ablate
     from maggy_like.api.lagom import lagom
+    from maggy_like.api.list_runs import compare_runs, list_runs
     from maggy_like.api.load_run import load_run
     from maggy_like.api.run import run
     from maggy_like.driver.failure_policy import FailurePolicy
@@ -85,7 +86,9 @@ _HOMES = {
     "Tuning": "maggy_like.api.ablate",
     "Variant": "maggy_like.ablation.variant",
     "ablate": "maggy_like.api.ablate",
+    "compare_runs": "maggy_like.api.list_runs",
     "lagom": "maggy_like.api.lagom",
+    "list_runs": "maggy_like.api.list_runs",
     "load_run": "maggy_like.api.load_run",
     "run": "maggy_like.api.run",
     "simulate": "maggy_like.driver.simulate",
@@ -130,7 +133,9 @@ __all__ = [
     "Tuning",
     "Variant",
     "ablate",
+    "compare_runs",
     "lagom",
+    "list_runs",
     "load_run",
     "run",
     "simulate",

@@ -6,7 +6,14 @@ import importlib.util
 
 from maggy_like.errors import UserError
 
-EXTRAS = {"optuna": "optuna", "pandas": "pandas", "pyarrow": "ml", "pyspark": "spark", "torch": "torch"}
+EXTRAS = {
+    "optuna": "optuna",
+    "pandas": "pandas",
+    "plotly": "report",
+    "pyarrow": "ml",
+    "pyspark": "spark",
+    "torch": "torch",
+}
 """The extra of maggy_like that brings each package."""
 
 

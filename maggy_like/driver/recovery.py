@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from maggy_like.driver.environment import environment
 from maggy_like.driver.settings import FileSettings, SearchSettings, Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
@@ -73,7 +74,8 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             _mark(files, run_id, folder)  # before the header: a run that cannot begin does not take its name
             undo.callback(unmark_store, paths.store)
             journal.begin(header)
-        journal.note(RunStatus(Ending.RUNNING, time.time(), store=paths.recorded_store))
+        begun = RunStatus(Ending.RUNNING, time.time(), store=paths.recorded_store, environment=environment())
+        journal.note(begun)
         undo.pop_all()
     return journal, hints
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.errors import UserError
@@ -13,7 +13,7 @@ from maggy_like.protocol.state_names import state_url
 from maggy_like.results.data import ResultData
 from maggy_like.results.export import to_optuna
 from maggy_like.results.importance import importance
-from maggy_like.results.pareto import plot_pareto
+from maggy_like.results.plots.plots import Plots
 from maggy_like.results.saved import read_log, read_saved
 from maggy_like.results.story import read_story
 from maggy_like.results.summary import summary
@@ -252,19 +252,37 @@ class Result(ResultData):
         """A row a measurement: trial, step, metric, value."""
         return curves_table(self)
 
-    def plot_pareto(self, path: str | Path) -> None:
-        """Draw the first two of several objectives: all trials, and the Pareto set among them.
+    @property
+    def plot(self) -> Plots:
+        """The run's pictures, drawn by plotly.
 
-        Args:
-            path: The picture's file; its suffix says of which kind (``.png``, ``.svg``, ``.pdf``).
-
-        Raises:
-            UserError: There is one objective only, or matplotlib is missing.
+        ``.history()``, ``.curves()``, ``.training()``, ``.parallel()``, ``.slices()``, ``.importance()``,
+        ``.timeline()`` and ``.pareto()``.
 
         Example:
-            >>> result.plot_pareto("pareto.png")
+            >>> result.plot.history()
+            >>> result.plot.slices(["lr", "units"]).write_html("slices.html")
         """
-        plot_pareto(self, path)
+        return Plots(self)
+
+    def report(self, path: str | PathLike[str]) -> None:
+        """Write a page that says all there is to say of the run; it needs nothing else, and loads nothing.
+
+        It has the best configuration and where its state is, the pictures of :attr:`plot`, the best trials, failures
+        with their tracebacks, what stopping has saved, and what the run's driver ran on.
+
+        Args:
+            path: The page's file: a path or a URL.
+
+        Raises:
+            UserError: plotly is missing, or the file cannot be written.
+
+        Example:
+            >>> load_run("maggy_runs/august").report("august.html")
+        """
+        from maggy_like.results.report.write import write_report
+
+        write_report(self, path)
 
     def to_optuna(self, storage: str | BaseStorage | None = None, study_name: str | None = None) -> optuna.Study:
         """The run as a study of Optuna, for its plots and its dashboard, or to go on with it there.

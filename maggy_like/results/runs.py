@@ -49,14 +49,22 @@ def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
     if not isinstance(run, str | PathLike):
         raise ConfigError(f"load_run takes the folder of a run, a path or a URL, got {run!r}")
     where = fspath(run) if "://" in fspath(run) else str(Path(run).expanduser())
-    backend = find_run(where)
+    return open_run(where, find_run(where), actions)[0]
+
+
+def open_run(where: str, backend: JournalBackend, actions: RunActions) -> tuple[Result, Contents]:
+    """The result of a run, and what its journal holds.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
     is_held = backend.is_held()  # first: what it writes until it ends is read
     contents = read_journal(backend)
     machine = replay(contents, RandomSearch())
     if contents.damage and not (is_held and contents.damage[0].endswith("is torn")):  # a line that is being written
         _log.warning("%s: the journal is damaged, and what is whole was read: %s", where, "; ".join(contents.damage))
     header, status = contents.header, _status(contents, Ending.RUNNING if is_held else Ending.KILLED)
-    return make_result(
+    result = make_result(
         machine,
         _paths(where, status),
         objective=header.metrics[0] if header.metrics else None,
@@ -66,6 +74,7 @@ def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
         is_ablation=bool(header.variants),
         actions=actions,
     )
+    return result, contents
 
 
 def find_run(where: str) -> JournalBackend:
@@ -178,22 +187,27 @@ def _paths(where: str, status: RunStatus) -> RunPaths:
 
 def _no_run(where: str) -> str:
     """The message where there is no run: names the runs near by."""
-    if runs := _runs_in(where):
+    if runs := runs_in(where, _MOST_LISTED):
         named = ", ".join(repr(f"{where}/{name}") for name in runs[:_MOST_NAMED])
         more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
         return f"{where!r} is a folder of runs, not a run; use the folder of one: {named}{more}"
     folder, _, name = where.rpartition("/")
     around = folder or "maggy_runs"
-    near = [repr(f"{around}/{run}") for run in difflib.get_close_matches(name, _runs_in(around))]
+    near = [repr(f"{around}/{run}") for run in difflib.get_close_matches(name, runs_in(around, _MOST_LISTED))]
     meant = f" (did you mean {' or '.join(near)}?)" if near else ""
     return f"there is no run in {where!r}; use the folder of one, as result.directory{meant}"
 
 
-def _runs_in(folder: str) -> list[str]:
-    """The names of the runs in a folder, in order."""
+def runs_in(folder: str, most: int | None = None) -> list[str]:
+    """The names of the runs in a folder, in order; none where there is no such folder.
+
+    Args:
+        folder: A path or a URL.
+        most: Entries that are looked at.
+    """
     with contextlib.suppress(Exception):  # of whatever file system it is; it may be no folder
         fs, path = open_url(folder)
         scheme = folder.partition("://")[0] + "://" if "://" in folder else ""
-        entries = sorted(entry.rstrip("/") for entry in fs.ls(path, detail=False))[:_MOST_LISTED]
+        entries = sorted(entry.rstrip("/") for entry in fs.ls(path, detail=False))[:most]
         return [entry.rpartition("/")[2] for entry in entries if backend_of(scheme + entry).exists()]
     return []

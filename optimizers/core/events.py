@@ -50,6 +50,7 @@ class AttemptStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="start
         config: As the trial was created; and so ``ask``, ``parent`` and ``training``.
         world_size: How many workers run it together.
         cause: Why it runs now, where the other events do not tell.
+        others: The other workers, where several run it together.
     """
 
     trial: int
@@ -63,6 +64,7 @@ class AttemptStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="start
     training: int = 0
     world_size: int = 1
     cause: str = ""
+    others: tuple[int, ...] = ()
 
 
 class Measured(msgspec.Struct, frozen=True, omit_defaults=True, tag="measured"):

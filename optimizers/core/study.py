@@ -147,8 +147,10 @@ class Study(Ledger):
         events.append(AttemptEnded(trial.id, trial.attempt, state, now, final, **rest))
         return events
 
-    def started(self, trial: Trial, worker: int, now: float, world_size: int = 1, cause: str = "") -> AttemptStarted:
-        """The event that says: the next attempt of ``trial`` begins on ``world_size`` workers, ``worker`` the first."""
+    def started(
+        self, trial: Trial, worker: int, now: float, *, others: tuple[int, ...] = (), cause: str = ""
+    ) -> AttemptStarted:
+        """The event that says: the next attempt of ``trial`` begins on ``worker`` and ``others``."""
         return AttemptStarted(
             trial.id,
             trial.attempt + 1,
@@ -159,8 +161,9 @@ class Study(Ledger):
             trial.ask,
             trial.parent,
             trial.training,
-            world_size,
+            1 + len(others),
             cause,
+            others,
         )
 
     # -- ask and tell, for use without the runtime --------------------------------------------

@@ -97,7 +97,8 @@ class Dispatcher:
         grant = self.study.grant(trial)
         attempt = trial.attempt + 1
         discard = self.attempts.states.unneeded(trial.id)
-        started = self.study.started(trial, members[0].id.index, now, len(members), cause)
+        first, *others = (member.id.index for member in members)
+        started = self.study.started(trial, first, now, others=tuple(others), cause=cause)
         commands = self.attempts.record(started)
         saved = trial.checkpoint.name if trial.checkpoint is not None else None
         self.pool.engage(members)

@@ -62,12 +62,14 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
         time: Unix time.
         seconds: How long the driver had it, at the end.
         store: Where the saved states are: a URL, or relative to the run's folder.
+        environment: What the driver that has begun it ran on: names and versions, for people.
     """
 
     status: Ending
     time: float
     seconds: float = 0.0
     store: str = "checkpoints"
+    environment: dict[str, str] = {}
 
 
 Record = RunHeader | RunStatus | Event
@@ -90,6 +92,7 @@ class Contents:
         events: All events that are whole.
         begun: The last word that a driver began the run, or took it up.
         ended: How that one ended it; None if it has not, or was killed.
+        sessions: When each driver had the run: from its first word to its last, in Unix time.
         last: The number of the last record.
         damage: What is wrong with it, a sentence each; empty if nothing is.
     """
@@ -98,6 +101,7 @@ class Contents:
     events: list[Event] = field(default_factory=list)
     begun: RunStatus | None = None
     ended: RunStatus | None = None
+    sessions: list[tuple[float, float]] = field(default_factory=list)
     last: int = 0
     damage: list[str] = field(default_factory=list)
 
@@ -107,8 +111,12 @@ class Contents:
             self.events.append(record)
         elif not record.status.is_over:
             self.begun, self.ended = record, None
+            self.sessions.append((record.time, record.time))
         else:
             self.ended = record
+        time: float = getattr(record, "time", 0.0)
+        if self.sessions and time > self.sessions[-1][1]:
+            self.sessions[-1] = self.sessions[-1][0], time
 
 
 def encode(records: Iterable[Record], first: int) -> bytes:

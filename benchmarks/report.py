@@ -1,0 +1,180 @@
+"""Writing the report of a run of 50 trials and of one of 10,000, and opening it in Chromium.
+
+    python -m benchmarks.report [--quick] [--json PATH] [--keep FOLDER]
+
+The runs are journals written here: an ASHA search of 64 workers (4 for the small one), one trial in twenty of which fails. The
+browser (a Chromium on the PATH, driven by playwright) has no network; the page is scrolled until every picture is drawn,
+light and dark. With ``--quick`` the large run has 2,000 trials, and its figures keep their names.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.common import parser, publish
+from maggy_like import Float, Integer, SearchSpace, load_run
+from maggy_like.protocol.endings import Ending
+from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
+from optimizers.core.failure_kinds import FailureKind
+from optimizers.core.trial import Failure, TrialState
+
+STEPS = 27
+RUNGS = (1, 3, 9)
+BEGUN = 1_780_000_000.0
+
+SPACE = SearchSpace(
+    lr=Float(1e-4, 1e-1, log=True),
+    units=Integer(16, 256),
+    dropout=Float(0.0, 0.5),
+    activation=["relu", "tanh", "gelu"],
+    momentum=Float(0.0, 0.99),
+)
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 12, in train\nValueError: the loss is nan'
+
+
+@dataclass
+class Opened:
+    """A page that was opened.
+
+    Attributes:
+        seconds: Until every picture was drawn.
+        errors: What the console said of errors.
+        requests: URLs that were asked for, beside the page.
+        drawn: Pictures.
+        overflow: Pixels that the page is wider than its window.
+    """
+
+    seconds: float
+    errors: list[str]
+    requests: list[str]
+    drawn: int
+    overflow: int
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the pages there")
+    args = options.parse_args()
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        kept = args.keep or Path(folder)
+        kept.mkdir(parents=True, exist_ok=True)
+        opened = []
+        for size, n_trials, workers in ((50, 50, 4), (10_000, 2000 if args.quick else 10_000, 64)):
+            run = write_run(Path(folder), f"run-{size}", n_trials, workers)
+            result = load_run(run)
+            page = kept / f"{size}.html"
+            begin = time.perf_counter()
+            result.report(page)
+            figures[f"seconds.{size}"] = time.perf_counter() - begin
+            figures[f"size_mb.{size}"] = page.stat().st_size / 1e6
+            found = open_page(page)
+            figures[f"open_seconds.{size}"] = found.seconds
+            opened.append(found)
+            if size == 50:
+                opened += [open_page(page, scheme="dark"), open_page(page, width=390)]
+        figures["console_errors"] = sum(len(each.errors) for each in opened)
+        figures["requests"] = sum(len(each.requests) for each in opened)
+    publish(figures, args.json)
+
+
+def write_run(folder: Path, name: str, n_trials: int, workers: int) -> Path:
+    """A run's folder with the journal of a search."""
+    journal = Journal(backend_of(str(folder / name)))
+    header = RunHeader(
+        FORMAT_VERSION, name, BEGUN, SPACE.to_json(), "ASHA(eta=3)", ["max"], ["accuracy"], seed=0, max_budget=STEPS
+    )
+    journal.begin(header)
+    journal.note(RunStatus(Ending.RUNNING, BEGUN, environment={"python": "3.11"}))
+    recorded = list(events(n_trials, workers))
+    journal.append(recorded)
+    last = max(event.time for event in recorded if isinstance(event, AttemptEnded))
+    journal.note(RunStatus(Ending.COMPLETED, last, last - BEGUN))
+    journal.close()
+    return folder / name
+
+
+def events(n_trials: int, workers: int) -> Iterator[Event]:
+    """The events of a search: a trial whose accuracy is low at a rung is stopped there."""
+    rng = np.random.default_rng(0)
+    free = [(BEGUN + 2.0, worker) for worker in range(workers)]
+    for trial in range(n_trials):
+        now, worker = heapq.heappop(free)
+        config = SPACE.sample(rng)
+        yield TrialCreated(trial, config, ask=trial)
+        yield AttemptStarted(trial, 1, worker, STEPS, now, config, ask=trial)
+        quality = math.exp(-((math.log10(config["lr"]) + 2.3) ** 2)) * (0.8 + 0.2 * config["units"] / 256)
+        curve = [quality * (1.0 - math.exp(-step / 6)) + float(rng.normal(0.0, 0.01)) for step in range(1, STEPS + 1)]
+        bad = [rung for rung, bar in zip(RUNGS, (0.08, 0.24, 0.5), strict=True) if curve[rung - 1] < bar]
+        end = min([*bad, STEPS])
+        fails = rng.random() < 0.05
+        yield Measured(trial, 1, "accuracy", {"accuracy": (list(range(1, end + 1)), curve[:end])})
+        now += end * float(rng.uniform(0.5, 2.0))
+        if fails:
+            failure = Failure(FailureKind.EXCEPTION, "ValueError: the loss is nan", TRACEBACK, ("ValueError",), "train")
+            yield AttemptEnded(trial, 1, TrialState.FAILED, now, failure=failure)
+        else:
+            yield AttemptEnded(trial, 1, TrialState.STOPPED if end < STEPS else TrialState.COMPLETED, now)
+        heapq.heappush(free, (now + 0.02, worker))
+
+
+def chromium() -> str | None:
+    """A Chromium or Chrome on the PATH; None where there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+def open_page(page: Path, *, scheme: str = "light", width: int = 1280) -> Opened:
+    """Open a page in Chromium, and scroll until every picture is drawn.
+
+    Args:
+        page: The file.
+        scheme: ``light`` or ``dark``, as the reader's system prefers it.
+        width: Of the window, in pixels.
+
+    Raises:
+        RuntimeError: There is no Chromium.
+    """
+    from playwright.sync_api import sync_playwright
+
+    path = chromium()
+    if path is None:
+        raise RuntimeError("there is no chromium on the PATH; install it (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        tab = browser.new_context(
+            color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True
+        ).new_page()  # fmt: skip
+        tab.set_default_timeout(300_000)
+        errors: list[str] = []
+        requests: list[str] = []
+        tab.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        tab.on("pageerror", lambda error: errors.append(str(error)))
+        tab.on("request", lambda request: requests.append(request.url))
+        begin = time.perf_counter()
+        tab.goto(page.as_uri())
+        holders = "[...document.querySelectorAll('[data-figure]')]"
+        drawn: int = tab.evaluate(f"{holders}.length")
+        for place in range(drawn):
+            tab.evaluate(f"{holders}[{place}].scrollIntoView()")
+            tab.wait_for_function(f"{holders}[{place}].dataset.drawn")
+        seconds = time.perf_counter() - begin
+        overflow: int = tab.evaluate("document.documentElement.scrollWidth - innerWidth")
+        tab.screenshot(path=page.with_name(f"{page.stem}-{scheme}-{width}.png"), full_page=True)
+        browser.close()
+    return Opened(seconds, errors, requests[1:], drawn, max(0, overflow))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The runs of a folder, listed and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+
+from maggy_like.cluster_driver.remote_run import FOLLOW
+from maggy_like.errors import ConfigError
+from maggy_like.results.comparison import RunComparison
+from maggy_like.results.result import Result
+from maggy_like.results.run_list import RunList, read_runs
+from maggy_like.results.runs import read_run
+
+
+def list_runs(directory: str | PathLike[str] = "maggy_runs") -> RunList:
+    """The runs in a folder, as a table, the newest first: those that go on too, and those that cannot be read.
+
+    Args:
+        directory: As for :func:`~maggy_like.lagom`: a path, or the URL of any fsspec file system.
+
+    Returns:
+        A list of :class:`~maggy_like.results.run_list.RunSummary`, empty where there are no runs.
+
+    Example:
+        >>> list_runs()
+        run     begun             ended      time  trials  metric        best   best configuration
+        august  2026-08-31 10:15  completed  4:07  50      max accuracy  0.973  lr=0.0121, units=64
+        >>> list_runs("s3://bucket/runs").to_pandas()
+    """
+    return read_runs(directory, FOLLOW)
+
+
+def compare_runs(runs: Sequence[str | PathLike[str] | Result]) -> RunComparison:
+    """Several runs of one objective side by side: how good each was, and when.
+
+    Args:
+        runs: Results, or folders of runs (paths or URLs).
+
+    Returns:
+        Printed, it is a table; ``.plot()`` draws the best value of each over the time.
+
+    Raises:
+        ConfigError: One of them is no run, or they optimise different things.
+
+    Example:
+        >>> compare_runs(["maggy_runs/random", "maggy_runs/asha"])
+        run     trials  time  best accuracy  after  half of the time
+        random  50      4:12          0.961   3:40             0.949
+        asha    50      1:31          0.973   0:58             0.970
+        >>> compare_runs([first, second]).plot()
+    """
+    if isinstance(runs, str | PathLike | Result) or not isinstance(runs, Sequence):
+        raise ConfigError(f"compare_runs takes a list of runs, got {runs!r}; write compare_runs([first, second])")
+    return RunComparison([run if isinstance(run, Result) else read_run(run, FOLLOW) for run in runs])

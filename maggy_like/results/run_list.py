@@ -1,0 +1,145 @@
+"""The runs in a folder, as a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from maggy_like.display.text import config_text, duration, number
+from maggy_like.errors import ConfigError, MaggyError
+from maggy_like.extras import require
+from maggy_like.protocol.endings import Ending
+from maggy_like.results.result import Result, RunActions
+from maggy_like.results.runs import open_run, runs_in
+from maggy_like.results.text_table import aligned, as_html
+from maggy_like.storage.folders import check_folder
+from maggy_like.storage.journal import Contents, backend_of
+from optimizers.space.config import Config
+
+if TYPE_CHECKING:
+    import pandas
+
+_LONGEST = 60  # characters of a configuration, or of what is wrong with a run
+
+_HEAD = ("run", "begun", "ended", "time", "trials", "metric", "best", "best configuration")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run in a line.
+
+    Attributes:
+        name: Its name.
+        directory: Its folder, which :func:`~maggy_like.load_run` takes.
+        created: When it began, in Unix time; None of a run that cannot be read.
+        ending: As :attr:`Result.ending <maggy_like.Result>`; None of one that cannot be read.
+        seconds: How long its last driver had it.
+        optimizer: The optimizer and its options.
+        trials: How many there are.
+        objective: Name of the metric that is optimised, of the first where there are several.
+        direction: ``max`` or ``min``.
+        best_value: What its best trial is worth; None where none has a value, and in searches of several objectives.
+        best_config: That trial's configuration.
+        problem: Why it cannot be read; empty otherwise.
+    """
+
+    name: str
+    directory: str
+    created: float | None = None
+    ending: Ending | None = None
+    seconds: float = 0.0
+    optimizer: str = ""
+    trials: int = 0
+    objective: str = ""
+    direction: str = ""
+    best_value: float | None = None
+    best_config: Config | None = None
+    problem: str = ""
+
+    @classmethod
+    def of(cls, result: Result, contents: Contents) -> RunSummary:
+        """The summary of a run that was read."""
+        return cls(
+            name=result.name,
+            directory=str(result.directory),
+            created=contents.header.created,
+            ending=result.ending,
+            seconds=result.seconds,
+            optimizer=contents.header.optimizer,
+            trials=len(result.trials),
+            objective=result.objective,
+            direction=result.direction,
+            best_value=result.best_value,
+            best_config=result.best_config,
+        )
+
+    @property
+    def cells(self) -> list[str]:
+        """The summary as the cells of a table."""
+        if self.created is None:
+            return [self.name, "-", "cannot be read", "-", "-", "-", "-", _cut(self.problem)]
+        begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.created))
+        config = "" if self.best_config is None else _cut(config_text(self.best_config))
+        metric = f"{self.direction} {self.objective}"
+        seconds = duration(self.seconds)
+        best = number(self.best_value)
+        return [self.name, begun, str(self.ending), seconds, str(self.trials), metric, best, config]
+
+
+class RunList(list[RunSummary]):
+    """Runs, the newest first; printed, it is a table.
+
+    Example:
+        >>> runs = list_runs("maggy_runs")
+        >>> load_run(runs[0].directory)
+    """
+
+    def __init__(self, runs: Iterable[RunSummary], folder: str) -> None:
+        super().__init__(runs)
+        self._folder = folder
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row a run; the columns are the attributes of :class:`RunSummary`.
+
+        Raises:
+            UserError: pandas is missing.
+        """
+        require("pandas", "to_pandas()")
+        import pandas
+
+        rows: list[dict[str, Any]] = [{**asdict(run), "ending": run.ending and str(run.ending)} for run in self]
+        table = pandas.DataFrame(rows, columns=list(RunSummary.__slots__))
+        table["created"] = pandas.to_datetime(table["created"], unit="s", utc=True)
+        return table
+
+    def __repr__(self) -> str:
+        return aligned(_HEAD, [run.cells for run in self]) if self else f"no runs in {self._folder!r}"
+
+    def _repr_html_(self) -> str:
+        return as_html(_HEAD, [run.cells for run in self])
+
+
+def read_runs(directory: str | PathLike[str], actions: RunActions) -> RunList:
+    """The runs in a folder; see :func:`maggy_like.list_runs`."""
+    if not isinstance(directory, str | PathLike):
+        raise ConfigError(f"list_runs takes the folder of all runs, a path or a URL, got {directory!r}")
+    given = fspath(directory)
+    folder = check_folder("directory", given if "://" in given else str(Path(given).expanduser()))
+    runs = [_summary(f"{folder}/{name}", name, actions) for name in runs_in(folder)]
+    return RunList(sorted(runs, key=lambda run: -(run.created or 0.0)), folder)
+
+
+def _summary(where: str, name: str, actions: RunActions) -> RunSummary:
+    """A run in a line, also where its journal is damaged, or of another version."""
+    try:
+        return RunSummary.of(*open_run(where, backend_of(where), actions))
+    except MaggyError as error:
+        return RunSummary(name, where, problem=str(error))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
