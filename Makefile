@@ -18,7 +18,7 @@ SOURCES := setup.cfg constraints.txt pyproject.toml
 STAMP := .venv/.made
 # The demo needs less than the tests: it takes .venv as it is where that has been made for them.
 DEMO := $(if $(wildcard $(STAMP)),$(STAMP),.venv/.demo)
-FAST := not spark and not gpu and not notebook and not example and not e2e and not conformance
+FAST := not spark and not gpu and not notebook and not browser and not example and not e2e and not conformance
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast lint clean
@@ -32,7 +32,7 @@ demo: $(DEMO) ## run examples/quickstart.py
 test: $(STAMP) ## run all tests (those that need a GPU are skipped where there is none)
 	.venv/bin/python -m pytest $(PARALLEL)
 
-test-fast: $(STAMP) ## run the tests that start no Java, no notebook kernel, no whole search and no suite of an optimizer
+test-fast: $(STAMP) ## run the tests that start no Java, notebook kernel, browser, whole search or suite of an optimizer
 	.venv/bin/python -m pytest $(PARALLEL) -m "$(FAST)"
 
 lint: $(STAMP) ## check style, types and the import law

@@ -2,9 +2,10 @@
 
     python -m benchmarks.report [--quick] [--json PATH] [--keep FOLDER]
 
-The runs are journals written here: an ASHA search of 64 workers (4 for the small one), one trial in twenty of which fails. The
-browser (a Chromium on the PATH, driven by playwright) has no network; the page is scrolled until every picture is drawn,
-light and dark. With ``--quick`` the large run has 2,000 trials, and its figures keep their names.
+The runs are journals written here: an ASHA search of 64 workers (4 for the small one), one trial in twenty of which
+fails. The browser (a Chromium on the PATH, driven by playwright) has no network; the page is scrolled until every
+picture is drawn, the small one light and dark, wide and narrow. With ``--quick`` the large run has 2,000 trials, and its
+figures keep their names.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 RunProgram = Callable[..., tuple[str, str]]
 
 
-STAGES = ("e2e", "notebook", "example", "spark")
+STAGES = ("e2e", "browser", "notebook", "example", "spark")
 
 TOGETHER = {
     "spark_local": "spark",

@@ -25,6 +25,7 @@ HEAVY = (
     "matplotlib",
     "optuna",
     "pandas",
+    "plotly",
     "pyarrow",
     "pyspark",
     "rich",

@@ -26,7 +26,7 @@ def plot(ablation: Comparisons, path: str | Path) -> None:
     from matplotlib.figure import Figure
 
     rows = ablation.rows
-    reach = _reach(rows)
+    reach = reach_of(rows)
     names = [_plain(row.component) for row in rows]
     longest = max(map(len, names))
     figure = Figure(figsize=(6.2 + 0.075 * longest, 1.5 + 0.34 * len(rows)), layout="constrained", dpi=150)
@@ -34,7 +34,7 @@ def plot(ablation: Comparisons, path: str | Path) -> None:
     axes = figure.add_subplot()
     axes.axvline(0.0, color="black", linewidth=0.8)
     for place, row in enumerate(rows):
-        colour = _colour(row)
+        colour = colour_of(row)
         low, high = max(row.low, -reach), min(row.high, reach)
         if math.isfinite(row.low) or math.isfinite(row.high):
             axes.plot([low, high], [place, place], color=colour, linewidth=1.8, solid_capstyle="butt")
@@ -73,7 +73,7 @@ def plot(ablation: Comparisons, path: str | Path) -> None:
     figure.savefig(path)
 
 
-def _reach(rows: list[Row]) -> float:
+def reach_of(rows: list[Row]) -> float:
     """How far the axis goes to either side."""
     sizes = [abs(row.difference) for row in rows if math.isfinite(row.difference)]
     ends = [abs(end) for row in rows for end in (row.low, row.high) if math.isfinite(end)]
@@ -81,7 +81,8 @@ def _reach(rows: list[Row]) -> float:
     return min(max([largest, *ends]) * 1.05, _WIDEST * largest) if largest else max(ends, default=1.0) or 1.0
 
 
-def _colour(row: Row) -> str:
+def colour_of(row: Row) -> str:
+    """The colour of a row's verdict."""
     if row.verdict in ("worse without it", "both: worse than the sum"):
         return WORSE
     return BETTER if row.verdict in ("better without it", "both: better than the sum") else OPEN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -133,6 +134,24 @@ class Ablation(Comparisons):
             >>> ablation.plot("ablation.pdf")
         """
         forest.plot(self, path)
+
+    def report(self, path: str | PathLike[str]) -> None:
+        """Write a page with the table, the forest plot, and what there is to see of the trials.
+
+        It needs nothing else, and loads nothing (see :meth:`maggy_like.Result.report`).
+
+        Args:
+            path: The page's file: a path or a URL.
+
+        Raises:
+            UserError: plotly is missing, the file cannot be written, or the answer belongs to no run.
+
+        Example:
+            >>> ablation.report("ablation.html")
+        """
+        from maggy_like.ablation.report import report
+
+        report(self, self.result, path)
 
     def __repr__(self) -> str:
         return text.plain(self)

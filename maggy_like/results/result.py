@@ -9,7 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.errors import UserError
-from maggy_like.protocol.state_names import state_url
+from maggy_like.results.best_state import state_of
 from maggy_like.results.data import ResultData
 from maggy_like.results.export import to_optuna
 from maggy_like.results.importance import importance
@@ -109,10 +109,7 @@ class Result(ResultData):
         Args:
             trial: The trial or its number.
         """
-        found = self._trial(trial)
-        best = found.best_checkpoint if self._worth == "best" else None
-        state = best or found.checkpoint
-        return None if state is None else state_url(self.store, state.name)
+        return state_of(self, self._trial(trial))
 
     def load(self, trial: int | Trial) -> Any:
         """Read the state that a trial saved at its best value (see :meth:`checkpoint_of`).

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from maggy_like.display.text import clean, config_text, duration, number, pairs, tally, words
 from maggy_like.results.attempts import Attempt
+from maggy_like.results.best_state import state_of
+from maggy_like.results.data import ResultData
 from maggy_like.results.plots.timeline import busy_share
 from maggy_like.results.record import Record, value_of
-from maggy_like.results.result import Result
 from maggy_like.results.text_table import as_html
 from maggy_like.results.training import training_line
 from optimizers.core.trial import Failure, Trial, TrialState
@@ -34,7 +35,7 @@ _PARAMS = 8
 _EARLY = (TrialState.STOPPED, TrialState.PAUSED)
 
 
-def lead(result: Result, record: Record | None) -> str:
+def lead(result: ResultData, record: Record | None) -> str:
     """Below the title: how the run ended, and its figures in cards."""
     goals = ", ".join(f"{goal} {name}" for goal, name in [(result.direction, result.objective), *result.others])
     of = "" if record is None else f", by {record.contents.header.optimizer}"
@@ -76,7 +77,7 @@ def saved(trials: Sequence[Trial], max_budget: int) -> tuple[float, float]:
     return less, spent
 
 
-def best(result: Result) -> str:
+def best(result: ResultData) -> str:
     """The best configuration, and where its state is; or the Pareto set."""
     if result.others:
         ranked = sorted(result.pareto, key=lambda trial: trial.values[0], reverse=result.direction == "max")
@@ -87,14 +88,14 @@ def best(result: Result) -> str:
     table = as_html(["parameter", "value"], pairs(trial.config))
     metrics = {name: value for name, value in trial.newest.items() if name != trial.objective}
     said = f"<p>Its newest other metrics: {html.escape(config_text(metrics))}</p>" if metrics else ""
-    url = result.checkpoint_of(trial)
+    url = state_of(result, trial)
     if url is None:
         return f"{table}{said}<p>It has saved no state; call <code>reporter.checkpoint(state)</code> to keep one.</p>"
     code = html.escape(f"from maggy_like import load_run\n\nstate = load_run({str(result.directory)!r}).load_best()")
     return f"{table}{said}<p>Its state: <code>{html.escape(url)}</code></p><pre>{code}</pre>"
 
 
-def top_trials(result: Result) -> list[Trial]:
+def top_trials(result: ResultData) -> list[Trial]:
     """The best trials, the best first; those without a finite value are left out."""
     valued = [(trial, value_of(result, trial)) for trial in result.trials]
     found = [(trial, value) for trial, value in valued if value is not None and math.isfinite(value)]
@@ -102,7 +103,7 @@ def top_trials(result: Result) -> list[Trial]:
     return [trial for trial, _ in found[:_BEST]]
 
 
-def trials_table(result: Result, trials: Sequence[Trial]) -> str:
+def trials_table(result: ResultData, trials: Sequence[Trial]) -> str:
     """Trials as a table."""
     goals = [result.objective, *(name for _, name in result.others)]
     names = result.space.names
@@ -117,7 +118,7 @@ def trials_table(result: Result, trials: Sequence[Trial]) -> str:
     return f'<div class="scroll">{as_html(head, rows)}</div>'
 
 
-def failures(result: Result, record: Record | None) -> str:
+def failures(result: ResultData, record: Record | None) -> str:
     """Failed attempts by cause: how many, of which trials, and the traceback of the first. Empty where none failed."""
     found = _failed(result, record)
     if not found:
@@ -146,7 +147,7 @@ def failures(result: Result, record: Record | None) -> str:
     return "".join(lines)
 
 
-def training(result: Result) -> str:
+def training(result: ResultData) -> str:
     """What came of the training, and where its state is."""
     if result.training is None:
         return ""
@@ -155,7 +156,7 @@ def training(result: Result) -> str:
     return f"<p>{html.escape(training_line(result.training))}</p>{where}"
 
 
-def environment(result: Result, record: Record | None) -> str:
+def environment(result: ResultData, record: Record | None) -> str:
     """What the run was asked for, and what its driver ran on."""
     rows = [["files", str(result.directory)], ["saved states", result.store]]
     if record is not None:
@@ -172,7 +173,7 @@ def environment(result: Result, record: Record | None) -> str:
     return f'<table class="facts">{body}</table>'
 
 
-def _saved_card(result: Result, max_budget: int) -> list[str]:
+def _saved_card(result: ResultData, max_budget: int) -> list[str]:
     less, spent = saved(result.trials, max_budget)
     if less <= 0.0:
         return []
@@ -189,7 +190,7 @@ def _cell(trial: Trial, name: str) -> str:
     return dict(pairs({name: trial.config[name]}))[clean(name)] if name in trial.config else "-"
 
 
-def _failed(result: Result, record: Record | None) -> list[tuple[int, Failure]]:
+def _failed(result: ResultData, record: Record | None) -> list[tuple[int, Failure]]:
     """The trial and the failure of every attempt that had one."""
     if record is None:
         return [(trial.id, trial.failure) for trial in result.trials if trial.failure is not None]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from maggy_like.errors import ConfigError, JournalError, UserError
 from maggy_like.extras import require
+from maggy_like.results.data import ResultData
 from maggy_like.results.plots.plots import Plots
 from maggy_like.results.record import Record, read_record
 from maggy_like.results.report import sections as parts
@@ -19,10 +20,8 @@ from maggy_like.storage.file_systems import open_url
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from maggy_like.results.result import Result
 
-
-def write_report(result: Result, path: str | PathLike[str], first: Sequence[Section] = ()) -> None:
+def write_report(result: ResultData, path: str | PathLike[str], first: Sequence[Section] = ()) -> None:
     """Write the report of a run; see :meth:`maggy_like.Result.report`.
 
     Args:
@@ -39,7 +38,7 @@ def write_report(result: Result, path: str | PathLike[str], first: Sequence[Sect
     _write(fspath(path), make_report(result, first))
 
 
-def make_report(result: Result, first: Sequence[Section] = ()) -> str:
+def make_report(result: ResultData, first: Sequence[Section] = ()) -> str:
     """The report's page."""
     record, missing = _record(result)
     found = [*first]
@@ -54,7 +53,7 @@ def make_report(result: Result, first: Sequence[Section] = ()) -> str:
     return page(result.name, parts.lead(result, record), found)
 
 
-def _pictures(result: Result, *, is_ablation: bool) -> list[Section]:
+def _pictures(result: ResultData, *, is_ablation: bool) -> list[Section]:
     """The sections with a picture; one that cannot be drawn says why."""
     plot = Plots(result)
     found = [_section("History", plot.history)] if not is_ablation else []
@@ -79,7 +78,7 @@ def _section(title: str, draw: Callable[[], Figure], *, body: str = "", is_wide:
         return Section(title, f'{body}<p class="note">Not drawn: {html.escape(str(error))}.</p>')
 
 
-def _record(result: Result) -> tuple[Record | None, str]:
+def _record(result: ResultData) -> tuple[Record | None, str]:
     """What the journal has beyond the result, or why it cannot be read."""
     try:
         return read_record(result), ""

@@ -10,7 +10,7 @@ import pytest
 
 from maggy_like import FailurePolicy, Float, Result, lagom
 from maggy_like.display.text import config_text, number
-from maggy_like.errors import ConfigError, UserError
+from maggy_like.errors import ConfigError
 from optimizers.core.trial import TrialState
 
 pytestmark = pytest.mark.e2e
@@ -65,16 +65,6 @@ def test_the_result_and_the_set_print_a_line_for_each_trial(tmp_path: Path) -> N
     table = result.to_pandas()
     assert list(table["value_accuracy"]) == [trial.value for trial in result.trials]
     assert "value" not in table.columns
-
-
-def test_the_pareto_set_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    result = search(trade, tmp_path)
-    result.plot_pareto(tmp_path / "pareto.svg")
-    assert (tmp_path / "pareto.svg").read_text().startswith("<?xml")
-    single = search(lambda x: x, tmp_path, metric="x", direction="max", optimizer="random", n_trials=1)
-    with pytest.raises(UserError, match=r"plot_pareto\(\) needs several objectives"):
-        single.plot_pareto(tmp_path / "none.svg")
 
 
 def test_a_missing_objective_fails_the_trial_and_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,14 @@
+"""Where the state of a trial's best value is."""
+
+from __future__ import annotations
+
+from maggy_like.protocol.state_names import state_url
+from maggy_like.results.data import ResultData
+from optimizers.core.trial import Trial
+
+
+def state_of(result: ResultData, trial: Trial) -> str | None:
+    """URL of the state that a trial saved at its best value; see :meth:`maggy_like.Result.checkpoint_of`."""
+    best = trial.best_checkpoint if result._worth == "best" else None
+    state = best or trial.checkpoint
+    return None if state is None else state_url(result.store, state.name)

@@ -1,0 +1,117 @@
+"""The pictures of a run, as data: no browser draws them here."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.report import RUNGS, write_run
+from maggy_like import Choice, Float, Result, SearchSpace, compare_runs, load_run
+from maggy_like.errors import UserError
+from maggy_like.results.pareto_set import ParetoSet
+from maggy_like.results.plots.plots import Plots
+from optimizers.core.study import Study
+from optimizers.core.trial import TrialState
+from optimizers.samplers.random_search import RandomSearch
+
+pytest.importorskip("plotly")
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return load_run(write_run(tmp_path_factory.mktemp("runs"), "drawn", 60, 4))
+
+
+def traces(figure: Any) -> dict[str, Any]:
+    return {trace.name: trace for trace in figure.data}
+
+
+def test_the_history_rises_to_the_best(result: Result) -> None:
+    found = traces(result.plot.history())
+    best = found["best so far"].y
+    assert list(best) == sorted(best)
+    assert best[-1] == result.best_value
+    counts = result.counts
+    assert len(found["stopped"].x) == counts[TrialState.STOPPED]
+    assert len(found["completed"].x) == counts[TrialState.COMPLETED]
+
+
+def test_curves_have_the_rungs_and_the_stops(result: Result) -> None:
+    figure = result.plot.curves()
+    assert [shape.x0 for shape in figure.layout.shapes] == list(RUNGS)
+    assert len(traces(figure)["ended early"].x) == result.counts[TrialState.STOPPED]
+    assert max(traces(figure)["best"].y) == result.best_value
+
+
+def test_the_timeline_has_every_attempt_on_its_worker(result: Result) -> None:
+    figure = result.plot.timeline()
+    bars = [value for trace in figure.data for value in trace.y if value is not None]
+    assert len(bars) == 3 * len(result.trials)
+    assert set(bars) == {0, 1, 2, 3}
+    assert "4 workers, busy 9" in figure.layout.title.subtitle.text
+
+
+def test_a_line_of_the_parallel_coordinates_goes_through_a_trials_values(result: Result) -> None:
+    (trace,) = result.plot.parallel(["lr", "activation"]).data
+    lr, activation, accuracy = trace.dimensions
+    best = list(accuracy.values).index(result.best_value)
+    assert result.best_config is not None
+    assert 10 ** lr.values[best] == pytest.approx(result.best_config["lr"])
+    assert activation.ticktext[activation.values[best]] == result.best_config["activation"]
+
+
+def test_each_parameter_has_a_slice(result: Result) -> None:
+    figure = result.plot.slices()
+    assert len(figure.data) == len(result.space.names)
+    assert figure.layout.xaxis.type == "log"
+    assert figure.layout.xaxis4.type == "category"
+    with pytest.raises(UserError, match=r"no parameter 'unit'.*'units'"):
+        result.plot.slices(["unit"])
+    with pytest.raises(UserError, match="must be a list of parameters' names"):
+        result.plot.slices("units")
+
+
+def test_importance_is_that_of_the_result(result: Result) -> None:
+    (bars,) = result.plot.importance().data
+    assert dict(zip(bars.y, bars.x, strict=True)) == result.importance()
+
+
+def test_an_inactive_parameter_and_a_wild_value_are_drawn(tmp_path: Path) -> None:
+    space = SearchSpace(kind=Choice(["a", "b"]), deep=Float(0, 1).when("kind", "b"), x=Float(0, 1))
+    study = Study(space, RandomSearch(), direction="min", n_trials=40)
+    while trial := study.ask():
+        study.tell(trial, {0: 1e30, 1: math.nan}.get(trial.id, trial.config["x"]))
+    wild = Result(study.trials, study.best, "<b>loss", "min", "completed", 1.0, tmp_path / "gone", space)
+    (trace,) = wild.plot.parallel().data
+    assert len(trace.dimensions[0].values) == 39
+    assert "-" in trace.dimensions[1].ticktext
+    assert "Extreme values" in wild.plot.slices().layout.title.subtitle.text
+    assert wild.plot.slices().layout.yaxis.title.text == "&lt;b&gt;loss"
+    with pytest.raises(UserError, match="journal is gone"):
+        wild.plot.history()
+    with pytest.raises(UserError, match="no trial has reported anything"):
+        Plots(Result([], None, "x", "min", "completed", 1.0, tmp_path, space)).curves()
+
+
+def test_the_pareto_set_is_drawn(result: Result, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"plot.pareto\(\) needs several objectives"):
+        result.plot.pareto()
+    space = SearchSpace(x=Float(0, 1))
+    study = Study(space, RandomSearch(), direction=["max", "min"], objectives=["gain", "cost"], n_trials=30)
+    while trial := study.ask():
+        study.tell(trial, [trial.config["x"], (trial.config["x"] - 0.3) ** 2])
+    front = ParetoSet(study.pareto, ["gain", "cost"])
+    several = Result(
+        study.trials, None, "gain", "max", "completed", 1.0, tmp_path, space, (("min", "cost"),), front
+    )  # fmt: skip
+    found = traces(several.plot.pareto())
+    assert len(found["Pareto set"].x) == len(front)
+    assert len(found["dominated"].x) == 30 - len(front)
+
+
+def test_runs_are_drawn_together(result: Result, tmp_path: Path) -> None:
+    other = write_run(tmp_path, "other", 10, 1)
+    assert set(traces(compare_runs([result, other]).plot())) == {"drawn", "other"}

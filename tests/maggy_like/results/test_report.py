@@ -1,0 +1,81 @@
+"""The report: one page, which loads nothing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.report import chromium, open_page, write_run
+from maggy_like import Result, load_run
+from maggy_like.errors import UserError
+from maggy_like.results.report.sections import saved
+from optimizers.core.trial import Trial, TrialState
+
+pytest.importorskip("plotly")
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Result:
+    return load_run(write_run(tmp_path, "<run>", 60, 4))
+
+
+def test_the_page_has_what_there_is_to_say(result: Result, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    result.report(page)
+    text = page.read_text()
+    assert page.stat().st_size < 2.5e6
+    headings = re.findall(r"<h2>(.*?)</h2>", text)
+    assert headings == [
+        "Best configuration", "History", "Learning curves", "Importance", "Slices", "Parallel coordinates", "Workers",
+        "Best trials", "Failures", "Environment",
+    ]  # fmt: skip
+    assert "<title>&lt;run&gt;</title>" in text
+    assert "ValueError: the loss is nan" in text
+    assert "line 12, in train" in text
+    assert re.search(r"saved by stopping and pausing: \d\d% of full trainings", text)
+    assert "default-src 'none'" in text
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", text)
+
+
+def test_a_run_without_its_journal_has_a_report_that_says_so(result: Result, tmp_path: Path) -> None:
+    shutil.rmtree(result.directory)
+    result.report(str(tmp_path / "report.html"))
+    text = (tmp_path / "report.html").read_text()
+    assert "Not drawn: the run&#x27;s journal is gone" in text
+    assert "Slices" in text
+
+
+def test_a_report_goes_to_any_file_system(result: Result) -> None:
+    import fsspec
+
+    result.report("memory://reports/one.html")
+    assert fsspec.filesystem("memory").cat_file("/reports/one.html").startswith(b"<!doctype html>")
+
+
+def test_where_it_cannot_be_written_is_said(result: Result, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot be written to .*IsADirectoryError.*pass the path of a file"):
+        result.report(tmp_path)
+
+
+def test_stopping_saves_what_full_trainings_would_have_taken_longer() -> None:
+    full, early = Trial(0, {}, TrialState.COMPLETED, seconds=10.0), Trial(1, {}, TrialState.STOPPED, seconds=2.0)
+    for trial, steps in ((full, 10), (early, 2)):
+        trial.objective = "x"
+        trial.curves["x"] = curve = type(trial.curve)()
+        curve.extend(list(range(1, steps + 1)), [0.0] * steps)
+    assert saved([full, early], max_budget=10) == (8.0, 12.0)
+
+
+@pytest.mark.browser
+def test_a_browser_draws_it_without_an_error_or_a_request(result: Result, tmp_path: Path) -> None:
+    pytest.importorskip("playwright")
+    if chromium() is None:
+        pytest.skip("there is no Chromium")
+    page = tmp_path / "report.html"
+    result.report(page)
+    found = open_page(page, scheme="dark", width=390)
+    assert (found.errors, found.requests, found.overflow) == ([], [], 0)
+    assert found.drawn == 6
