@@ -4,8 +4,8 @@
 
 The runs are journals written here: an ASHA search of 64 workers (4 for the small one), one trial in twenty of which
 fails. The browser (a Chromium on the PATH, driven by playwright) has no network; the page is scrolled until every
-picture is drawn, the small one light and dark, wide and narrow. With ``--quick`` the large run has 2,000 trials, and its
-figures keep their names.
+picture is drawn, the small one light and dark, wide and narrow. With ``--quick`` the large run has 2,000 trials, and
+its figures keep their names.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def events(n_trials: int, workers: int) -> Iterator[Event]:
         yield AttemptStarted(trial, 1, worker, STEPS, now, config, ask=trial)
         quality = math.exp(-((math.log10(config["lr"]) + 2.3) ** 2)) * (0.8 + 0.2 * config["units"] / 256)
         curve = [quality * (1.0 - math.exp(-step / 6)) + float(rng.normal(0.0, 0.01)) for step in range(1, STEPS + 1)]
-        bad = [rung for rung, bar in zip(RUNGS, (0.08, 0.24, 0.5), strict=True) if curve[rung - 1] < bar]
+        bad = [rung for rung, bar in zip(RUNGS, (0.05, 0.2, 0.55), strict=True) if curve[rung - 1] < bar]
         end = min([*bad, STEPS])
         fails = rng.random() < 0.05
         yield Measured(trial, 1, "accuracy", {"accuracy": (list(range(1, end + 1)), curve[:end])})

@@ -34,7 +34,7 @@ _ENDED_EARLY = (TrialState.STOPPED, TrialState.PAUSED)
 
 def curves(result: ResultData) -> go.Figure:
     """See :meth:`~maggy_like.results.plots.plots.Plots.curves`."""
-    trials = [trial for trial in result.trials if len(trial.curve)]
+    trials = [trial for trial in result.trials if trial.reported is not None]
     if not trials:
         raise UserError("no trial has reported anything, so there are no curves; call reporter.report in train_fn")
     worth = [(trial, trial.value) for trial in trials if trial.value is not None and math.isfinite(trial.value)]

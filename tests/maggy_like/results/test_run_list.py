@@ -35,7 +35,7 @@ def test_runs_are_listed_the_newest_first_with_those_that_cannot_be_read(tmp_pat
 def test_a_folder_without_runs_is_said_to_be_one(tmp_path: Path) -> None:
     assert repr(list_runs(tmp_path)) == f"no runs in {str(tmp_path)!r}"
     with pytest.raises(ConfigError, match="list_runs takes the folder of all runs"):
-        list_runs(3)  # type: ignore[arg-type]
+        list_runs(3)
 
 
 def test_runs_are_compared_by_their_best_over_the_time(tmp_path: Path) -> None:
