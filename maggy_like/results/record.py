@@ -40,6 +40,15 @@ class Record:
         """When the last attempt of each trial ended, in seconds since the run began."""
         return {attempt.trial: attempt.end for attempt in self.attempts if attempt.state is not TrialState.RUNNING}
 
+    @property
+    def busy_share(self) -> float | None:
+        """The share of the workers' time in which trials ran, from the first one's start to the last one's end."""
+        workers = {worker for attempt in self.attempts for worker in attempt.workers}
+        begin = min((attempt.begin for attempt in self.attempts), default=0.0)
+        end = max((attempt.end for attempt in self.attempts), default=0.0)
+        busy = sum((attempt.end - attempt.begin) * len(attempt.workers) for attempt in self.attempts)
+        return busy / (len(workers) * (end - begin)) if end > begin else None
+
     def ended(self, objective: int = 0) -> list[tuple[float, Trial, float]]:
         """The trials of the search that have a finite value, in the order in which they ended: when, which, and that.
 

@@ -90,7 +90,9 @@ def slices(result: ResultData, params: Sequence[str] | None) -> go.Figure:
         )
         figure.update_xaxes(title=style.label(name), row=row + 1, col=column + 1)
         if numeric:
-            kind = {"type": "log", "exponentformat": "power"} if style.is_log(domain) else {"type": "linear"}
+            kind: dict[str, Any] = {"type": "linear"}
+            if style.is_log(domain):
+                kind = {"type": "log", "exponentformat": "power", "dtick": 1 if _decades(points, name) > 1.5 else None}
             figure.update_xaxes(**kind, row=row + 1, col=column + 1)
         else:
             order = style.levels(domain, (style.level(trial.config, name) for trial, _ in points))
@@ -120,10 +122,10 @@ def importance_bars(shares: dict[str, float]) -> go.Figure:
         orientation="h",
         marker={"color": style.SERIES[0]},
         text=[f"{shares[name]:.0%}" for name in names],
-        textposition="auto",
+        textposition="outside",
         hoverinfo="skip",
     )
-    figure.update_xaxes(tickformat=".0%", rangemode="tozero")
+    figure.update_xaxes(tickformat=".0%", range=[0.0, 1.12 * max(shares.values())])  # with room for the text
     figure.update_yaxes(automargin=True)
     return figure
 
@@ -159,6 +161,12 @@ def _chosen(result: ResultData, params: Sequence[str] | None) -> tuple[list[str]
         if name not in result.space.domains:
             raise UserError(f"there is no parameter {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}")
     return list(params), ""
+
+
+def _decades(points: Sequence[tuple[Trial, float]], name: str) -> float:
+    """How many powers of ten the values of a parameter span; 0 where it was never active."""
+    values = [trial.config[name] for trial, _ in points]
+    return math.log10(max(values) / min(values)) if values else 0.0
 
 
 def _dimension(result: ResultData, name: str, trials: Sequence[Trial]) -> dict[str, Any]:

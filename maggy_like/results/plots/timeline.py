@@ -47,19 +47,8 @@ def timeline(record: Record) -> go.Figure:
     return figure
 
 
-def busy_share(record: Record) -> float | None:
-    """The share of the workers' time in which they ran trials, from the first attempt's start to the last one's end."""
-    workers = {worker for attempt in record.attempts for worker in attempt.workers}
-    if not workers:
-        return None
-    begin = min(attempt.begin for attempt in record.attempts)
-    end = max(attempt.end for attempt in record.attempts)
-    busy = sum((attempt.end - attempt.begin) * len(attempt.workers) for attempt in record.attempts)
-    return busy / (len(workers) * (end - begin)) if end > begin else None
-
-
 def _note(record: Record, workers: int) -> str:
-    share = busy_share(record)
+    share = record.busy_share
     if share is None:
         return "No trial has run."
     first = min(attempt.begin for attempt in record.attempts)

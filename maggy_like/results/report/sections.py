@@ -11,7 +11,6 @@ from maggy_like.display.text import clean, config_text, duration, number, pairs,
 from maggy_like.results.attempts import Attempt
 from maggy_like.results.best_state import state_of
 from maggy_like.results.data import ResultData
-from maggy_like.results.plots.timeline import busy_share
 from maggy_like.results.record import Record, value_of
 from maggy_like.results.text_table import as_html
 from maggy_like.results.training import training_line
@@ -55,7 +54,7 @@ def lead(result: ResultData, record: Record | None) -> str:
     cards.append(_card(f"{len(result.trials):,}", f"trials: {tally(result.counts)}"))
     if record is not None:
         cards.append(_card(duration(record.clock.total), "wall time"))
-        share = busy_share(record)
+        share = record.busy_share
         workers = {worker for attempt in record.attempts for worker in attempt.workers}
         if share is not None:
             cards.append(_card(f"{share:.1%}", f"of the time of {len(workers)} workers, trials ran"))
@@ -155,7 +154,7 @@ def environment(result: ResultData, record: Record | None) -> str:
             ["optimizer", header.optimizer],
             ["seed", str(header.seed)],
             ["steps of a full training", str(header.max_budget)],
-            ["drivers", f"{len(record.contents.sessions)}, one after the other"],
+            ["times resumed", str(max(0, len(record.contents.sessions) - 1))],
             *([name, value] for name, value in (begun.environment if begun is not None else {}).items()),
         ]
     body = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(clean(value))}</td></tr>" for name, value in rows)
