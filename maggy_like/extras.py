@@ -7,11 +7,13 @@ import importlib.util
 from maggy_like.errors import UserError
 
 EXTRAS = {
+    "mlflow": "mlflow",
     "optuna": "optuna",
     "pandas": "pandas",
     "plotly": "report",
     "pyarrow": "ml",
     "pyspark": "spark",
+    "tensorboard": "tensorboard",
     "torch": "torch",
 }
 """The extra of maggy_like that brings each package."""

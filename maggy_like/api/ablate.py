@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from maggy_like.ablation.design import DesignName
     from maggy_like.ablation.outcome import Ablation
     from maggy_like.ablation.study import AblationStudy
+    from maggy_like.driver.callbacks import Callback
     from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.run_spec import Callback, DriverSide
+    from maggy_like.driver.run_spec import DriverSide
     from maggy_like.engines.base import Engine
     from maggy_like.storage.store import Store
     from optimizers.core.base import Optimizer
@@ -151,7 +152,7 @@ def ablate(
         directory: Path or URL of the folder of all runs.
         store: Where the saved states go, if they are to lie elsewhere.
         resume: Go on with the run called ``name``.
-        callbacks: Functions that take each event.
+        callbacks: Functions that take each event, and trackers, as for :func:`maggy_like.lagom`.
         progress: Show a live display.
         block: Whether to wait for the end. With False the study goes on in the background.
 
@@ -176,8 +177,9 @@ def ablate(
     from maggy_like.api.gang_settings import check_gang
     from maggy_like.api.search_settings import check_search
     from maggy_like.display import make_display
+    from maggy_like.driver.callbacks import read_callbacks
     from maggy_like.driver.failure_policy import read_policy
-    from maggy_like.driver.run_spec import RunSpec, check_callbacks
+    from maggy_like.driver.run_spec import RunSpec
     from maggy_like.driver.settings import LimitSettings, Settings
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.pickling import pickle_train_fn
@@ -222,7 +224,7 @@ def ablate(
         failures=policy,
         hints=hints,
     )
-    check_callbacks(callbacks)
+    listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
     spec = RunSpec(
         settings=settings,
@@ -230,7 +232,7 @@ def ablate(
         payload=pickle_train_fn(AblatedFunction(train_fn, planned.design)),
         preload=(*modules_of(train_fn, wide=workers_per_trial > 1), *planned.preload),
         display=make_display(False if provider.name == "inline" else progress),
-        callbacks=callbacks,
+        callbacks=listeners,
         sources=sources_of(train_fn),
         driver=read_driver(driver),
     )

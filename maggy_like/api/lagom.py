@@ -12,9 +12,10 @@ from maggy_like.errors import ConfigError
 from optimizers.checks.arguments import explains_arguments
 
 if TYPE_CHECKING:
+    from maggy_like.driver.callbacks import Callback
     from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.run_spec import Callback, DriverSide
+    from maggy_like.driver.run_spec import DriverSide
     from maggy_like.driver.settings import SearchSettings, TrainingSettings
     from maggy_like.engines.base import Engine
     from maggy_like.results.result import Result
@@ -130,8 +131,9 @@ def lagom(
         directory: Path or URL of the folder of all runs: a run's folder there has its journal, states and logs.
         store: Path, URL or :class:`~maggy_like.Store` for the saved states, if they are to lie elsewhere.
         resume: Go on with the run called ``name`` where its journal ends.
-        callbacks: Functions that take each event as it is recorded: ``optimizers.TrialCreated``, ``AttemptStarted``,
-            ``Measured``, ``CheckpointSaved`` or ``AttemptEnded``.
+        callbacks: Functions that take each event as it is recorded (``optimizers.TrialCreated``, ``AttemptStarted``,
+            ``Measured``, ``CheckpointSaved`` or ``AttemptEnded``), and trackers: ``"mlflow"``, ``"tensorboard"``, or
+            ``maggy_like.trackers.MLflow(experiment="digits")``.
         progress: Show a live display; ``"plain"``, ``"terminal"`` or ``"notebook"`` insist on one.
         block: Whether to wait for the end. With False the search goes on in the background.
 
@@ -163,8 +165,9 @@ def lagom(
     from maggy_like.api.objectives import check_target
     from maggy_like.api.search_settings import check_search
     from maggy_like.display import make_display
+    from maggy_like.driver.callbacks import read_callbacks
     from maggy_like.driver.failure_policy import read_policy
-    from maggy_like.driver.run_spec import RunSpec, check_callbacks
+    from maggy_like.driver.run_spec import RunSpec
     from maggy_like.driver.settings import LimitSettings, Settings
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.parameters import check_order, check_parameters
@@ -206,7 +209,7 @@ def lagom(
         training=_check_training(train_best, searched),
         hints=hints,
     )
-    check_callbacks(callbacks)
+    listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
     spec = RunSpec(
         settings=settings,
@@ -214,7 +217,7 @@ def lagom(
         payload=pickle_train_fn(train_fn),
         preload=modules_of(train_fn, wide=workers_per_trial > 1 or settings.training is not None),
         display=make_display(False if provider.name == "inline" else progress),
-        callbacks=callbacks,
+        callbacks=listeners,
         sources=sources_of(train_fn),
         driver=read_driver(driver),
     )

@@ -13,9 +13,9 @@ from maggy_like.errors import ConfigError
 from optimizers.checks.arguments import explains_arguments
 
 if TYPE_CHECKING:
+    from maggy_like.driver.callbacks import Callback
     from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.run_spec import Callback
     from maggy_like.engines.base import Engine
     from maggy_like.storage.store import Store
 
@@ -79,7 +79,7 @@ def run(
         directory: Path or URL of the folder of all runs.
         store: Where the saved states and the returned value go, if they are to lie elsewhere.
         resume: Go on with the run called ``name``.
-        callbacks: Functions that take each event.
+        callbacks: Functions that take each event, and trackers, as for :func:`maggy_like.lagom`.
         progress: Show a live display.
         block: Whether to wait for the end. With False the function runs in the background.
 
@@ -109,8 +109,9 @@ def run(
     from maggy_like.api.returned import execute_and_return, save_returned
     from maggy_like.api.run_config import check_config
     from maggy_like.display import make_display
+    from maggy_like.driver.callbacks import read_callbacks
     from maggy_like.driver.failure_policy import read_policy
-    from maggy_like.driver.run_spec import RunSpec, check_callbacks
+    from maggy_like.driver.run_spec import RunSpec
     from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings
     from maggy_like.protocol.fields import UNBOUNDED
     from maggy_like.train_function.modules import modules_of
@@ -138,7 +139,7 @@ def run(
         failures=policy,
         training=TrainingSettings(steps, given),
     )
-    check_callbacks(callbacks)
+    listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
     spec = RunSpec(
         settings=settings,
@@ -146,7 +147,7 @@ def run(
         payload=pickle_train_fn(train_fn),
         preload=modules_of(train_fn, wide=True),
         display=make_display(False if provider.name == "inline" else progress),
-        callbacks=callbacks,
+        callbacks=listeners,
         save_returned=partial(save_returned, files.paths.store),
         sources=sources_of(train_fn),
     )

@@ -137,11 +137,15 @@ class _Client:
 
     def until_done(self) -> Outcome:
         """Follow the run to its end."""
+        settings = self._spec.settings
+        files, optimizer = settings.files, settings.search.optimizer.describe()
+        self.watcher.callbacks.begin(files.name, optimizer, files.paths, is_resumed=files.resume)
         self.watcher.begin()
         try:
             reason = self._await_end()
         finally:
-            self.watcher.finish()
+            ended = self._follower.ended
+            self.watcher.finish(ended.status if ended is not None else self._wanted or Ending.ERROR)
         return self._outcome(reason)
 
     def _await_end(self) -> str:

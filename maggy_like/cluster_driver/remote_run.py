@@ -12,13 +12,14 @@ from maggy_like.cluster_driver.log_lines import LogLineReader
 from maggy_like.cluster_driver.watcher import Watcher
 from maggy_like.display import make_display
 from maggy_like.display.base import Snapshot
-from maggy_like.driver.run_spec import Callback, check_callbacks
+from maggy_like.driver.callbacks import Callback, read_callbacks
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.runs import read_run
 from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.storage.journal import backend_of
+from maggy_like.storage.run_paths import RunPaths
 
 POLL = 0.1
 """Seconds between two pictures."""
@@ -46,13 +47,15 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback]) 
         JournalError: The journal could not be read for ten minutes.
     """
     display = make_display(progress)
-    check_callbacks(callbacks)
+    listeners = read_callbacks(callbacks, str(run.directory))
     files = ControlFiles(str(run.directory))
     follower = Follower(backend_of(str(run.directory)))
     record = _driver(files)
     base = _base(follower, run, record)
     began = record.began if record is not None else _begun(follower)
-    watcher = Watcher(follower, base, began, display, callbacks, LogLineReader(files))
+    watcher = Watcher(follower, base, began, display, listeners, LogLineReader(files))
+    header, paths = follower.contents.header, RunPaths(run.directory, run.store)
+    watcher.callbacks.begin(header.name, header.optimizer, paths, is_resumed=True, knows_all=True)
     watcher.begin()
     try:
         _follow(str(run.directory), files, follower, watcher)
@@ -60,7 +63,7 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback]) 
     except KeyboardInterrupt:
         return read_run(str(run.directory), FOLLOW)
     finally:
-        watcher.finish()
+        watcher.finish(follower.ended.status if follower.ended is not None else Ending.STOPPED)
     result, record = read_run(str(run.directory), FOLLOW), _driver(files)
     if result.ending is Ending.ERROR and record is not None and record.error is not None:
         error = from_record(record.error)

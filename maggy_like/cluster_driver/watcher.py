@@ -10,10 +10,10 @@ from maggy_like.cluster_driver.log_lines import LogLineReader
 from maggy_like.display import Display, SilentDisplay
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
 from maggy_like.display.drawing import draw
-from maggy_like.driver.run_spec import Callback
+from maggy_like.driver.callbacks import Callbacks, Listener
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
 from maggy_like.errors import JournalError
-from maggy_like.protocol.endings import Phase
+from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.fields import UNBOUNDED
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
@@ -35,6 +35,7 @@ class Watcher:
 
     Attributes:
         lines: For the display.
+        callbacks: Those that were given; whoever makes the watcher begins them.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Watcher:
         base: Snapshot,
         began: float,
         display: Display,
-        callbacks: Sequence[Callback],
+        callbacks: Sequence[Listener],
         reader: LogLineReader,
     ) -> None:
         self.lines: list[LogLine] = []
@@ -51,7 +52,7 @@ class Watcher:
         self._base = base
         self._began = began
         self._display = display
-        self._callbacks = list(callbacks)
+        self.callbacks = Callbacks(callbacks, lambda: follower.machine.study, self._say)
         self._reader = reader
         self._looked = float("-inf")
         self._served = time.monotonic()
@@ -77,8 +78,13 @@ class Watcher:
         lines, self.lines = self.lines, []
         self._show(lambda: self._display.update(self._snapshot(), lines))
 
-    def finish(self) -> None:
-        """Show the last state."""
+    def finish(self, ending: Ending) -> None:
+        """Let the callbacks end, and show the last state.
+
+        Args:
+            ending: How the run ended, as far as is known.
+        """
+        self.callbacks.finish(ending)
         lines, self.lines = self.lines, []
         self._show(lambda: self._display.finish(self._snapshot(), lines))
 
@@ -94,12 +100,11 @@ class Watcher:
             return
         self._served, self._told = time.monotonic(), False
         for event in events:
-            for callback in list(self._callbacks):
-                try:
-                    callback(event)
-                except Exception as error:
-                    self._callbacks.remove(callback)
-                    self.lines.append(LogLine(None, f"callback {callback!r} raised {error!r}; left out"))
+            self.callbacks.call(event)
+        self.callbacks.look()
+
+    def _say(self, text: str) -> None:
+        self.lines.append(LogLine(None, text))
 
     def _snapshot(self) -> Snapshot:
         study, now = self._follower.machine.study, time.time()

@@ -299,6 +299,12 @@ class Driver:
     def _draw(self) -> Snapshot:
         return draw_machine(self._base, self._machine, self.elapsed(), self._now())
 
+    @property
+    def ending(self) -> Ending:
+        """How the search has ended; stopped, where it has not."""
+        failed = self._machine.error or self.error
+        return Ending.ERROR if failed is not None else self._machine.ending or Ending.STOPPED
+
     # -- the optimizer's thread ---------------------------------------------------------------
 
     def _propose(self) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from maggy_like.display import Display, SilentDisplay
 from maggy_like.display.base import LogLine
+from maggy_like.driver.callbacks import Callbacks
 from maggy_like.driver.first_workers import FirstWorkers
 from maggy_like.driver.growing_supervisor import GrowingSupervisor
 from maggy_like.driver.interrupts import interrupts_to, raise_interrupt
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.run_spec import Callback
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import Engine
@@ -36,7 +36,7 @@ def run_search(
     least: int,
     logs: str,
     display: Display,
-    callbacks: Sequence[Callback],
+    callbacks: Callbacks,
     interrupts: contextlib.ExitStack,
 ) -> None:
     """Launch the gang, follow the search to its end, and leave no process behind.
@@ -50,7 +50,7 @@ def run_search(
         least: How many are enough (see :class:`Supervisor`).
         logs: Folder for the agents' own output.
         display: Shows the search.
-        callbacks: Get each recorded event.
+        callbacks: Get each recorded event; begun, and finished by the caller.
         interrupts: Until this is left, Ctrl-C and SIGTERM end the search instead of raising: the caller has
             files to close, and a result to return.
     """
@@ -81,17 +81,17 @@ class Monitor:
     """
 
     def __init__(
-        self, driver: Driver, display: Display, callbacks: Sequence[Callback], patience: float = LEAVE_PATIENCE
+        self, driver: Driver, display: Display, callbacks: Callbacks, patience: float = LEAVE_PATIENCE
     ) -> None:
-        self.hurried = False
+        self.hurried = self._is_closing = False
         self._patience = patience
         self._driver = driver
         self._display = display
-        self._callbacks = list(callbacks)
+        self._callbacks = callbacks
 
     def interrupted(self, count: int) -> None:
-        """Ctrl-C or SIGTERM: the first stops the search, the second does not wait for the workers."""
-        if count == 1:
+        """Ctrl-C or SIGTERM: the first stops the search, the second waits neither for workers nor for trackers."""
+        if count == 1 and not self._is_closing:
             self._driver.post(StopRequested(Ending.INTERRUPTED))
         else:
             self.hurried = True
@@ -121,6 +121,8 @@ class Monitor:
     def finish(self) -> None:
         """Hand out the last events and show the last state."""
         self._call_back()
+        self._is_closing = True
+        self._callbacks.finish(self._driver.ending, lambda: self.hurried)
         self._show(lambda: self._display.finish(self._driver.snapshot, self._take_lines()))
 
     def _look(self, supervisor: Supervisor) -> None:
@@ -143,12 +145,7 @@ class Monitor:
         return note * bool(left_out) + self._driver.lines.take()
 
     def _call_back(self) -> None:
-        """Call the callbacks with each new event; one that raises is reported and left out from then on."""
+        """Hand each new event to the callbacks."""
         while not self._driver.events.empty():
-            event = self._driver.events.get()
-            for callback in list(self._callbacks):
-                try:
-                    callback(event)
-                except Exception as error:
-                    self._callbacks.remove(callback)
-                    self._driver.lines.append(LogLine(None, f"callback {callback!r} raised {error!r}; left out"))
+            self._callbacks.call(self._driver.events.get())
+        self._callbacks.look()

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from maggy_like.argument_checks import listed
 from maggy_like.display import Display
+from maggy_like.driver.callbacks import Listener
 from maggy_like.driver.run_handle import StopSwitch
 from maggy_like.driver.settings import Settings
 from maggy_like.engines.base import Engine
-from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
-from maggy_like.train_function.names import name_of
-from optimizers.core.events import Event
 
 if TYPE_CHECKING:
     from maggy_like.driver.state_machine import StateMachine
-
-Callback = Callable[[Event], None]
 
 DriverSide = Literal["client", "cluster"]
 """Where the driver of a run is."""
@@ -49,7 +43,7 @@ class RunSpec:
     payload: bytes
     preload: tuple[str, ...]
     display: Display
-    callbacks: Sequence[Callback] = ()
+    callbacks: Sequence[Listener] = ()
     stop: StopSwitch = field(default_factory=StopSwitch)
     save_returned: Callable[[Any], None] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -71,23 +65,3 @@ class Outcome:
     ending: Ending
     seconds: float
     error: Exception | None = None
-
-
-def check_callbacks(callbacks: Sequence[Callback]) -> None:
-    """Check that each of the callbacks takes one event.
-
-    Raises:
-        ConfigError: One does not.
-    """
-    for callback in listed("callbacks", callbacks, "functions of one event"):
-        if not callable(callback):
-            raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
-        try:
-            inspect.signature(callback).bind(None)
-        except TypeError:
-            takes = inspect.signature(callback)
-            raise ConfigError(
-                f"a callback takes one event, and {name_of(callback)}{takes} takes others; use def f(event): ..."
-            ) from None
-        except ValueError:  # a built-in function that says nothing of its arguments
-            continue

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.driver.callbacks import Callbacks
 from maggy_like.driver.gang_size import gang_size, least_workers, size_hints
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.monitor import run_search
@@ -156,6 +157,9 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                     *journal_hints,
                 )
             )
+            callbacks = Callbacks(spec.callbacks, lambda: study, lambda text: driver.lines.append(LogLine(None, text)))
+            files, optimizer = settings.files, study.optimizer.describe()
+            callbacks.begin(files.name, optimizer, files.paths, is_resumed=files.resume)
             site.begun(driver)
             run_search(
                 driver,
@@ -166,7 +170,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 least=least_workers(settings, engine, size),
                 logs=str(output.path),
                 display=spec.display,
-                callbacks=spec.callbacks,
+                callbacks=callbacks,
                 interrupts=interrupts,
             )
             if (error := machine.error or driver.error) is not None:

@@ -9,6 +9,5 @@ from optimizers.core.trial import Trial
 
 def state_of(result: ResultData, trial: Trial) -> str | None:
     """URL of the state that a trial saved at its best value; see :meth:`maggy_like.Result.checkpoint_of`."""
-    best = trial.best_checkpoint if result._worth == "best" else None
-    state = best or trial.checkpoint
+    state = trial.saved(newest=result._worth == "last")
     return None if state is None else state_url(result.store, state.name)

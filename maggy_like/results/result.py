@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import pandas
     from optuna.storages import BaseStorage
 
+    from maggy_like.driver.callbacks import Callback
     from maggy_like.driver.failure_policy import FailurePolicy
-    from maggy_like.driver.run_spec import Callback
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Result(ResultData):
 
         Args:
             progress: Show a live display.
-            callbacks: Functions that take each event of the run, from its first on.
+            callbacks: Functions that take each event of the run, from its first on, and trackers.
 
         Returns:
             Its result, which :func:`~maggy_like.load_run` gives too; ``ending`` is ``running`` after Ctrl-C.

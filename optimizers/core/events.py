@@ -105,6 +105,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended")
         failure: Why, for ``failed``, ``pending`` and a ``stopped`` that a rule did not ask for.
         attributes: What ``train_fn`` returned that is no number, as plain data.
         cause: What ended it, where neither the state nor the failure tells.
+        config: As the trial was created: callbacks get it. The journal has it in the events before.
     """
 
     trial: int
@@ -116,6 +117,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended")
     failure: Failure | None = None
     attributes: dict[str, Any] = {}
     cause: str = ""
+    config: Config = {}
 
 
 Event = TrialCreated | AttemptStarted | Measured | CheckpointSaved | AttemptEnded
@@ -130,9 +132,10 @@ def to_json(event: Event) -> bytes:
         case Measured(columns=columns) if not _are_finite(columns):
             strict = {name: (steps, strict_json(values)) for name, (steps, values) in columns.items()}
             event = msgspec.structs.replace(event, columns=strict)
-        case AttemptEnded(value=value, metrics=metrics):
+        case AttemptEnded(value=value, metrics=metrics, config=config):
             event = msgspec.structs.replace(
                 event,
+                config=form_of(config),
                 value=None if value is None else strict_json([value])[0],
                 metrics=dict(zip(metrics, strict_json(list(metrics.values())), strict=True)),
             )
@@ -147,7 +150,7 @@ def from_json(line: bytes) -> Event:
         msgspec.DecodeError: The line is not JSON.
     """
     event = cast(Event, _DECODER.decode(line))
-    if isinstance(event, TrialCreated | AttemptStarted):
+    if isinstance(event, TrialCreated | AttemptStarted) or (isinstance(event, AttemptEnded) and event.config):
         return msgspec.structs.replace(event, config=config_of(event.config))
     return event
 

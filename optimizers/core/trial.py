@@ -216,6 +216,14 @@ class Trial:
         """The newest value of every metric: as returned, else as last reported."""
         return {name: curve.values[-1] for name, curve in self.curves.items() if len(curve)} | dict(self.metrics)
 
+    def saved(self, *, newest: bool) -> Checkpoint | None:
+        """The saved state that stands for the trial: that of its best value, or else the newest.
+
+        Args:
+            newest: Whether it is always the newest: the trial is worth its last report.
+        """
+        return self.checkpoint if newest else self.best_checkpoint or self.checkpoint
+
     @property
     def is_over(self) -> bool:
         """Whether the trial will never run again by itself (a paused one may)."""

@@ -1,0 +1,160 @@
+"""The callbacks of a run: functions of one event, and trackers."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from maggy_like.argument_checks import listed
+from maggy_like.errors import ConfigError
+from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.state_names import state_url
+from maggy_like.storage.run_paths import RunPaths
+from maggy_like.trackers import MLflow, TensorBoard, Tracker
+from maggy_like.trackers.base import TrackedEnd, TrackedRun
+from maggy_like.trackers.history import history_of
+from maggy_like.trackers.thread import TrackerThread
+from maggy_like.train_function.names import name_of
+from optimizers.core.events import AttemptEnded, Event
+from optimizers.core.study import Study
+
+Listener = Callable[[Event], None] | Tracker
+"""A function of one event, or a tracker."""
+
+Callback = Listener | str
+"""What a user gives: a listener, or the name of a tracker."""
+
+NAMED: dict[str, type[Tracker]] = {"mlflow": MLflow, "tensorboard": TensorBoard}
+"""The trackers that a name stands for."""
+
+
+def read_callbacks(callbacks: Sequence[Callback], directory: str) -> tuple[Listener, ...]:
+    """Check callbacks, and make trackers of names.
+
+    Args:
+        directory: The run's folder, a path or a URL.
+
+    Raises:
+        ConfigError: One is neither a function of one event nor a tracker.
+        UserError: A tracker cannot be used.
+    """
+    read: list[Listener] = []
+    for callback in listed("callbacks", callbacks, "functions of one event"):
+        if isinstance(callback, str):
+            callback = _named(callback)
+        if isinstance(callback, Tracker):
+            callback.check(directory)
+        else:
+            _check_function(callback)
+        read.append(callback)
+    return tuple(read)
+
+
+def _named(name: str) -> Tracker:
+    if name in NAMED:
+        return NAMED[name]()
+    near = difflib.get_close_matches(name.lower(), NAMED, 1)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ConfigError(f"callbacks has no tracker named {name!r}; use {' or '.join(map(repr, NAMED))}{meant}")
+
+
+def _check_function(callback: Any) -> None:
+    if isinstance(callback, type) and issubclass(callback, Tracker):
+        raise ConfigError(f"callbacks has the class {callback.__name__}; use {callback.__name__}()")
+    if not callable(callback):
+        raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
+    try:
+        inspect.signature(callback).bind(None)
+    except TypeError:
+        takes = inspect.signature(callback)
+        raise ConfigError(
+            f"a callback takes one event, and {name_of(callback)}{takes} takes others; use def f(event): ..."
+        ) from None
+    except ValueError:  # a built-in function that says nothing of its arguments
+        return
+
+
+class Callbacks:
+    """Hands events to the callbacks of a run; none of them can end or slow it.
+
+    Args:
+        callbacks: Those of the run.
+        study: Gives the ledger as it is now.
+        say: Shows a line to the user.
+    """
+
+    def __init__(self, callbacks: Sequence[Listener], study: Callable[[], Study], say: Callable[[str], None]) -> None:
+        self._functions = [callback for callback in callbacks if not isinstance(callback, Tracker)]
+        self._trackers = [callback for callback in callbacks if isinstance(callback, Tracker)]
+        self._threads: list[TrackerThread] = []
+        self._study = study
+        self._say = say
+        self._store = ""
+
+    def begin(self, name: str, optimizer: str, paths: RunPaths, *, is_resumed: bool, knows_all: bool = False) -> None:
+        """Start the trackers; nothing may change the study meanwhile.
+
+        Args:
+            name: The run's name.
+            optimizer: Its optimizer, for people.
+            paths: Where it is kept.
+            is_resumed: Whether it was begun earlier.
+            knows_all: Whether the events of the trials that there are follow, from the first on.
+        """
+        if not self._trackers:
+            return
+        self._store = paths.store
+        problem = self._study().problem
+        limits = {"optimizer": optimizer, "seed": problem.seed, "max_budget": problem.max_budget}
+        settings = {key: str(value) for key, value in limits.items()}
+        if problem.n_trials is not None:
+            settings["n_trials"] = str(problem.n_trials)
+        settings |= {f"space.{key}": repr(domain) for key, domain in problem.space.domains.items()}
+        history = () if knows_all else tuple(history_of(self._study().trials))
+        run = TrackedRun(name, str(paths.directory), settings, is_resumed, history)
+        self._threads = [TrackerThread(tracker, run) for tracker in self._trackers]
+
+    def call(self, event: Event) -> None:
+        """Hand out an event; a function that raises is reported, and left out from then on."""
+        if isinstance(event, AttemptEnded):
+            event = msgspec.structs.replace(event, config=self._study().trials[event.trial].config)
+        for thread in self._threads:
+            thread.put(event)
+        for callback in list(self._functions):
+            try:
+                callback(event)
+            except Exception as error:
+                self._functions.remove(callback)
+                self._say(f"callback {callback!r} raised {error!r}; left out")
+
+    def look(self) -> None:
+        """Show what trackers have to say."""
+        for thread in self._threads:
+            for note in thread.take_notes():
+                self._say(note)
+
+    def finish(self, ending: Ending, is_hurried: Callable[[], bool] = lambda: False) -> None:
+        """Tell the trackers that the run has ended, and wait for them for as long as each of them is worth it.
+
+        Args:
+            ending: How it ended.
+            is_hurried: Whether the user does not want to wait.
+        """
+        if not self._threads:
+            return
+        began, study = time.monotonic(), self._study()
+        best = study.best
+        saved = None if best is None else best.saved(newest=study.worth == "last")
+        url = None if saved is None else state_url(self._store, saved.name)
+        objective = (best.objective if best is not None else None) or "value"
+        for thread in self._threads:
+            thread.finish(TrackedEnd(ending, objective, best, url))
+        for thread, tracker in zip(self._threads, self._trackers, strict=True):
+            thread.wait(began + tracker.patience, is_hurried)
+        self.look()
+        self._threads = []

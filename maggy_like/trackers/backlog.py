@@ -1,0 +1,102 @@
+"""Events that wait for a tracker: bounded, with the measurements of a trial put together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from optimizers.core.events import Columns, Event, Measured
+
+MOST = 200_000
+"""Events and measured values that wait for a tracker at most (some 20 MB); beginnings and ends of trials have as many
+again to themselves, since a trial without them is worth less than one without some of its measurements."""
+
+
+@dataclass
+class Waiting:
+    """An event, and when it happened: Unix time."""
+
+    event: Event
+    time: float
+
+
+class Backlog:
+    """What a run's thread puts, and a tracker's thread takes; putting never waits.
+
+    Args:
+        most: Events and measured values that may wait.
+
+    Attributes:
+        dropped: Events that found no room.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self.dropped = 0
+        self._most = most
+        self._size = 0
+        self._waiting: deque[Waiting] = deque()
+        self._measured: dict[int, Waiting] = {}  # by trial: what more measurements may be added to
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """How many events wait; measurements of a trial that were put together are one."""
+        return len(self._waiting)
+
+    def put(self, event: Event) -> None:
+        """Add an event, or count it as dropped."""
+        with self._changed:
+            is_measured = isinstance(event, Measured)
+            size = sum(len(steps) for steps, _ in event.columns.values()) if isinstance(event, Measured) else 1
+            if self._size + size > (self._most if is_measured else 2 * self._most):
+                self.dropped += 1
+                return
+            self._size += size
+            if isinstance(event, Measured):
+                self._add(event)
+            else:
+                self._measured.pop(event.trial, None)
+                self._waiting.append(Waiting(event, time.time()))
+            self._changed.notify()
+
+    def take(self, interval: float) -> list[Waiting]:
+        """All that waits, once there is some; empty when the backlog is closed and nothing is left.
+
+        Args:
+            interval: Seconds to go on collecting after the first event, unless the backlog is closed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            self._changed.wait_for(lambda: self._is_closed, interval)
+            taken = list(self._waiting)
+            self._waiting.clear()
+            self._measured.clear()
+            self._size = 0
+            return taken
+
+    def close(self) -> None:
+        """Say that no more comes."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def pause(self, seconds: float) -> bool:
+        """Wait, until the backlog is closed at the latest; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_closed, seconds)
+
+    def _add(self, event: Measured) -> None:
+        known = self._measured.get(event.trial)
+        if known is None or not isinstance(known.event, Measured) or known.event.attempt != event.attempt:
+            copy = {name: (list(steps), list(values)) for name, (steps, values) in event.columns.items()}
+            known = Waiting(Measured(event.trial, event.attempt, event.objective, copy), time.time())
+            self._measured[event.trial] = known
+            self._waiting.append(known)
+            return
+        columns: dict[str, Columns] = known.event.columns
+        for name, (steps, values) in event.columns.items():
+            known_steps, known_values = columns.setdefault(name, ([], []))
+            known_steps += steps
+            known_values += values

@@ -1,0 +1,321 @@
+"""MLflow: a parent run for each run, and a nested one for each trial."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from maggy_like.errors import ConfigError
+from maggy_like.extras import require
+from maggy_like.protocol.endings import Ending
+from maggy_like.storage.file_systems import open_url
+from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable, plain
+from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
+from optimizers.core.trial import TrialState
+from optimizers.space.config import Config
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+EXPERIMENT = "maggy_like"
+"""The experiment where none is named."""
+
+_MOST_METRICS, _MOST_PARAMS, _MOST_TEXT = 1000, 100, 5000
+"""What one call of MLflow takes: metrics, parameters, characters of a parameter or a tag."""
+
+_ODD = re.compile(r"[^\w\-./: ]")
+"""Characters that names of metrics and parameters must not have."""
+
+_STATUS = {
+    TrialState.PENDING: "SCHEDULED",
+    TrialState.RUNNING: "RUNNING",
+    TrialState.PAUSED: "SCHEDULED",
+    TrialState.COMPLETED: "FINISHED",
+    TrialState.STOPPED: "KILLED",
+    TrialState.FAILED: "FAILED",
+}
+
+
+@dataclass(frozen=True)
+class MLflow(Tracker):
+    """Records a run in MLflow: a parent run, and in it a nested run a trial.
+
+    The parent has the search space and the limits as parameters, and in the end the best value, and the best
+    configuration as ``best_config.json``. A nested run has its configuration, each metric by step, its state
+    (``KILLED`` is a trial that was stopped early), and why it failed; that of the best trial has its saved state as an
+    artifact. With ``resume=True`` the same parent run goes on.
+
+    Args:
+        experiment: Name of the experiment; by default that of ``MLFLOW_EXPERIMENT_NAME`` or ``MLFLOW_EXPERIMENT_ID``,
+            else ``maggy_like``. On Databricks it is a path in the workspace, ``/Users/you@example.com/digits``.
+        tracking_uri: Of the server, or ``databricks`` or ``databricks://PROFILE``; by default as MLflow is set
+            (``MLFLOW_TRACKING_URI``, ``mlflow.set_tracking_uri``; a notebook of Databricks is set to its own).
+        state: Whether the best trial's saved state is copied there when the run ends.
+        patience: Seconds that the end of the run waits for it; pass more for large states.
+
+    Example:
+        >>> result = lagom(train_fn, space, callbacks=[MLflow(experiment="digits", tracking_uri="http://mlflow:5000")])
+    """
+
+    experiment: str | None = None
+    tracking_uri: str | None = None
+    state: bool = True
+    patience: float = 30.0
+    name: str = field(default="mlflow", init=False)
+
+    def check(self, directory: str) -> None:
+        """Check that the package is there, and that Databricks gets a path as the experiment's name.
+
+        Raises:
+            UserError: It is missing.
+            ConfigError: A setting is wrong.
+        """
+        require("mlflow", "callbacks=[MLflow()]")
+        for argument in ("experiment", "tracking_uri"):
+            given = getattr(self, argument)
+            if given is not None and (not isinstance(given, str) or not given.strip()):
+                raise ConfigError(f"MLflow({argument}={given!r}) is no text; leave it out, or pass a name")
+        where = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
+        name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME")
+        named = name is not None or "MLFLOW_EXPERIMENT_ID" in os.environ
+        if where.startswith("databricks") and (not named or (name is not None and not name.startswith("/"))):
+            raise ConfigError(
+                f"on Databricks an experiment is a path in the workspace, not {name!r}; use "
+                "MLflow(experiment='/Users/you@example.com/NAME')"
+            )
+
+    def open(self, run: TrackedRun) -> Session:
+        """Find the parent run of a run that goes on, or make one."""
+        # Or else MLflow prints two lines at the end of each nested run, and asks the server for them.
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+        from mlflow import MlflowClient
+
+        with _answering():
+            return _Session(self, run, MlflowClient(tracking_uri=self.tracking_uri))
+
+
+@dataclass
+class _Nested:
+    """The nested run of a trial.
+
+    Attributes:
+        steps: Those that it had by metric when the run went on; None where they are not known yet.
+        last: The last step that was logged, by metric.
+    """
+
+    id: str
+    has_params: bool = False
+    is_over: bool = False
+    state: str = ""
+    steps: dict[str, set[int]] | None = field(default_factory=dict)
+    last: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it has all but measurements that were left out: its trial never runs again."""
+        return bool(self.state) and TrialState(self.state).is_final
+
+
+class _Session(Session):
+    """One run in MLflow."""
+
+    def __init__(self, settings: MLflow, run: TrackedRun, client: MlflowClient) -> None:
+        self._settings = settings
+        self._client = client
+        self._experiment = _experiment(client, settings.experiment)
+        self._trials: dict[int, _Nested] = {}
+        known = self._find(run) if run.is_resumed else None
+        if known is not None:
+            self._parent: str = known.info.run_id
+            client.update_run(self._parent, status="RUNNING")
+            self._read_nested()
+            return
+        tags = {"maggy_like.run": run.name, "maggy_like.directory": run.directory[:_MOST_TEXT]}
+        self._parent = client.create_run(self._experiment, run_name=run.name, tags=tags).info.run_id
+        self._log_params(self._parent, run.settings)
+
+    def record(self, event: Event, now: float) -> None:
+        with _answering():
+            match event:
+                case TrialCreated(trial=trial, config=config):
+                    self._nested(trial, now, config)
+                case AttemptStarted(trial=trial, config=config):
+                    nested = self._nested(trial, now, config)
+                    rests = nested.is_over or nested.state not in ("", TrialState.RUNNING)
+                    if rests and not nested.is_final:
+                        self._enter(nested, TrialState.RUNNING, now)
+                case Measured(trial=trial, columns=columns):
+                    self._log_columns(self._nested(trial, now), columns, now)
+                case CheckpointSaved():
+                    pass
+                case AttemptEnded(trial=trial, config=config):
+                    self._end(self._nested(trial, now, config), event, now)
+
+    def close(self, end: TrackedEnd, now: float) -> None:
+        with _answering():
+            for nested in self._trials.values():
+                if not nested.is_over:  # it waits for a promotion, or was cut off: nothing will run it any more
+                    self._client.set_terminated(nested.id, "KILLED", int(now * 1000))
+                    nested.is_over = True
+            if end.best is not None:
+                self._log_best(end, now)
+            status = {Ending.ERROR: "FAILED", Ending.KILLED: "FAILED"}.get(
+                end.ending, "FINISHED" if end.ending.is_planned else "KILLED"
+            )
+            self._client.set_tag(self._parent, "maggy_like.ending", str(end.ending))
+            self._client.set_terminated(self._parent, status, int(now * 1000))
+            if self._settings.state and end.best is not None and end.best_state is not None:
+                self._copy_state(end.best.id, end.best_state)
+
+    def _log_best(self, end: TrackedEnd, now: float) -> None:
+        best = end.best
+        if best is None:
+            return
+        if best.value is not None:
+            self._client.log_metric(self._parent, _fit(f"best_{end.objective}"), best.value, int(now * 1000))
+        self._client.set_tag(self._parent, "maggy_like.best_trial", str(best.id))
+        config = json.dumps(dict(best.config), indent=2, default=repr)
+        self._client.log_text(self._parent, config, "best_config.json")
+
+    def _copy_state(self, trial: int, url: str) -> None:
+        """Make the state that a trial has saved an artifact of its nested run."""
+        fs, path = open_url(url)
+        with tempfile.TemporaryDirectory(prefix="maggy-mlflow-") as folder:
+            local = os.path.join(folder, path.rstrip("/").rpartition("/")[2])
+            fs.get(path, local, recursive=True)
+            self._client.log_artifact(self._trials[trial].id, local, "state")
+
+    def _find(self, run: TrackedRun) -> Run | None:
+        """The newest parent run of a run, if there is one."""
+        found = self._client.search_runs(
+            [self._experiment],
+            filter_string=f"tags.`maggy_like.run` = '{run.name}'",  # names have no quotes
+            order_by=["attributes.start_time DESC"],
+        )
+        here = run.directory[:_MOST_TEXT]
+        return next((it for it in found if it.data.tags.get("maggy_like.directory") == here), None)
+
+    def _read_nested(self) -> None:
+        token: str | None = None
+        while True:
+            page = self._client.search_runs(
+                [self._experiment], filter_string=f"tags.`mlflow.parentRunId` = '{self._parent}'", page_token=token
+            )
+            for run in page:
+                tags = run.data.tags
+                if (trial := tags.get("maggy_like.trial", "")).isdigit():
+                    state = tags.get("maggy_like.state", TrialState.RUNNING.value)
+                    over = run.info.status in ("FINISHED", "FAILED", "KILLED")
+                    nested = _Nested(
+                        run.info.run_id, bool(run.data.params), over, state, None if run.data.metrics else {}
+                    )
+                    self._trials[int(trial)] = nested
+            if not (token := page.token):
+                return
+
+    def _nested(self, trial: int, now: float, config: Config | None = None) -> _Nested:
+        """The nested run of a trial, made if there is none."""
+        nested = self._trials.get(trial)
+        if nested is None:
+            tags = {"mlflow.parentRunId": self._parent, "maggy_like.trial": str(trial)}
+            made = self._client.create_run(self._experiment, int(now * 1000), tags, run_name=f"trial {trial}")
+            nested = self._trials[trial] = _Nested(made.info.run_id)
+        if config and not nested.has_params:
+            self._log_params(nested.id, {name: plain(value) for name, value in config.items()})
+            nested.has_params = True
+        return nested
+
+    def _log_params(self, run: str, params: Any) -> None:
+        from mlflow.entities import Param
+
+        named = [Param(_fit(name), value[:_MOST_TEXT]) for name, value in params.items()]
+        for start in range(0, len(named), _MOST_PARAMS):
+            self._client.log_batch(run, params=named[start : start + _MOST_PARAMS])
+
+    def _log_columns(self, nested: _Nested, columns: Any, now: float) -> None:
+        """Log the measurements that are not there yet: of a run that goes on, some are told again."""
+        from mlflow.entities import Metric
+
+        if nested.steps is None:
+            nested.steps = self._known_steps(nested.id)
+            nested.last = {name: max(steps) for name, steps in nested.steps.items()}
+        known = nested.steps
+        metrics = [
+            Metric(_fit(name), value, int(now * 1000), step)
+            for name, (steps, values) in columns.items()
+            for step, value in zip(steps, values, strict=True)
+            if step not in known.get(_fit(name), ())
+        ]
+        for start in range(0, len(metrics), _MOST_METRICS):
+            self._client.log_batch(nested.id, metrics=metrics[start : start + _MOST_METRICS])
+        for metric in metrics:
+            nested.last[metric.key] = metric.step
+
+    def _known_steps(self, run: str) -> dict[str, set[int]]:
+        metrics = self._client.get_run(run).data.metrics
+        return {name: {it.step for it in self._client.get_metric_history(run, name)} for name in metrics}
+
+    def _end(self, nested: _Nested, event: AttemptEnded, now: float) -> None:
+        if event.metrics:
+            step = max(nested.last.values(), default=0)
+            others = {name: value for name, value in event.metrics.items() if nested.last.get(_fit(name)) != step}
+            columns = {name: ([step], [value]) for name, value in others.items()}
+            self._log_columns(nested, columns, now)
+        if nested.is_final and event.state == nested.state:  # told again, to a run that goes on
+            return
+        for name, value in event.attributes.items():
+            self._client.set_tag(nested.id, _fit(name), plain(value)[:_MOST_TEXT])
+        if event.failure is not None:
+            said = f"{event.failure.kind}: {event.failure.message}"
+            self._client.set_tag(nested.id, "maggy_like.failure", said[:_MOST_TEXT])
+            if event.failure.traceback:
+                self._client.log_text(nested.id, event.failure.traceback, f"failure-{event.attempt}.txt")
+        self._enter(nested, event.state, now)
+
+    def _enter(self, nested: _Nested, state: TrialState, now: float) -> None:
+        self._client.set_tag(nested.id, "maggy_like.state", state.value)
+        if state.is_final:
+            self._client.set_terminated(nested.id, _STATUS[state], int(now * 1000))
+        else:
+            self._client.update_run(nested.id, status=_STATUS[state])
+        nested.state, nested.is_over = state.value, state.is_final
+
+
+def _experiment(client: MlflowClient, name: str | None) -> str:
+    """The id of the experiment, which is made if there is none."""
+    named = name or os.environ.get("MLFLOW_EXPERIMENT_NAME")
+    if named is None and (known := os.environ.get("MLFLOW_EXPERIMENT_ID")):
+        return known
+    named = named or EXPERIMENT
+    found = client.get_experiment_by_name(named)
+    if found is None:
+        return str(client.create_experiment(named))
+    return str(found.experiment_id)
+
+
+@contextlib.contextmanager
+def _answering() -> Iterator[None]:
+    """Errors of a server that cannot be reached, or is not well, are :class:`TrackerUnavailable`."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        status = error.get_http_status_code()
+        if status >= 500 or status == 429:
+            raise TrackerUnavailable(str(error)) from error
+        raise
+    except OSError as error:  # those of requests are OSErrors too
+        raise TrackerUnavailable(f"{type(error).__name__}: {error}") from error
+
+
+def _fit(name: str) -> str:
+    """A name as MLflow takes it."""
+    return _ODD.sub("_", name)[:250]

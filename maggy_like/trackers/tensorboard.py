@@ -1,0 +1,185 @@
+"""TensorBoard: a folder a trial with its curves and its hyperparameters, for the tabs Scalars and HParams."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from maggy_like.errors import ConfigError
+from maggy_like.extras import require
+from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, plain
+from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
+from optimizers.core.trial import TrialState
+from optimizers.space.config import Config
+
+if TYPE_CHECKING:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+FOLDER = "tensorboard"
+"""The folder of a run's event files, in that of the run."""
+
+
+@dataclass(frozen=True)
+class TensorBoard(Tracker):
+    """Writes TensorBoard's event files: ``tensorboard --logdir FOLDER`` shows curves and the table of HParams.
+
+    Args:
+        logdir: Folder of all runs' event files; each run has one of its own there. By default ``tensorboard`` in the
+            folder of the run.
+        patience: Seconds that the end of the run waits for it.
+
+    Example:
+        >>> result = lagom(train_fn, space, callbacks=[TensorBoard()])
+        >>> # tensorboard --logdir maggy_runs/NAME/tensorboard
+    """
+
+    logdir: str | os.PathLike[str] | None = None
+    patience: float = 20.0
+    name: str = field(default="tensorboard", init=False)
+
+    def check(self, directory: str) -> None:
+        """Check that the package is there, and the folder one of this machine.
+
+        Raises:
+            UserError: One is not.
+        """
+        require("tensorboard", "callbacks=[TensorBoard()]")
+        where = directory if self.logdir is None else os.fspath(self.logdir)
+        if "://" in where:
+            raise ConfigError(
+                f"TensorBoard writes its event files to a folder of this machine, not to {where}; pass "
+                "TensorBoard(logdir=PATH)"
+            )
+
+    def open(self, run: TrackedRun) -> Session:
+        """Make the run's folder."""
+        root = Path(run.directory) / FOLDER if self.logdir is None else Path(self.logdir).expanduser() / run.name
+        root.mkdir(parents=True, exist_ok=True)
+        return _Session(root)
+
+
+class _Session(Session):
+    """The event files of one run."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._files: dict[int, _EventFile] = {}
+        self._steps: dict[int, dict[str, int]] = {}  # by trial and metric: the last
+
+    def record(self, event: Event, now: float) -> None:
+        match event:
+            case TrialCreated(trial=trial, config=config):  # what an earlier driver wrote of it is told again
+                shutil.rmtree(_folder(self._root, trial), ignore_errors=True)
+                self._file(trial, now).begin(f"trial {trial}", config, now)
+            case AttemptStarted() | CheckpointSaved():
+                pass
+            case Measured(trial=trial, columns=columns):
+                file, last = self._file(trial, now), self._steps.setdefault(trial, {})
+                for name, (steps, values) in columns.items():
+                    for step, value in zip(steps, values, strict=True):
+                        file.scalar(name, step, value, now)
+                        last[name] = step
+                file.flush()
+            case AttemptEnded(trial=trial, state=state, metrics=metrics):
+                file, last = self._file(trial, now), self._steps.pop(trial, {})
+                step = max(last.values(), default=0)
+                for name, value in metrics.items():
+                    if last.get(name) != step:  # else it was reported there
+                        file.scalar(name, step, value, now)
+                if state.is_final:
+                    file.end(now, failed=state is TrialState.FAILED)
+                self._files.pop(trial).close()
+
+    def close(self, end: TrackedEnd, now: float) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _file(self, trial: int, now: float) -> _EventFile:
+        """The file of a trial that is written at present; each attempt has one of its own."""
+        if trial not in self._files:
+            self._files[trial] = _EventFile(_folder(self._root, trial), now)
+        return self._files[trial]
+
+
+class _EventFile:
+    """An event file, as TensorBoard's own writers make it, but without a thread for each."""
+
+    def __init__(self, folder: Path, now: float) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event as Record
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns():020d}.{socket.gethostname()}.{os.getpid()}"
+        self._file: IO[bytes] = open(folder / name, "ab")  # noqa: SIM115  # it is open for as long as the attempt runs
+        self._writer: RecordWriter = RecordWriter(self._file)
+        self._write(Record(wall_time=now, file_version="brain.Event:2"))
+
+    def begin(self, group: str, config: Config, now: float) -> None:
+        """Write the hyperparameters."""
+        from google.protobuf.struct_pb2 import Value
+        from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
+        from tensorboard.plugins.hparams.plugin_data_pb2 import SessionStartInfo
+
+        info = SessionStartInfo(group_name=group, start_time_secs=now)
+        for name, value in config.items():
+            info.hparams[name].CopyFrom(Value(**_typed(value)))
+        self._hparams(SESSION_START_INFO_TAG, now, session_start_info=info)
+
+    def end(self, now: float, *, failed: bool) -> None:
+        """Write how the trial ended."""
+        from tensorboard.plugins.hparams.api_pb2 import STATUS_FAILURE, STATUS_SUCCESS
+        from tensorboard.plugins.hparams.metadata import SESSION_END_INFO_TAG
+        from tensorboard.plugins.hparams.plugin_data_pb2 import SessionEndInfo
+
+        info = SessionEndInfo(status=STATUS_FAILURE if failed else STATUS_SUCCESS, end_time_secs=now)
+        self._hparams(SESSION_END_INFO_TAG, now, session_end_info=info)
+
+    def scalar(self, name: str, step: int, value: float, now: float) -> None:
+        """Write a measurement."""
+        from tensorboard.compat.proto.event_pb2 import Event as Record
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        summary = Summary(value=[Summary.Value(tag=name, simple_value=value)])
+        self._write(Record(wall_time=now, step=step, summary=summary))
+
+    def flush(self) -> None:
+        """Let readers see what was written."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _hparams(self, tag: str, now: float, **info: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event as Record
+        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+        from tensorboard.plugins.hparams.metadata import PLUGIN_DATA_VERSION, PLUGIN_NAME
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+        data = HParamsPluginData(version=PLUGIN_DATA_VERSION, **info).SerializeToString()
+        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=PLUGIN_NAME, content=data))
+        self._write(Record(wall_time=now, summary=Summary(value=[Summary.Value(tag=tag, metadata=metadata)])))
+        self.flush()
+
+    def _write(self, record: Any) -> None:
+        self._writer.write(record.SerializeToString())
+
+
+def _folder(root: Path, trial: int) -> Path:
+    return root / f"trial-{trial:05d}"
+
+
+def _typed(value: Any) -> Mapping[str, Any]:
+    """A parameter as a ``google.protobuf.Value``: numbers, booleans and text; others as text."""
+    if isinstance(value, bool):
+        return {"bool_value": value}
+    if isinstance(value, int | float):
+        return {"number_value": value}
+    return {"string_value": plain(value)}

@@ -1,0 +1,157 @@
+"""The thread of a tracker: a tracker that fails, hangs or is slow costs the run nothing."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from maggy_like.trackers.backlog import MOST, Backlog, Waiting
+from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable
+from optimizers.core.events import Event
+
+INTERVAL = 1.0
+"""Seconds for which measurements are put together before a tracker is told."""
+
+PAUSES = (1.0, 10.0)
+"""Seconds between two tries of what a tracker did not take: the first and the longest."""
+
+EVENT_PATIENCE = 300.0
+"""Seconds after which an event that the tracker does not take is left out, in case it is this one alone."""
+
+POLL = 0.1
+"""Seconds between two looks at whether the user still waits for a tracker."""
+
+_LONGEST = 300
+"""Characters of an error that a note quotes."""
+
+
+class TrackerThread:
+    """Tells a tracker of a run.
+
+    Args:
+        tracker: Is told.
+        run: As it begins.
+        most: Events and measured values that may wait.
+        interval: Seconds for which measurements are put together.
+    """
+
+    def __init__(self, tracker: Tracker, run: TrackedRun, *, most: int = MOST, interval: float = INTERVAL) -> None:
+        self._tracker = tracker
+        self._run = run
+        self._backlog = Backlog(most)
+        self._interval = interval
+        self._notes: deque[str] = deque()
+        self._error = ""
+        self._left = 0  # events that were taken from the backlog, and not told
+        self._lost = 0
+        self._is_down = False
+        self._session: Session | None = None
+        self._end: TrackedEnd | None = None
+        self._is_through = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name=f"maggy-{tracker.name}", daemon=True)
+        self._thread.start()
+
+    def put(self, event: Event) -> None:
+        """Tell an event, some time later; never waits."""
+        self._backlog.put(event)
+
+    def take_notes(self) -> list[str]:
+        """Lines for the user since the last call."""
+        return [self._notes.popleft() for _ in range(len(self._notes))]
+
+    def finish(self, end: TrackedEnd) -> None:
+        """Say that the run has ended; :meth:`wait` waits for the tracker."""
+        self._end = end
+        self._backlog.close()
+
+    def wait(self, deadline: float, is_hurried: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the tracker has everything, or has given up; what it has not got is noted.
+
+        Args:
+            deadline: Of ``time.monotonic()``: until then at most.
+            is_hurried: Whether the user does not want to wait any more.
+        """
+        while self._thread.is_alive() and time.monotonic() < deadline and not is_hurried():
+            self._thread.join(POLL)
+        is_late = self._thread.is_alive()
+        missing = self._lost + self._backlog.dropped + self._left + len(self._backlog)
+        if not missing and self._is_through.is_set():
+            return
+        why = self._error or ("it is slow" if is_late else "")
+        what = f"{missing} of the run's events" if missing else "the end of the run"
+        self._notes.append(
+            f"{self._tracker.name} has not got {what}{f' ({why})' if why else ''}; "
+            f"load_run({self._run.directory!r}).watch(callbacks=[...]) tells it everything again"
+        )
+
+    def _serve(self) -> None:
+        self._told(self._open, patience=math.inf)
+        session = self._session
+        if session is None:
+            self._notes.append(f"{self._tracker.name} cannot record the run: {self._error}")
+            return
+        if self._told_all(session) and self._told(partial(self._close, session)):
+            self._is_through.set()
+
+    def _open(self) -> None:
+        self._session = self._tracker.open(self._run)
+
+    def _close(self, session: Session) -> None:
+        if self._end is not None:
+            session.close(self._end, time.time())
+
+    def _told_all(self, session: Session) -> bool:
+        """Whether the tracker was there for all events, those of earlier first."""
+        waiting = [Waiting(event, getattr(event, "time", 0.0) or time.time()) for event in self._run.history]
+        while waiting or (waiting := self._backlog.take(self._interval)):
+            self._left = len(waiting)
+            for item in waiting:
+                if not self._told(partial(session.record, item.event, item.time)):
+                    return False
+                self._left -= 1
+            waiting = []
+        return True
+
+    def _told(self, tell: Callable[[], None], patience: float = EVENT_PATIENCE) -> bool:
+        """Whether the tracker is there: it has taken what it was told, or has refused it.
+
+        A tracker that does not answer is tried again; once the run has ended, no more than once.
+
+        Args:
+            tell: Tells it.
+            patience: Seconds after which the tracker has refused.
+        """
+        began, pause = time.monotonic(), PAUSES[0]
+        while True:
+            is_last = self._end is not None
+            try:
+                tell()
+            except TrackerUnavailable as error:
+                self._error = _short(error)
+                if is_last:
+                    return False
+                if not self._is_down:
+                    self._is_down = True
+                    said = f"{self._tracker.name} does not answer ({self._error}); the run goes on meanwhile"
+                    self._notes.append(said)
+                if time.monotonic() - began > patience:
+                    self._lost += 1
+                    return True
+                self._backlog.pause(pause)
+                pause = min(2 * pause, PAUSES[1])
+            except Exception as error:  # of whatever library it is
+                self._error = f"{type(error).__name__}: {_short(error)}"
+                self._lost += 1
+                return True
+            else:
+                if self._is_down:
+                    self._is_down, self._error = False, ""
+                return True
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:_LONGEST]

@@ -1,0 +1,165 @@
+"""What a real MLflow server has of a search, and what a search has after its server was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maggy_like import Float, Result, lagom
+from maggy_like.errors import ConfigError
+from maggy_like.trackers import MLflow
+from optimizers.core.events import AttemptEnded, Event
+from optimizers.core.trial import TrialState
+
+pytest.importorskip("mlflow")
+pytest.importorskip("huey", reason="a server of MLflow needs it")
+
+pytestmark = pytest.mark.filterwarnings("default")  # those of MLflow and of what it imports
+
+
+@dataclass
+class Server:
+    """A server of MLflow, and the group of its processes."""
+
+    uri: str
+    process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the client's own; ours come on top
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    store = tmp_path / "mlflow"
+    store.mkdir()
+    command = [
+        *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+        *("--backend-store-uri", f"sqlite:///{store}/runs.db", "--artifacts-destination", str(store / "artifacts")),
+    ]
+    log = (store / "server.log").open("wb")
+    process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=store)
+    found = Server(f"http://127.0.0.1:{port}", process)
+    try:
+        deadline = time.monotonic() + 240
+        while not _answers(f"{found.uri}/health"):
+            assert process.poll() is None, (store / "server.log").read_text()
+            assert time.monotonic() < deadline, (store / "server.log").read_text()
+            time.sleep(0.1)  # it has no other way to say that it is there
+        yield found
+    finally:
+        if process.poll() is None:
+            found.kill()
+        log.close()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def train(lr: float, reporter: Any) -> dict[str, Any]:
+    for step in range(1, reporter.budget + 1):
+        reporter.checkpoint({"lr": lr, "step": step})
+        reporter.report(score=lr * step, step=step)
+    if lr == 0.25:
+        raise ValueError("no such file")
+    return {"score": lr * reporter.budget, "size": 7.0, "note": "fine"}
+
+
+def search(directory: Path, callbacks: list[Any], **options: Any) -> Result:
+    points = [{"lr": 0.25}, {"lr": 0.5}, {"lr": 0.75}]
+    given: dict[str, Any] = {"optimizer": "random", "n_trials": 3, "max_budget": 3, "engine": "inline", "name": "run"}
+    given |= {"progress": False, "points_to_evaluate": points, **options}
+    return lagom(train, {"lr": Float(0, 1)}, directory=directory, callbacks=callbacks, **given)
+
+
+@pytest.mark.e2e
+def test_a_search_its_resume_and_a_server_killed_in_mid_search(
+    server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from mlflow import MlflowClient
+
+    tracker = MLflow("digits", server.uri, patience=240.0)
+    search(tmp_path, [tracker], n_trials=2)
+    result = search(tmp_path, [tracker], resume=True)
+
+    client = MlflowClient(server.uri)
+    experiment = client.get_experiment_by_name("digits")
+    runs = client.search_runs([experiment.experiment_id])
+    (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert (parent.info.run_name, parent.info.status) == ("run", "FINISHED")
+    assert parent.data.params["space.lr"] == "Float(0.0, 1.0)"
+    assert parent.data.metrics["best_score"] == result.best_value == 2.25
+    nested = {int(run.data.tags["maggy_like.trial"]): run for run in runs if run is not parent}
+    assert [nested[trial].info.status for trial in range(3)] == ["FAILED", "FINISHED", "FINISHED"]
+    assert [nested[trial].data.params["lr"] for trial in range(3)] == ["0.25", "0.5", "0.75"]
+    assert "no such file" in nested[0].data.tags["maggy_like.failure"]
+    assert nested[1].data.tags["note"] == "fine"
+    for trial in (1, 2):
+        curve = client.get_metric_history(nested[trial].info.run_id, "score")
+        assert [(it.step, it.value) for it in curve] == [
+            (it, it * result.trials[trial].config["lr"]) for it in (1, 2, 3)
+        ]
+    state = client.list_artifacts(nested[2].info.run_id, "state")
+    assert [Path(it.path).name for it in state] == [str(result.best_checkpoint).rpartition("/")[2]]
+    config = client.download_artifacts(parent.info.run_id, "best_config.json", str(tmp_path))
+    assert json.loads(Path(config).read_text()) == result.best_config
+
+    events: list[Event] = []
+    killed = search(tmp_path, [MLflow("digits", server.uri, patience=5.0), events.append, _kill_after_first(server)],
+                    name="killed", engine="local", workers=1, progress="plain")  # fmt: skip
+    assert killed.counts == {TrialState.COMPLETED: 2, TrialState.FAILED: 1}
+    ended = {event.trial: event.config["lr"] for event in events if isinstance(event, AttemptEnded)}
+    assert ended == {0: 0.25, 1: 0.5, 2: 0.75}
+    printed = "".join(capfd.readouterr())
+    assert "mlflow has not got" in printed
+    assert "View run" not in printed  # MLflow says so at the end of each nested run
+
+
+def _kill_after_first(server: Server) -> Callable[[Event], None]:
+    def kill(event: Event) -> None:
+        if isinstance(event, AttemptEnded) and event.trial == 0:
+            server.kill()
+
+    return kill
+
+
+@pytest.mark.parametrize(
+    ("tracker", "message"),
+    [
+        (MLflow(tracking_uri="databricks"), "an experiment is a path in the workspace, not None"),
+        (MLflow("digits", "databricks://team"), "an experiment is a path in the workspace, not 'digits'"),
+        (MLflow(experiment=""), r"MLflow\(experiment=''\) is no text"),
+        (MLflow, r"callbacks has the class MLflow; use MLflow\(\)"),
+        ("mlfow", r"no tracker named 'mlfow'; use 'mlflow' or 'tensorboard' \(did you mean 'mlflow'\?\)"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(
+    tracker: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match=message):
+        search(tmp_path, [tracker])
+    assert not list(tmp_path.iterdir())
