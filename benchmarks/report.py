@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -136,7 +137,7 @@ def chromium() -> str | None:
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
-def open_page(page: Path, *, scheme: str = "light", width: int = 1280) -> Opened:
+def open_page(page: Path, *, scheme: Literal["light", "dark"] = "light", width: int = 1280) -> Opened:
     """Open a page in Chromium, and scroll until every picture is drawn.
 
     Args:
@@ -147,16 +148,15 @@ def open_page(page: Path, *, scheme: str = "light", width: int = 1280) -> Opened
     Raises:
         RuntimeError: There is no Chromium.
     """
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import ViewportSize, sync_playwright
 
     path = chromium()
     if path is None:
         raise RuntimeError("there is no chromium on the PATH; install it (apt-get install chromium)")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        tab = browser.new_context(
-            color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True
-        ).new_page()  # fmt: skip
+        size: ViewportSize = {"width": width, "height": 900}
+        tab = browser.new_context(color_scheme=scheme, viewport=size, offline=True).new_page()
         tab.set_default_timeout(300_000)
         errors: list[str] = []
         requests: list[str] = []

@@ -308,7 +308,7 @@ def _answering() -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        status = error.get_http_status_code()
+        status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]
         if status >= 500 or status == 429:
             raise TrackerUnavailable(str(error)) from error
         raise
