@@ -77,6 +77,7 @@ class Comparisons:
         alpha: float = 0.05,
         bound: int | None = None,
         first_seed: int = 0,
+        n_configs: int = 0,
     ) -> None:
         self.design = design
         self.runs = tuple(runs)
@@ -85,6 +86,7 @@ class Comparisons:
         self.alpha = alpha
         self.bound = bound
         self.first_seed = first_seed
+        self.n_configs = n_configs
 
     @cached_property
     def findings(self) -> dict[str, Finding]:

@@ -38,6 +38,7 @@ class Ablation(Comparisons):
         alpha: The probability of any false difference, at most.
         bound: The bound of adaptive repeats; None where their number was fixed.
         first_seed: The first seed of the study, from which adaptive repeats are counted.
+        n_configs: How many configurations were tried for each variant in each repeat; 0 where nothing was tuned.
 
     Example:
         >>> answer = ablate(train_fn, study)
@@ -72,6 +73,7 @@ class Ablation(Comparisons):
         alpha: float = 0.05,
         bound: int | None = None,
         first_seed: int = 0,
+        n_configs: int = 0,
         seeds: int | None = None,
         result: Result | None = None,
     ) -> Ablation:
@@ -92,7 +94,16 @@ class Ablation(Comparisons):
             for trial in trials
             if trial.is_over and (seeds is None or trial.config[SEED] < first_seed + seeds)
         ]
-        answer = cls(design, runs, metric=metric, direction=direction, alpha=alpha, bound=bound, first_seed=first_seed)
+        answer = cls(
+            design,
+            runs,
+            metric=metric,
+            direction=direction,
+            alpha=alpha,
+            bound=bound,
+            first_seed=first_seed,
+            n_configs=n_configs,
+        )
         answer._result = result
         return answer
 

@@ -66,6 +66,7 @@ class AblationSearch:
         bound: Of adaptive repeats.
         first_seed: The first seed.
         seeds: How many there are; trials of later ones are those of a tuning.
+        n_configs: How many configurations each variant tries in each repeat; 0 where nothing is tuned.
     """
 
     design: Design
@@ -76,6 +77,7 @@ class AblationSearch:
     bound: int | None
     first_seed: int
     seeds: int | None
+    n_configs: int = 0
 
     @property
     def preload(self) -> tuple[str, ...]:
@@ -95,6 +97,7 @@ class AblationSearch:
             bound=self.bound,
             first_seed=self.first_seed,
             seeds=self.seeds,
+            n_configs=self.n_configs,
             result=result,
         )
 
@@ -115,7 +118,7 @@ def plan_ablation(
     Args:
         first_seed: The first seed of the repeats.
         searched: What is tuned for each variant; None if nothing is.
-        n_configs: How many configurations each variant tries first then.
+        n_configs: How many configurations each variant tries in each repeat then.
         tuner: Proposes them.
 
     Raises:
@@ -151,9 +154,9 @@ def plan_ablation(
         designed.configs, repeats, searched, n_configs=n_configs, first_seed=first_seed, optimizer=tuner
     )
     space = tuned_space(designed.configs, repeats, searched, first_seed=first_seed)
-    n_trials = len(designed.variants) * (n_configs + repeats)
+    n_trials = len(designed.variants) * repeats * (n_configs + 1)
     name = f"ablation({kind}, tune={n_configs})"
-    return AblationSearch(designed, space, optimizer, n_trials, name, None, first_seed, repeats)
+    return AblationSearch(designed, space, optimizer, n_trials, name, None, first_seed, repeats, n_configs)
 
 
 def _read_repeats(repeats: Any) -> int | Literal["auto"]:

@@ -54,11 +54,17 @@ def method(ablation: Comparisons) -> str:
         if ablation.bound is None
         else f"group sequential paired t-tests (at most {ablation.bound} seeds)"
     )
+    tuned = (
+        f" In each repeat every variant was tuned anew: the best of {ablation.n_configs} configurations, tried with "
+        "another seed, was trained with the repeat's."
+        if ablation.n_configs
+        else ""
+    )
     corrected = f", corrected for {n} comparisons by Holm's method" if n > 1 else ""
     return (
         f"{differences} means over {seeds} seeds, paired by seed; "
         f"{'simultaneous ' if n > 1 else ''}{level} confidence intervals; "
-        f"p-values of {tests}{corrected}."
+        f"p-values of {tests}{corrected}.{tuned}"
     )
 
 

@@ -29,12 +29,16 @@ if TYPE_CHECKING:
 @explains_init
 @dataclass(frozen=True)
 class Tuning:
-    """How each variant of an ablation is tuned before it is compared: the best of some configurations stands for it.
+    """How each variant of an ablation is tuned: in each repeat, the best of some configurations stands for it.
+
+    Each repeat searches anew, so that the luck of a search is part of the noise that the tests see; a study takes
+    ``n_trials + 1`` trials for each variant and repeat.
 
     Args:
         searchspace: Domains by name, as for :func:`maggy_like.lagom`.
-        n_trials: How many configurations each variant tries first.
-        optimizer: Proposes them: a name or an :class:`~maggy_like.Optimizer`.
+        n_trials: How many configurations each variant tries in each repeat.
+        optimizer: Proposes them: a name or an :class:`~maggy_like.Optimizer` without a schedule (rungs, early stops),
+            since what is compared must have had full trainings.
 
     Raises:
         UserError: An argument is not valid.
@@ -136,7 +140,7 @@ def ablate(
         design: Which variants are tried: ``"leave_one_out"``, ``"leave_one_group_out"``, ``"add_one_in"``, ``"pairs"``
             (for interactions) or ``"factorial"``.
         repeats: Seeds of each variant; ``"auto"`` gives more to comparisons that are not decided.
-        tune: Tune each variant first, and compare the best of each: a :class:`~maggy_like.Tuning`.
+        tune: Tune each variant in each repeat, and compare the best of each: a :class:`~maggy_like.Tuning`.
         metric: Name of the objective, if more than one metric is reported.
         direction: ``"max"`` or ``"min"``; by default the metric's name says it.
         timeout: Seconds after which the study ends with what it has.

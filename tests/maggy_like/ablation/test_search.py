@@ -48,7 +48,7 @@ def plan(study: AblationStudy | None = None, **options: Any) -> AblationSearch:
 def test_numbers_may_be_numpy_s() -> None:
     assert plan(repeats=np.int64(3)).n_trials == 2 * 3
     searched = SearchSpace({"lr": Float(0, 1)})
-    assert plan(repeats=np.int32(3), searched=searched, n_configs=4).n_trials == 2 * (4 + 3)
+    assert plan(repeats=np.int32(3), searched=searched, n_configs=4).n_trials == 2 * 3 * (4 + 1)
 
 
 @pytest.mark.parametrize(

@@ -43,16 +43,23 @@ def test_it_keeps_the_contract() -> None:
     check_optimizer(lambda: TunedRepeats(VARIANTS, 3, SPACE, n_configs=3), spaces={"tuned": space})
 
 
-@pytest.mark.parametrize(("workers", "first"), [(1, 0), (3, 10), (20, 0)])
-def test_the_best_of_each_variant_is_repeated(workers: int, first: int) -> None:
+@pytest.mark.parametrize(("workers", "first"), [(1, 0), (3, 10), (40, 0)])
+def test_each_repeat_searches_anew_and_trains_its_best(workers: int, first: int) -> None:
     tried = search(TunedRepeats(VARIANTS, 3, SPACE, n_configs=6, first_seed=first), workers)
-    assert len(tried) == 2 * (6 + 3)
+    assert len(tried) == 2 * 3 * (6 + 1)
     for name, best in BEST.items():
-        searched = [c["lr"] for c in tried if c["variant"] == name and c["seed"] == first + 3]
-        repeated = {(c["seed"] - first, c["lr"]) for c in tried if c["variant"] == name and c["seed"] < first + 3}
-        assert len(set(searched)) == 6
-        assert repeated == {(repeat, min(searched, key=lambda lr: abs(lr - best))) for repeat in range(3)}
+        searches = [
+            {c["lr"] for c in tried if c["variant"] == name and c["seed"] == first + 3 + repeat} for repeat in range(3)
+        ]
+        assert len(set.union(*searches)) == 18  # no two repeats have a configuration in common
+        trained = [c["lr"] for repeat in range(3) for c in tried if (c["variant"], c["seed"]) == (name, first + repeat)]
+        assert trained == [min(found, key=lambda lr: abs(lr - best)) for found in searches]
     assert {c["norm"] for c in tried if c["variant"] == "without norm"} == {False}
+
+
+def test_a_repeat_is_whole_before_the_next_search_when_one_worker_is_there() -> None:
+    tried = search(TunedRepeats(VARIANTS, 2, SPACE, n_configs=3), 1)
+    assert [c["seed"] for c in tried] == [2] * 6 + [0] * 2 + [3] * 6 + [1] * 2
 
 
 def test_all_variants_try_the_same_with_random_search() -> None:
@@ -63,12 +70,14 @@ def test_all_variants_try_the_same_with_random_search() -> None:
 
 def test_an_optimizer_may_end_early() -> None:
     tried = search(TunedRepeats(VARIANTS, 2, SPACE, n_configs=9, optimizer=Grid(3)), 4)
-    assert len(tried) == 2 * (3 + 2)
+    assert len(tried) == 2 * 2 * (3 + 1)
 
 
-def test_a_variant_without_a_result_is_not_repeated() -> None:
+def test_a_search_without_a_result_is_trained_all_the_same_so_that_the_failure_counts() -> None:
     tried = search(TunedRepeats(VARIANTS, 2, SPACE, n_configs=3), 2, failing="without norm")
-    assert [c["variant"] for c in tried if c["seed"] < 2] == ["base", "base"]
+    assert sorted((c["variant"], c["seed"]) for c in tried if c["seed"] < 2) == [
+        (name, seed) for name in VARIANTS for seed in range(2)
+    ]
 
 
 def test_constraints_hold() -> None:
