@@ -10,8 +10,13 @@ from statistics import fmean
 from typing import Literal
 
 from maggy_like.ablation.design import Design, Effect
-from optimizers.comparisons.paired_tests import Finding, compare, is_usable
+from optimizers.comparisons.differences import is_usable
+from optimizers.comparisons.paired_tests import Finding, compare
 from optimizers.comparisons.sequential_tests import SequentialTests
+from optimizers.comparisons.skewness import skewed
+
+UNDECIDED = "undecided"
+"""The verdict where more repeats are due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,13 @@ class Row:
         verdict: In words.
         repeats: Seeds that were compared.
         dropped: Seeds left out, since a trial failed.
+        failed: How many trials of the variants without it failed.
+        effect_size: The difference in standard deviations of itself; None where there is none to divide by.
+        by_seed: The difference with each seed.
         seconds_saved: Seconds of a trial that removing it saves, if known.
         parameters_saved: Parameters of the model that removing it saves, where there is a model.
+        skewed: The skewness of the differences and the p-value of a studentised bootstrap, where the skewness is more
+            than chance would give.
     """
 
     component: str
@@ -60,8 +70,17 @@ class Row:
     verdict: str
     repeats: int
     dropped: int
+    failed: int
+    effect_size: float | None
+    by_seed: dict[int, float]
+    skewed: tuple[float, float] | None
     seconds_saved: float | None
     parameters_saved: int | None
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it made no difference with any seed."""
+        return self.difference == 0.0 and self.effect_size is None
 
 
 class Comparisons:
@@ -78,6 +97,8 @@ class Comparisons:
         bound: int | None = None,
         first_seed: int = 0,
         n_configs: int = 0,
+        planned: int | None = None,
+        resampled: float = 0.0,
     ) -> None:
         self.design = design
         self.runs = tuple(runs)
@@ -87,6 +108,8 @@ class Comparisons:
         self.bound = bound
         self.first_seed = first_seed
         self.n_configs = n_configs
+        self.planned = planned
+        self.resampled = resampled
 
     @cached_property
     def findings(self) -> dict[str, Finding]:
@@ -99,8 +122,11 @@ class Comparisons:
             for run in self.runs
         }
         if self.bound is None:
-            return compare(self.design.contrasts, losses, alpha=self.alpha)
-        return SequentialTests(self.design.contrasts, self.bound, alpha=self.alpha).compare(losses)
+            return compare(
+                self.design.contrasts, losses, alpha=self.alpha, planned=self.planned, resampled=self.resampled
+            )
+        tests = SequentialTests(self.design.contrasts, self.bound, alpha=self.alpha, resampled=self.resampled)
+        return tests.compare(losses)
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -110,6 +136,8 @@ class Comparisons:
     def _row(self, effect: Effect, finding: Finding) -> Row:
         sign = -1.0 if self.direction == "max" else 1.0
         low, high = sorted((sign * finding.low, sign * finding.high))
+        sample = finding.sample
+        removed = {variant for variant, weight in effect.contrast.items() if weight > 0.0}
         with_it = without_it = None
         if not effect.is_interaction:
             with_it, without_it = self._side(effect, -1.0), self._side(effect, 1.0)
@@ -121,12 +149,27 @@ class Comparisons:
             low,
             high,
             finding.corrected,
-            verdict(finding, is_interaction=effect.is_interaction),
+            verdict(finding, is_interaction=effect.is_interaction, fails=self._fails(effect)),
             finding.seeds,
             finding.dropped,
+            sum(run.value is None or not is_usable(run.value) for run in self.runs if run.variant in removed),
+            sign * finding.difference / sample.deviation if sample.deviation > 0.0 else None,
+            {
+                int(seed) + self.first_seed: sign * float(value) + 0.0
+                for seed, value in zip(sample.seeds, sample.values, strict=True)
+            },
+            skewed(sample),
             None if effect.is_interaction else self._seconds_saved(effect),
             None if effect.is_interaction else self._parameters_saved(effect),
         )
+
+    def _fails(self, effect: Effect) -> bool:
+        """Whether every trial without it failed, and one with it did not."""
+        values: dict[bool, list[bool]] = {True: [], False: []}
+        for run in self.runs:
+            if weight := effect.contrast.get(run.variant):
+                values[weight > 0.0].append(run.value is not None and is_usable(run.value))
+        return not effect.is_interaction and bool(values[True]) and not any(values[True]) and any(values[False])
 
     def _side(self, effect: Effect, sign: float) -> float | None:
         """The mean of the metric over the variants on one side of a difference, at the seeds that were compared."""
@@ -156,14 +199,16 @@ class Comparisons:
         return round(-math.fsum(weight * known[variant] for variant, weight in effect.contrast.items()))
 
 
-def verdict(finding: Finding, *, is_interaction: bool) -> str:
+def verdict(finding: Finding, *, is_interaction: bool, fails: bool = False) -> str:
     """A finding in words."""
     if finding.differs and is_interaction:
         return "both: worse than the sum" if finding.difference > 0.0 else "both: better than the sum"
     if finding.differs:
         return "worse without it" if finding.difference > 0.0 else "better without it"
     if not finding.decided:
-        return "undecided"
+        return UNDECIDED
+    if fails:
+        return "fails without it"
     if finding.corrected is None:
         return "not tested"
     return "no interaction seen" if is_interaction else "no difference seen"

@@ -13,7 +13,7 @@ from maggy_like.ablation import checks
 from maggy_like.ablation.declaration import BASE, Declaration, without_name
 from maggy_like.ablation.variant import Variant
 from maggy_like.errors import ConfigError
-from optimizers.comparisons.paired_tests import Contrast
+from optimizers.comparisons.differences import Contrast
 from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats, repeats_space
 from optimizers.core.base import Optimizer
 from optimizers.space.config import Config
@@ -121,7 +121,13 @@ class Design:
         return repeats_space(self.configs, AUTO_BOUND if repeats == "auto" else repeats, first_seed=first_seed)
 
     def optimizer(
-        self, repeats: int | Literal["auto"], *, first_seed: int = 0, alpha: float = 0.05, ahead: int = 1
+        self,
+        repeats: int | Literal["auto"],
+        *,
+        first_seed: int = 0,
+        alpha: float = 0.05,
+        ahead: int = 1,
+        resampled: float = 0.0,
     ) -> Optimizer:
         """The optimizer that goes through the variants and seeds.
 
@@ -130,13 +136,20 @@ class Design:
             first_seed: The first seed.
             alpha: The probability of any false difference, at most, for ``"auto"``.
             ahead: Seeds past the last look that may have begun, for ``"auto"``.
+            resampled: Rows in a test set by rows in a training set, where seeds split the same rows, for ``"auto"``.
 
         Raises:
             OptimizerError: An argument is not valid.
         """
         if repeats == "auto":
             return AdaptiveRepeats(
-                self.configs, self.contrasts, AUTO_BOUND, first_seed=first_seed, alpha=alpha, ahead=ahead
+                self.configs,
+                self.contrasts,
+                AUTO_BOUND,
+                first_seed=first_seed,
+                alpha=alpha,
+                ahead=ahead,
+                resampled=resampled,
             )
         return Repeats(self.configs, repeats, first_seed=first_seed)
 

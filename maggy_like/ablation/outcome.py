@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from maggy_like.ablation import forest, text
 from maggy_like.ablation.comparisons import Comparisons, Row, Run
 from maggy_like.ablation.design import Design
+from maggy_like.ablation.notes import notes
 from maggy_like.errors import UserError
 from maggy_like.extras import require
 from optimizers.comparisons.repeats import SEED, VARIANT
@@ -28,7 +29,7 @@ class Ablation(Comparisons):
     Differences are paired by seed. With a fixed number of repeats, they are tested by paired t-tests
     (:func:`optimizers.comparisons.paired_tests.compare`); with ``bound``, by the sequential tests that gave the repeats
     (:class:`optimizers.comparisons.sequential_tests.SequentialTests`). Both correct for the number of comparisons by
-    Holm.
+    the joint distribution of their p-values (:class:`optimizers.comparisons.joint_tests.JointTests`).
 
     Args:
         design: What was tried.
@@ -39,6 +40,9 @@ class Ablation(Comparisons):
         bound: The bound of adaptive repeats; None where their number was fixed.
         first_seed: The first seed of the study, from which adaptive repeats are counted.
         n_configs: How many configurations were tried for each variant in each repeat; 0 where nothing was tuned.
+        planned: The number of seeds that was fixed beforehand: a comparison of which fewer have ended is not tested.
+            None if all are there, or with ``bound``.
+        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
 
     Example:
         >>> answer = ablate(train_fn, study)
@@ -74,6 +78,8 @@ class Ablation(Comparisons):
         bound: int | None = None,
         first_seed: int = 0,
         n_configs: int = 0,
+        planned: int | None = None,
+        resampled: float = 0.0,
         seeds: int | None = None,
         result: Result | None = None,
     ) -> Ablation:
@@ -103,6 +109,8 @@ class Ablation(Comparisons):
             bound=bound,
             first_seed=first_seed,
             n_configs=n_configs,
+            planned=planned,
+            resampled=resampled,
         )
         answer._result = result
         return answer
@@ -115,7 +123,7 @@ class Ablation(Comparisons):
     @property
     def notes(self) -> list[str]:
         """What a reader must know of the data: failed trials, too few repeats, repeats that do not differ."""
-        return text.notes(self)
+        return notes(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row a comparison; the columns are the attributes of :class:`Row`."""

@@ -67,6 +67,8 @@ class AblationSearch:
         first_seed: The first seed.
         seeds: How many there are; trials of later ones are those of a tuning.
         n_configs: How many configurations each variant tries in each repeat; 0 where nothing is tuned.
+        planned: The number of seeds that was fixed beforehand; None for adaptive repeats.
+        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
     """
 
     design: Design
@@ -77,7 +79,9 @@ class AblationSearch:
     bound: int | None
     first_seed: int
     seeds: int | None
-    n_configs: int = 0
+    n_configs: int
+    planned: int | None
+    resampled: float
 
     @property
     def preload(self) -> tuple[str, ...]:
@@ -98,6 +102,8 @@ class AblationSearch:
             first_seed=self.first_seed,
             seeds=self.seeds,
             n_configs=self.n_configs,
+            planned=self.planned,
+            resampled=self.resampled,
             result=result,
         )
 
@@ -112,6 +118,7 @@ def plan_ablation(
     searched: SearchSpace | None = None,
     n_configs: int = 0,
     tuner: Optimizer | None = None,
+    resampled: float = 0.0,
 ) -> AblationSearch:
     """Check a study against its function, and make the search of it.
 
@@ -120,6 +127,7 @@ def plan_ablation(
         searched: What is tuned for each variant; None if nothing is.
         n_configs: How many configurations each variant tries in each repeat then.
         tuner: Proposes them.
+        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
 
     Raises:
         UserError: An argument or the study is wrong.
@@ -142,21 +150,33 @@ def plan_ablation(
     check_sendable(study)
     designed = study.designed(design)
     kind = f"{design}, repeats={repeats}"
+    count, bound = (AUTO_BOUND, AUTO_BOUND) if repeats == "auto" else (repeats, None)
     if searched is None:
-        n_trials = len(designed.variants) * (AUTO_BOUND if repeats == "auto" else repeats)
-        optimizer = designed.optimizer(repeats, first_seed=first_seed)
-        bound = AUTO_BOUND if repeats == "auto" else None
+        optimizer = designed.optimizer(repeats, first_seed=first_seed, resampled=resampled)
         space = designed.space(repeats, first_seed=first_seed)
-        return AblationSearch(designed, space, optimizer, n_trials, f"ablation({kind})", bound, first_seed, None)
-    if repeats == "auto":
+    elif repeats == "auto":
         raise ConfigError("tune=Tuning(...) needs a fixed number of repeats; pass repeats=5, say")
-    optimizer = TunedRepeats(
-        designed.configs, repeats, searched, n_configs=n_configs, first_seed=first_seed, optimizer=tuner
+    else:
+        optimizer = TunedRepeats(
+            designed.configs, repeats, searched, n_configs=n_configs, first_seed=first_seed, optimizer=tuner
+        )
+        space = tuned_space(designed.configs, repeats, searched, first_seed=first_seed)
+        kind = f"{kind}, tune={n_configs}"
+    if resampled:
+        kind = f"{kind}, resampled={resampled:g}"
+    return AblationSearch(
+        designed,
+        space,
+        optimizer,
+        n_trials=len(designed.variants) * count * (n_configs + 1),
+        name=f"ablation({kind})",
+        bound=bound,
+        first_seed=first_seed,
+        seeds=None if searched is None else count,
+        n_configs=n_configs,
+        planned=None if repeats == "auto" else repeats,
+        resampled=resampled,
     )
-    space = tuned_space(designed.configs, repeats, searched, first_seed=first_seed)
-    n_trials = len(designed.variants) * repeats * (n_configs + 1)
-    name = f"ablation({kind}, tune={n_configs})"
-    return AblationSearch(designed, space, optimizer, n_trials, name, None, first_seed, repeats, n_configs)
 
 
 def _read_repeats(repeats: Any) -> int | Literal["auto"]:

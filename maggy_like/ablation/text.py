@@ -8,6 +8,7 @@ import re
 import textwrap
 
 from maggy_like.ablation.comparisons import Comparisons, Row
+from maggy_like.ablation.notes import notes
 from maggy_like.display.text import clean, number
 
 WIDTH = 100
@@ -37,8 +38,8 @@ _LATEX = {
 
 def method(ablation: Comparisons) -> str:
     """How the differences were tested: a sentence for a paper."""
-    counts = sorted({row.repeats for row in ablation.rows})
-    if counts[-1] == 0:
+    counts = sorted({row.repeats for row in ablation.rows if row.repeats})
+    if not counts:
         return f"No seed has given a difference in {ablation.metric} yet."
     better = "higher" if ablation.direction == "max" else "lower"
     everything = with_everything(ablation)
@@ -47,50 +48,36 @@ def method(ablation: Comparisons) -> str:
     if counts[-1] == 1:
         return f"{differences} of one seed, and so not tested."
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    level = f"{100 * (1 - ablation.alpha):g} %"
+    means = f"{differences} means over {seeds} seeds, paired by seed"
+    if all(row.p is None for row in ablation.rows):
+        return f"{means}, and not tested."
     n = len(ablation.rows)
     tests = (
         "paired t-tests"
         if ablation.bound is None
         else f"group sequential paired t-tests (at most {ablation.bound} seeds)"
     )
-    tuned = (
+    level = f"{'simultaneous ' if n > 1 else ''}{100 * (1 - ablation.alpha):g} % confidence intervals"
+    corrected = f", corrected for {n} comparisons by max-T" if n > 1 else ""
+    return f"{means}; {level}; p-values of {tests}{corrected}{_resampled(ablation)}.{_tuned(ablation)}"
+
+
+def _resampled(ablation: Comparisons) -> str:
+    if not ablation.resampled:
+        return ""
+    return (
+        f", with the variance of Nadeau and Bengio for splits of the same rows ({ablation.resampled:.2g} test rows for "
+        "each training row)"
+    )
+
+
+def _tuned(ablation: Comparisons) -> str:
+    if not ablation.n_configs:
+        return ""
+    return (
         f" In each repeat every variant was tuned anew: the best of {ablation.n_configs} configurations, tried with "
         "another seed, was trained with the repeat's."
-        if ablation.n_configs
-        else ""
     )
-    corrected = f", corrected for {n} comparisons by Holm's method" if n > 1 else ""
-    return (
-        f"{differences} means over {seeds} seeds, paired by seed; "
-        f"{'simultaneous ' if n > 1 else ''}{level} confidence intervals; "
-        f"p-values of {tests}{corrected}.{tuned}"
-    )
-
-
-def notes(ablation: Comparisons) -> list[str]:
-    """What a reader must know of the data."""
-    lines = []
-    untested = {row.component: row.repeats for row in ablation.rows if row.p is None}
-    missing = [name for name, repeats in untested.items() if repeats == 0]
-    single = [name for name, repeats in untested.items() if repeats == 1]
-    constant = [name for name, repeats in untested.items() if repeats > 1]
-    few = [row.component for row in ablation.rows if row.repeats == 2 and row.p is not None]
-    dropped = [f"{row.component} ({row.dropped})" for row in ablation.rows if row.dropped]
-    undecided = [row.component for row in ablation.rows if row.verdict == "undecided"]
-    if missing:
-        lines.append(f"no seed has all results: {_all(missing)}")
-    if single:
-        lines.append("one repeat says nothing of the noise, so there is no test; use repeats=5 or more")
-    if few:
-        lines.append("two repeats find very large differences alone; use repeats=5 or more")
-    if constant:
-        lines.append(f"every seed gave the same difference, so there is no test (is the seed used?): {_all(constant)}")
-    if dropped:
-        lines.append(f"seeds left out, since a trial failed: {_all(dropped)}")
-    if undecided:
-        lines.append(f"ended before it was decided: {_all(undecided)}")
-    return lines
 
 
 def plain(ablation: Comparisons) -> str:
@@ -185,6 +172,7 @@ def _columns(ablation: Comparisons) -> list[_Column]:
         ("repeats", [str(row.repeats) for row in rows] if len({row.repeats for row in rows}) > 1 else []),
         (_SECONDS, [_seconds(row.seconds_saved) for row in rows]),
         (_PARAMETERS, ["-" if row.parameters_saved is None else f"{row.parameters_saved:,}" for row in rows]),
+        ("failed", [f"{row.failed}" for row in rows] if any(row.failed for row in rows) else []),
         ("verdict", [row.verdict for row in rows]),
     ]
     return [(head, cells) for head, cells in columns if head == "verdict" or any(cell != "-" for cell in cells)]
@@ -239,6 +227,7 @@ def _seconds(saved: float | None) -> str:
 def _mean(row: Row, mean: float | None) -> str:
     if mean is None:
         return "-"
+    mean = round(mean, _digits(row)) + 0.0 if _digits(row) <= MOST_DECIMALS else mean + 0.0  # no negative zero
     return f"{mean:.{_digits(row)}f}" if abs(mean) < 1e6 and _digits(row) <= MOST_DECIMALS else number(mean)
 
 
@@ -258,7 +247,3 @@ def _rounded(value: float, digits: int, sign: str = "-") -> str:
 
 def _tex(cell: str) -> str:
     return re.sub(r"[\\~^&%$#_{}]", lambda found: _LATEX[found[0]], cell.replace("<", "$<$")).replace(r"\$<\$", "$<$")
-
-
-def _all(names: list[str]) -> str:
-    return ", ".join(map(clean, names))

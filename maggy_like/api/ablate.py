@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,6 +86,7 @@ def ablate(
     design: DesignName = ...,
     repeats: int | Literal["auto"] = ...,
     tune: Tuning | None = ...,
+    resampled: float = ...,
     metric: str | None = ...,
     direction: str | None = ...,
     timeout: float | None = ...,
@@ -112,6 +114,7 @@ def ablate(
     design: DesignName = "leave_one_out",
     repeats: int | Literal["auto"] = 5,
     tune: Tuning | None = None,
+    resampled: float = 0.0,
     metric: str | None = None,
     direction: str | None = None,
     timeout: float | None = None,
@@ -141,6 +144,9 @@ def ablate(
             (for interactions) or ``"factorial"``.
         repeats: Seeds of each variant; ``"auto"`` gives more to comparisons that are not decided.
         tune: Tune each variant in each repeat, and compare the best of each: a :class:`~maggy_like.Tuning`.
+        resampled: Where each seed splits the same rows anew, the rows of a test set by those of a training set, such as
+            ``0.3 / 0.7``: differences are then tested for data like these. With 0, they are for the data, and the split
+            or splits, that the seeds have.
         metric: Name of the objective, if more than one metric is reported.
         direction: ``"max"`` or ``"min"``; by default the metric's name says it.
         timeout: Seconds after which the study ends with what it has.
@@ -204,6 +210,7 @@ def ablate(
         searched=None if tune is None else tune.space,
         n_configs=0 if tune is None else tune.n_trials,
         tuner=None if tune is None else tune.proposer,
+        resampled=_ratio(resampled),
     )
     files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume)
     searched, hints = check_search(
@@ -241,3 +248,17 @@ def ablate(
         driver=read_driver(driver),
     )
     return start(spec, lambda spec: planned.outcome(search(spec)), block=block)
+
+
+def _ratio(resampled: float) -> float:
+    """The rows of a test set by those of a training set.
+
+    Raises:
+        ConfigError: It is no such number.
+    """
+    if isinstance(resampled, bool) or not isinstance(resampled, int | float) or not 0.0 <= resampled < math.inf:
+        raise ConfigError(
+            f"resampled must be the rows of a test set by those of a training set, such as 0.3 / 0.7, got "
+            f"{resampled!r}; leave it out where the seeds do not split the data"
+        )
+    return float(resampled)

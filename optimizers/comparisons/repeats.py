@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from optimizers.checks.near_names import did_you_mean
 from optimizers.checks.options import integer
-from optimizers.comparisons.paired_tests import Contrast
+from optimizers.comparisons.differences import Contrast
 from optimizers.comparisons.sequential_tests import FIRST_LOOK, Looks, SequentialTests
 from optimizers.core.base import WAIT, Answer, History, Optimizer, Problem
 from optimizers.errors import OptimizerError
@@ -74,6 +74,7 @@ class AdaptiveRepeats(Optimizer):
         alpha: The probability of any false difference, at most.
         ahead: How many seeds past the last look may have begun. More keeps more workers busy, but the trials that
             run when a comparison is decided are wasted.
+        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -95,11 +96,12 @@ class AdaptiveRepeats(Optimizer):
         first_seed: int = 0,
         alpha: float = 0.05,
         ahead: int = 1,
+        resampled: float = 0.0,
     ) -> None:
         self.variants = read_variants(variants)
         self.seeds = seeds_of(bound, first_seed)
         self.ahead = integer("ahead", ahead, least=1)
-        self.tests = SequentialTests(contrasts, bound, alpha=alpha)
+        self.tests = SequentialTests(contrasts, bound, alpha=alpha, resampled=resampled)
         for name, contrast in contrasts.items():
             for variant in contrast:
                 if variant not in self.variants:

@@ -14,10 +14,14 @@ that the probability of any false difference at any look keeps to the level.
   and never rises. The first step is an approximation, which has somewhat too many false differences (up to a fifth,
   in simulations of 4 to 30 seeds); that the motion may cross at any time, not at the looks alone, more than makes
   up for it: 3 to 100 seeds have 0.3 to 0.9 times as many false differences as the level says.
-- Holm's correction over the contrasts applies to these p-values as to any others: at every look, and whichever
-  contrasts were ended at which look.
+- These p-values are corrected for the number of contrasts as any others, by their joint distribution
+  (:mod:`optimizers.comparisons.joint_tests`) as the differences so far give it. A contrast is found at the look at
+  which it gets below the level, and goes no further.
+- Where each seed splits the same rows anew, means have a part in common that no more seeds remove. They still are a
+  Brownian motion, at the time that their information gives: ``(r + 1 / N) / (r + 1 / n)``, with ``r`` rows in a test
+  set for each in a training set.
 - A contrast also ends when more seeds would hardly change anything: when the predictive probability that it is
-  found to differ at the bound is below a tenth (Spiegelhalter, Freedman and Blackburn, "Monitoring Clinical Trials:
+  found to differ at the bound is below 0.05 (Spiegelhalter, Freedman and Blackburn, "Monitoring Clinical Trials:
   Conditional or Predictive Power?", Controlled Clinical Trials, 1986). Ending for futility finds no difference, so
   it can only make false ones rarer; it costs a little power.
 - The interval is the repeated confidence interval of Jennison and Turnbull, "Interim Analyses: The Repeated
@@ -31,26 +35,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from optimizers.checks.options import integer
-from optimizers.comparisons.paired_tests import (
-    Contrast,
-    Differences,
-    Finding,
-    Losses,
-    check_contrasts,
-    differences,
-    findings,
-)
+from optimizers.comparisons.differences import Contrast, Differences, Losses, differences
+from optimizers.comparisons.joint_tests import JointTests
+from optimizers.comparisons.paired_tests import Finding, check_contrasts, interval
 
 FIRST_LOOK = 3
 """Seeds before the first look: with two, next to nothing is known of the noise."""
 
-_FUTILE = 0.1  # the predictive probability below which a contrast is given up
+_FUTILE = 0.05  # the predictive probability below which a contrast is given up
 _SLOPE = 0.5  # of the boundary; 0 is O'Brien and Fleming's
 _FURTHEST = 30.0  # standard deviations; beyond it the tail of the normal distribution is zero in floats
+
+
+@dataclass(slots=True)
+class Look:
+    """What the last look at a contrast had.
+
+    Attributes:
+        sample: The differences.
+        highest: How high the contrast got, at any look.
+        corrected: The smallest corrected p-value, at any look.
+        level: The p-value that would have been small enough.
+        found: Whether it was.
+    """
+
+    sample: Differences
+    highest: float = 0.0
+    corrected: float = 1.0
+    level: float = math.nan
+    found: bool = False
 
 
 @dataclass(slots=True)
@@ -60,14 +77,12 @@ class Looks:
     Attributes:
         seeds: The number of seeds that the last look took.
         open: Contrasts of which more repeats are due, in order.
-        samples: The differences that the last look at each contrast had.
-        heights: How high each contrast got.
+        last: The last look at each contrast.
     """
 
     seeds: int
     open: list[str]
-    samples: dict[str, Differences] = field(default_factory=dict)
-    heights: dict[str, float] = field(default_factory=dict)
+    last: dict[str, Look]
 
 
 class SequentialTests:
@@ -77,6 +92,7 @@ class SequentialTests:
         contrasts: All that are asked, by name.
         bound: The number of seeds past which no contrast goes on.
         alpha: The probability of any false difference, at most.
+        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -89,11 +105,14 @@ class SequentialTests:
         False
     """
 
-    def __init__(self, contrasts: Mapping[str, Contrast], bound: int, *, alpha: float = 0.05) -> None:
-        check_contrasts(contrasts, alpha)
+    def __init__(
+        self, contrasts: Mapping[str, Contrast], bound: int, *, alpha: float = 0.05, resampled: float = 0.0
+    ) -> None:
+        check_contrasts(contrasts, alpha, resampled)
         self.contrasts = {name: dict(contrast) for name, contrast in contrasts.items()}
         self.bound = integer("the bound of repeats", bound, least=FIRST_LOOK)
         self.alpha = alpha
+        self.resampled = resampled
 
     def follow(self, losses: Losses, looks: Looks | None = None) -> Looks:
         """Look as far as the results go: a look waits for all trials of the contrasts that are still open.
@@ -103,18 +122,13 @@ class SequentialTests:
             looks: What an earlier call returned, to go on from there; it is changed.
         """
         if looks is None:
-            looks = Looks(0, list(self.contrasts), heights=dict.fromkeys(self.contrasts, 0.0))
-            looks.samples = {name: differences(contrast, {}, ()) for name, contrast in self.contrasts.items()}
+            looks = Looks(0, list(self.contrasts), {name: Look(self._sample(name, {}, 0)) for name in self.contrasts})
         while looks.open and all((variant, looks.seeds) in losses for variant in self.needed(looks)):
             looks.seeds += 1
             for name in looks.open:
-                sample = looks.samples[name] = differences(self.contrasts[name], losses, range(looks.seeds))
-                if looks.seeds >= FIRST_LOOK:
-                    looks.heights[name] = max(
-                        looks.heights[name], self._height(sample) / self._line(len(sample.values))
-                    )
+                looks.last[name].sample = self._sample(name, losses, looks.seeds)
             if looks.seeds >= FIRST_LOOK:
-                self._end(looks)
+                self._test(looks)
         return looks
 
     def needed(self, looks: Looks) -> list[str]:
@@ -128,18 +142,23 @@ class SequentialTests:
     def compare(self, losses: Losses) -> dict[str, Finding]:
         """The findings as far as the looks go; results past the look that decided a contrast do not count."""
         looks = self.follow(losses)
-        p_values = {
-            name: crossing_probability(looks.heights[name]) if _is_testable(sample) else None
-            for name, sample in looks.samples.items()
-        }
-        critical = crossing_height(self.alpha / len(self.contrasts))
-        has_looked = looks.seeds >= FIRST_LOOK  # an interval goes with a look, as a decision does
-        widths = {
-            name: self._width(len(sample.values), critical) if has_looked else math.inf
-            for name, sample in looks.samples.items()
-        }
-        in_order = {name: looks.samples[name] for name in self.contrasts}
-        return findings(in_order, p_values, widths, alpha=self.alpha, undecided=looks.open)
+        findings = {}
+        for name, look in looks.last.items():
+            sample, is_open = look.sample, name in looks.open
+            if looks.seeds < FIRST_LOOK or not _is_testable(sample):
+                findings[name] = Finding(sample, -math.inf, math.inf, None, None, differs=False, decided=not is_open)
+                continue
+            low, high = interval(sample, self._width(len(sample.values), crossing_height(look.level)))
+            p = crossing_probability(look.highest)
+            findings[name] = Finding(sample, low, high, p, look.corrected, look.found, not is_open)
+        return findings
+
+    def _sample(self, name: str, losses: Losses, seeds: int) -> Differences:
+        return differences(self.contrasts[name], losses, range(seeds), resampled=self.resampled)
+
+    def _time(self, n: int) -> float:
+        """What is known after ``n`` seeds, as a share of what is known after all."""
+        return (self.resampled + 1.0 / self.bound) / (self.resampled + 1.0 / n)
 
     def _height(self, sample: Differences) -> float:
         """The Brownian motion after these differences; 0 while nothing is known of their noise."""
@@ -149,34 +168,36 @@ class SequentialTests:
         if not sample.error > 0.0:
             return 0.0
         normal = float(special.ndtri(special.stdtr(n - 1, -abs(sample.mean) / sample.error)))
-        return min(max(-normal, 0.0), _FURTHEST) * math.sqrt(n / self.bound)
+        return min(max(-normal, 0.0), _FURTHEST) * math.sqrt(self._time(n))
 
     def _line(self, n: int) -> float:
         """The boundary after ``n`` seeds, as a share of that at the bound."""
-        return (1.0 + _SLOPE * n / self.bound) / (1.0 + _SLOPE)
+        return (1.0 + _SLOPE * self._time(n)) / (1.0 + _SLOPE)
 
     def _width(self, n: int, critical: float) -> float:
         """Half the width of a repeated confidence interval, in standard errors."""
         from scipy import special
 
-        tail = float(special.ndtr(-critical * self._line(n) * math.sqrt(self.bound / n))) if n > 1 else 0.0
+        tail = float(special.ndtr(-critical * self._line(n) / math.sqrt(self._time(n)))) if n > 1 else 0.0
         return float(-special.stdtrit(n - 1, tail)) if tail > 0.0 else math.inf
 
-    def _end(self, looks: Looks) -> None:
-        """End the contrasts that are decided after this look: found by Holm's steps, futile, or at the bound."""
-        ranked = sorted(self.contrasts, key=lambda name: -looks.heights[name])
-        found: set[str] = set()
-        for rank, name in enumerate(ranked):
-            critical = crossing_height(self.alpha / (len(ranked) - rank))
-            if looks.heights[name] < critical:
-                break
-            found.add(name)
-        if looks.seeds == self.bound:
-            looks.open = []
-            return
-        looks.open = [
-            name for name in looks.open if name not in found and not self._is_futile(looks.samples[name], critical)
-        ]
+    def _test(self, looks: Looks) -> None:
+        """Test the contrasts that are open, and end those that are found, futile, or at the bound."""
+        joint = JointTests([look.sample for look in looks.last.values()], self.alpha)
+        critical = crossing_height(joint.level)
+        still = []
+        for name in looks.open:
+            look = looks.last[name]
+            height = self._height(look.sample) / self._line(max(1, len(look.sample.values)))
+            look.highest = max(look.highest, height)
+            look.level, look.found = joint.level, height >= critical
+            corrected = joint.corrected(crossing_probability(height))
+            # The inverse of the probability is found to a few digits, and the two must agree.
+            corrected = min(corrected, self.alpha) if look.found else max(corrected, math.nextafter(self.alpha, 1.0))
+            look.corrected = min(look.corrected, corrected)
+            if not look.found and looks.seeds < self.bound and not self._is_futile(look.sample, critical):
+                still.append(name)
+        looks.open = still
 
     def _is_futile(self, sample: Differences, critical: float) -> bool:
         """Whether the Brownian motion will hardly end above ``critical``, its drift being all that is not known."""
@@ -185,7 +206,7 @@ class SequentialTests:
         n = len(sample.values)
         if n == 0:
             return True  # every seed failed so far
-        time = n / self.bound
+        time = self._time(n)
         expected = self._height(sample) / time
         spread = math.sqrt((1.0 - time) / time)
         above = special.ndtr((expected - critical) / spread) + special.ndtr((-expected - critical) / spread)

@@ -119,7 +119,7 @@ class TunedRepeats(Optimizer):
 
     def _sort(self, history: History) -> tuple[dict[tuple[str, int], _Search], set[tuple[str, int]]]:
         """The search of each variant and repeat, and the repeats that have begun."""
-        searches = {}
+        searches: dict[tuple[str, int], _Search] = {}
         for repeat in range(len(self.seeds)):
             drawn = int(np.random.SeedSequence([history.problem.seed, repeat]).generate_state(1)[0])
             problem = replace(history.problem, space=self.space, n_trials=self.n_configs, earlier=(), seed=drawn)

@@ -278,7 +278,7 @@ def test_an_answer_travels_and_shows_itself(ablate: Any, capsys: pytest.CaptureF
     assert arrived.design.variant("without pair").features == ["A", "B"]
     page = answer._repr_html_()
     assert page.count("<tr>") == 7
-    assert "Holm" in page
+    assert "max-T" in page
     assert "component" in repr(answer)
 
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 from scipy import stats
 
-from optimizers.comparisons.paired_tests import Losses, compare, differences, holm
+from optimizers.comparisons.differences import Losses, differences
+from optimizers.comparisons.joint_tests import JointTests
+from optimizers.comparisons.paired_tests import compare
 from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats, repeats_space
 from optimizers.comparisons.sequential_tests import SequentialTests, crossing_height, crossing_probability
 from optimizers.core.base import WAIT, History, Observation, Pending, Problem
@@ -158,12 +160,6 @@ def test_the_paired_t_test_is_scipy_s() -> None:
     assert compare(CONTRASTS, losses)["A"].low < found.low  # two comparisons make wider intervals
 
 
-def test_holm_s_example() -> None:
-    assert holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": None}) == pytest.approx(
-        {"a": 0.04, "b": 0.09, "c": 0.09, "d": None}
-    )
-
-
 @settings(max_examples=examples(60))
 @given(st.integers(0, 10_000), st.integers(2, 9), st.floats(0.0, 4.0), st.booleans())
 def test_intervals_agree_with_decisions(seed: int, seeds: int, effect: float, sequential: bool) -> None:
@@ -214,6 +210,67 @@ def test_an_interaction_is_the_difference_of_differences() -> None:
     contrast = {"AB": 1.0, "A": -1.0, "B": -1.0, "base": 1.0}
     losses = {("base", 0): 1.0, ("A", 0): 2.0, ("B", 0): 4.0, ("AB", 0): 8.0}
     assert differences(contrast, losses, range(1)).values.tolist() == [3.0]
+
+
+@pytest.mark.parametrize("precision", [np.float64, np.float32])
+@pytest.mark.parametrize("as_loss", [False, True])
+def test_equal_differences_of_counts_are_no_test_however_they_are_told(precision: type, as_loss: bool) -> None:
+    """Of 114 rows one more is wrong without A with every seed, and 1 - accuracy rounds each accuracy anew."""
+    wrong = {("base", seed): seed % 3 + 1 for seed in range(8)}
+    wrong |= {("without A", seed): count + 1 for (_, seed), count in wrong.items()}
+    accuracy = {key: precision((114 - count) / 114) for key, count in wrong.items()}
+    losses = {key: float(precision(1) - value if as_loss else -value) for key, value in accuracy.items()}
+    found = compare({"A": CONTRASTS["A"]}, losses)["A"]
+    assert (found.p, found.differs) == (None, False)
+
+
+@pytest.mark.parametrize("precision", [np.float64, np.float32])
+def test_differences_of_differences_that_are_zero_but_for_rounding_are_zero(precision: type) -> None:
+    contrast = {"AB": 1.0, "A": -1.0, "B": -1.0, "base": 1.0}
+    losses = {
+        (name, seed): float(precision(1) - precision((110 - removed - seed % 3) / 114))
+        for name, removed in {"base": 0, "A": 1, "B": 2, "AB": 3}.items()
+        for seed in range(6)
+    }
+    assert compare({"AxB": contrast}, losses)["AxB"].p == 1.0
+
+
+@pytest.mark.parametrize("precision", [np.float64, np.float32])
+def test_whole_numbers_differ_by_what_they_differ(precision: type) -> None:
+    losses = {("base", seed): float(precision(10_000_000 + seed)) for seed in range(6)}
+    losses |= {("without A", seed): loss + 1.0 + seed % 2 for (_, seed), loss in losses.items()}
+    found = compare({"A": CONTRASTS["A"]}, losses)["A"]
+    assert found.p == pytest.approx(stats.ttest_1samp([1, 2, 1, 2, 1, 2], 0).pvalue)
+
+
+def test_of_comparisons_with_one_base_the_level_is_near_dunnett_s() -> None:
+    rng = np.random.default_rng(0)
+    names = {f"A{number}": {f"without A{number}": 1.0, "base": -1.0} for number in range(6)}
+    losses = {(name, seed): rng.normal() for name in ("base", *(f"without {n}" for n in names)) for seed in range(400)}
+    samples = [differences(contrast, losses, range(400)) for contrast in names.values()]
+    joint = JointTests(samples, 0.05)
+    assert 0.0095 < joint.level < 0.0120  # Bonferroni's is 0.0083; correlations of a half have 0.0108
+    assert joint.corrected(joint.level) == pytest.approx(0.05, abs=0.001)
+    assert 0.09 < joint.corrected(0.025) < 0.13
+
+
+def test_few_seeds_are_taken_as_independent() -> None:
+    losses = losses_of({"without A": 0.0, "without dropout": 0.0}, 2)
+    samples = [differences(contrast, losses, range(2)) for contrast in CONTRASTS.values()]
+    assert JointTests(samples, 0.05).level == pytest.approx(0.05 / 2, rel=0.03)
+
+
+@pytest.mark.parametrize("resampled", [-0.1, math.inf, math.nan])
+def test_a_wrong_ratio_of_rows_is_told(resampled: float) -> None:
+    with pytest.raises(OptimizerError, match=r"resampled must be .* 0\.3 / 0\.7, got"):
+        compare(CONTRASTS, {}, resampled=resampled)
+
+
+def test_splits_of_the_same_rows_leave_less_to_learn_from_more_seeds() -> None:
+    """What a sequential test knows of splits that overlap is a Brownian motion at the time of its information."""
+    tests = SequentialTests(CONTRASTS, 20, resampled=0.5)
+    assert tests._time(20) == 1.0
+    assert tests._time(5) == pytest.approx(0.55 / 0.7)
 
 
 # -- sequential tests -------------------------------------------------------------------------------

@@ -1,0 +1,104 @@
+"""What several paired tests say together: the distribution of the smallest of their p-values.
+
+Differences that share a variant are correlated, so the smallest of their p-values is small by chance less often than
+that of as many independent ones, which is what Bonferroni's and Holm's corrections guard against. Under no
+difference anywhere, each p-value is taken for that of a normal variable, and these have the correlations of the
+differences: a p-value is corrected to the probability that the smallest of all is as small (the single-step *max-T*
+of Westfall and Young, "Resampling-Based Multiple Testing", 1993; of comparisons with one base it is Dunnett's test,
+JASA, 1955). Intervals that leave zero out where the corrected p-value is below the level, and nowhere else, hold
+simultaneously as they stand.
+
+Correlations of few seeds are chance in part, and taken as they are would make the tests too bold. So they are shrunk
+towards independence, which no correlation beats (Sidak, JASA, 1967), by the share of their squares that chance alone
+would give: Schaefer and Strimmer, "A Shrinkage Approach to Large-Scale Covariance Matrix Estimation", Statistical
+Applications in Genetics and Molecular Biology, 2005, with the variance that a correlation has under independence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizers.comparisons.differences import Differences
+
+_DRAWS = 2**13
+_FEWEST = 50  # draws in a tail, below which Bonferroni's bound is the better estimate
+
+
+class JointTests:
+    """The joint distribution of the p-values of several contrasts.
+
+    Args:
+        samples: The differences of all of them; those that cannot be tested count as independent.
+        alpha: The probability of any false difference, at most.
+
+    Attributes:
+        level: The largest p-value of a contrast that counts as a difference.
+
+    Example:
+        >>> joint = JointTests(samples, 0.05)
+        >>> joint.level >= 0.05 / len(samples)
+        True
+    """
+
+    def __init__(self, samples: Sequence[Differences], alpha: float) -> None:
+        from scipy import special
+
+        self._number = len(samples)
+        self._alpha = alpha
+        self.level = alpha / self._number
+        if self._number > 1:
+            drawn = _normals(self._number) @ np.linalg.cholesky(correlations(samples)).T
+            self._highest = np.sort(np.abs(drawn).max(axis=1))
+            beyond = int(alpha * _DRAWS)
+            if beyond >= _FEWEST:
+                self.level = max(self.level, float(2.0 * special.ndtr(-self._highest[-beyond])))
+
+    def corrected(self, p: float) -> float:
+        """The probability that the smallest p-value of all is at most ``p``; at most alpha if ``p`` is at the level."""
+        from scipy import special
+
+        bound = min(1.0, self._number * p)
+        if self._number == 1 or bound == 0.0:
+            return bound
+        above = _DRAWS - int(np.searchsorted(self._highest, -float(special.ndtri(p / 2.0))))
+        exact = min(bound, max(p, above / _DRAWS)) if above >= _FEWEST else bound
+        # Between two draws both are right, and a table must not print 0.05 beside an interval that has zero in it.
+        return min(exact, self._alpha) if p <= self.level else max(exact, math.nextafter(self._alpha, 1.0))
+
+
+def correlations(samples: Sequence[Differences]) -> NDArray[np.float64]:
+    """The correlations of the means, shrunk towards independence; shape (contrasts, contrasts).
+
+    Means over seeds that only some of them share are correlated by the seeds that they share.
+    """
+    seeds = np.unique(np.concatenate([sample.seeds for sample in samples]))
+    scores = np.zeros((len(samples), len(seeds)))
+    for row, sample in zip(scores, samples, strict=True):
+        if sample.error > 0.0:
+            places = np.searchsorted(seeds, sample.seeds)
+            row[places] = (sample.values - sample.mean) / (sample.deviation * np.sqrt(len(sample.values) - 1))
+    made = scores @ scores.T
+    np.fill_diagonal(made, 0.0)
+    tested = sum(sample.error > 0.0 for sample in samples)
+    squares = float(np.sum(made**2))
+    by_chance = tested * (tested - 1) / max(1, len(seeds) - 1)
+    made *= max(0.0, 1.0 - by_chance / squares) if squares > 0.0 else 0.0
+    made *= 1.0 - 1e-6  # so that two that are the same can be told apart
+    np.fill_diagonal(made, 1.0)
+    return made
+
+
+@lru_cache(maxsize=16)
+def _normals(number: int) -> NDArray[np.float64]:
+    """Independent normal variables, evenly spread and the same each time; shape (draws, number)."""
+    from scipy import special
+    from scipy.stats import qmc
+
+    uniform = qmc.Sobol(number, seed=0).random(_DRAWS)
+    normals: NDArray[np.float64] = special.ndtri(np.clip(uniform, 1e-12, 1.0 - 1e-12))
+    return normals
