@@ -21,7 +21,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 PART = re.compile(
     r"^<!-- setup\n(?P<setup>.*?)^-->"
-    r"|^<!-- not run: (?P<reason>[^\n]+) -->\n+(?=^ *```python)"
+    r"|^ *<!-- not run: (?P<reason>[^\n]+) -->\n+(?=^ *```python)"
     r"|^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
 )
@@ -86,5 +86,5 @@ def test_the_code_of_a_page_that_needs_spark_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "program.py"
-    program.write_text(PROGRAMS[page].code.replace("FOLDER", str(tmp_path)))  # Java has a folder of its own
+    program.write_text(PROGRAMS[page].code.replace("/shared/", f"{tmp_path}/"))  # Java has a folder of its own
     runpy.run_path(str(program), run_name="__main__")  # in this process, which has a session already
