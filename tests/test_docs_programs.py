@@ -63,9 +63,8 @@ ON_SPARK = [name for name, program in PROGRAMS.items() if program.code and progr
 
 
 def test_a_page_is_read_as_one_program() -> None:
-    page = (
-        "<!-- setup\nx = 1\n-->\ntext\n```python\ny = x\n```\n<!-- not run: needs a cluster -->\n```python\nz = 1\n```\n"
-    )
+    shown = "text\n```python\ny = x\n```\n"
+    page = f"<!-- setup\nx = 1\n-->\n{shown}<!-- not run: needs a cluster -->\n```python\nz = 1\n```\n"
     assert program_of(page) == Program("x = 1\n\ny = x\n", ["needs a cluster"], needs_spark=False)
 
 
