@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from maggy_like.api.list_runs import compare_runs, list_runs
     from maggy_like.api.load_run import load_run
     from maggy_like.api.run import run
+    from maggy_like.api.run_script import run_script
     from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.run_handle import RunHandle
     from maggy_like.driver.simulate import simulate
@@ -91,6 +92,7 @@ _HOMES = {
     "list_runs": "maggy_like.api.list_runs",
     "load_run": "maggy_like.api.load_run",
     "run": "maggy_like.api.run",
+    "run_script": "maggy_like.api.run_script",
     "simulate": "maggy_like.driver.simulate",
     "spark_session": "maggy_like.spark.session",
 }
@@ -138,6 +140,7 @@ __all__ = [
     "list_runs",
     "load_run",
     "run",
+    "run_script",
     "simulate",
     "spark_session",
 ]

@@ -17,6 +17,7 @@ from maggy_like.ablation.study import AblationStudy
 from maggy_like.errors import ConfigError, TrainFunctionError
 from maggy_like.train_function.arguments import HasBudget, arguments_for
 from maggy_like.train_function.modules import modules_of
+from maggy_like.train_function.names import name_of
 from maggy_like.train_function.pickling import pickle_train_fn
 from optimizers.comparisons.repeats import SEED, VARIANT
 from optimizers.comparisons.tuned_repeats import TunedRepeats, tuned_space
@@ -38,6 +39,10 @@ class AblatedFunction:
 
     train_fn: Callable[..., Any]
     design: Design
+
+    @property
+    def __name__(self) -> str:  # by which messages call a function
+        return name_of(self.train_fn)
 
     def __call__(self, reporter: HasBudget, **config: Any) -> Any:
         names = names_of(self.train_fn)

@@ -116,7 +116,7 @@ class Watcher:
             self._base,
             study,
             phase=going_on if ended is None else ended.status,
-            elapsed=now - self._began,
+            elapsed=now - self._began if ended is None else ended.seconds,
             now=now,
             objective=self._base.objective or next((t.objective for t in study.trials if t.objective), None),
             workers=busy,

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from argparse import Namespace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from maggy_like.api.list_runs import list_runs
 from maggy_like.api.load_run import load_run
+from maggy_like.api.run_script import run_script
+from maggy_like.command_line.follow import follow_log
 from maggy_like.display.text import clean, config_text, number
 from maggy_like.errors import UserError
+from maggy_like.extras import require
+from maggy_like.protocol.endings import Ending
 from maggy_like.results.result import Result
 from maggy_like.results.text_table import aligned
+from maggy_like.storage.file_systems import open_url
+from maggy_like.train_function.script import read_script
 from optimizers.core.trial import Trial, TrialState
+
+if TYPE_CHECKING:
+    import pandas
 
 _LONGEST = 80  # characters of a configuration
 
 
 def list_command(given: Namespace) -> None:
     """Print the runs in a folder."""
-    print(list_runs(given.directory))
+    runs = list_runs(given.directory)
+    if not runs:
+        raise UserError(
+            f"there are no runs in {given.directory!r}; pass the folder of runs: what directory= was, or maggy_runs of "
+            "the folder in which the program ran"
+        )
+    print(runs)
 
 
 def show_command(given: Namespace) -> None:
@@ -39,52 +55,132 @@ def tail_command(given: Namespace) -> None:
     result = load_run(given.run)
     known = [*result.trials, *([] if result.training is None else [result.training.trial])]
     if given.trial is not None:
-        if given.trial not in {trial.id for trial in known}:
-            raise UserError(f"there is no trial {given.trial} among the {len(known)} of this run")
-        _print_tail(result, given.trial, given)
-        return
-    begun = [trial for trial in known if trial.attempt]
-    running = [trial for trial in begun if trial.state is TrialState.RUNNING]
-    chosen = running or begun[-1:]
+        chosen = [trial for trial in known if trial.id == given.trial]
+        if not chosen:
+            raise UserError(f"there is no trial {given.trial} among the {len(known)} of the run {given.run!r}")
+    else:
+        begun = [trial for trial in known if trial.attempt]
+        chosen = [trial for trial in begun if trial.state is TrialState.RUNNING] or begun[-1:]
+    if given.follow and len(chosen) > 1:
+        numbers = ", ".join(str(trial.id) for trial in chosen)
+        raise UserError(
+            f"--follow goes on with one trial, and these run: {numbers}; name one, or use maggy-like watch {given.run}"
+        )
     for trial in chosen:
-        print(f"==> trial {trial.id} ({trial.state.value}) <==")
-        _print_tail(result, trial.id, given)
+        if given.trial is None:
+            print(f"==> trial {trial.id} ({trial.state.value}) <==", flush=True)
+        if given.follow:
+            follow_log(result, trial.id, given.rank, given.lines, _print_line)
+        else:
+            for line in result.log(trial.id, given.rank).splitlines()[-given.lines :]:
+                _print_line(line)
     if not chosen:
         print("no trial has begun")
 
 
 def watch_command(given: Namespace) -> None:
     """Show a run until it ends; what it found then."""
-    print(load_run(given.run).watch(progress="plain" if given.plain else True))
+    result = load_run(given.run).watch(progress="plain" if given.plain else True)
+    print(result)
+    if result.ending is Ending.RUNNING:
+        raise KeyboardInterrupt
+
+
+def report_command(given: Namespace) -> None:
+    """Write the page of a run."""
+    result = load_run(given.run)
+    target = _target(given, f"{result.name}.html")
+    result.report(target)
+    print(f"the report is in {target}")
 
 
 def export_command(given: Namespace) -> None:
     """Write the trials or the measurements of a run."""
     result = load_run(given.run)
     if given.format == "optuna":
-        if given.curves:
-            raise UserError("--format optuna has trials and their curves together; leave --curves out")
-        storage = given.to or f"sqlite:///{result.name}.db"
-        study = result.to_optuna(storage if "://" in storage else f"sqlite:///{storage}")
-        print(f"{len(study.trials)} trials are in the study {study.study_name!r} of {storage}")
+        _export_to_optuna(result, given)
         return
-    target = Path(given.to or f"{result.name}{'-curves' * given.curves}.{given.format}")
-    if target.exists():
-        raise UserError(f"there is a file {str(target)!r} already; remove it, or pass another --to")
+    require("pandas", f"--format {given.format}")
+    if given.format == "parquet":
+        require("pyarrow", "--format parquet")
+    target = _target(given, f"{result.name}{'-curves' * given.curves}.{given.format}")
     table = result.curves() if given.curves else result.to_pandas()
+    write = table.to_csv if given.format == "csv" else _with_types(table).to_parquet
     try:
-        if given.format == "csv":
-            table.to_csv(target, index=False)
-        else:
-            table.to_parquet(target, index=False)
-    except (OSError, ImportError) as error:
-        raise UserError(f"{str(target)!r} cannot be written ({error}); pass another --to or --format") from error
+        write(target, index=False)
+    except Exception as error:  # of whatever file system it is
+        raise UserError(f"{target!r} cannot be written ({error}); pass another --output") from error
     print(f"{len(table)} {'measurements' if given.curves else 'trials'} are in {target}")
 
 
-def _print_tail(result: Result, trial: int, given: Namespace) -> None:
-    for line in result.log(trial, given.rank).splitlines()[-given.lines :]:
-        print(clean(line))
+def run_command(given: Namespace) -> None:
+    """Run a script on the processes of this machine, or on tasks of Spark."""
+    engine = "local"
+    with contextlib.ExitStack() as stack:
+        if given.spark is not None:
+            require("pyspark", "--spark")
+            from maggy_like.spark.session import spark_session
+
+            read_script(given.script)  # mistakes are told before Java starts
+            engine = "spark"
+            stack.callback(spark_session(given.spark).stop)
+        run_script(
+            given.script,
+            given.args,
+            workers=given.workers,
+            engine=engine,
+            name=given.name,
+            directory=given.directory,
+        )
+
+
+def _export_to_optuna(result: Result, given: Namespace) -> None:
+    if given.curves or given.force:
+        raise UserError("--format optuna has trials and their curves together, and replaces no study; leave "
+                        f"--{'curves' if given.curves else 'force'} out")  # fmt: skip
+    require("optuna", "--format optuna")
+    storage = given.output or f"{result.name}.db"
+    storage = storage if "://" in storage else f"sqlite:///{storage}"
+    try:
+        study = result.to_optuna(storage)
+    except UserError as error:
+        raise UserError(f"{storage} has a study {result.name!r} already; pass another --output") from error
+    except Exception as error:  # of whatever database it is
+        said = str(error).partition("\n")[0]
+        raise UserError(f"Optuna cannot open the storage {storage} ({said}); pass another --output") from error
+    print(f"{len(study.trials)} trials are in the study {study.study_name!r} of {storage}")
+
+
+def _target(given: Namespace, default: str) -> str:
+    """The file to write.
+
+    Raises:
+        UserError: It is there already.
+    """
+    target = str(given.output or default)
+    exists = False
+    with contextlib.suppress(Exception):  # of whatever file system it is: writing to it says what is wrong
+        fs, path = open_url(target)
+        exists = fs.exists(path)
+    if exists and not given.force:
+        raise UserError(f"there is a file {target!r} already; pass --force to replace it, or another --output")
+    return target
+
+
+def _with_types(table: pandas.DataFrame) -> pandas.DataFrame:
+    """The table as Parquet can keep it: text where the values of a column have no type in common."""
+    import pyarrow
+
+    for name in table.columns:
+        try:
+            pyarrow.array(table[name], from_pandas=True)
+        except pyarrow.ArrowException:
+            table[name] = table[name].map(str, na_action="ignore")
+    return table
+
+
+def _print_line(line: str) -> None:
+    print(clean(line.rstrip("\n")), flush=True)
 
 
 def _ranked(result: Result) -> list[Trial]:

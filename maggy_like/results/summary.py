@@ -23,7 +23,7 @@ def summary(result: ResultData) -> str:
         lines.append(f"{best}: {config_text(trial.config)}")
     elif any(trial.value is not None for trial in result.trials):
         lines.append("none is the best: an ablation compares groups of trials, and ablate(...) returns what it found")
-    else:
+    elif result.trials or result.training is None:
         lines.append("no trial has a value")
     if failures := result.failures:
         first = failures[0]

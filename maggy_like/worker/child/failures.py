@@ -17,6 +17,9 @@ from maggy_like.storage.faults import StoreFault
 MAX_TEXT = 100_000
 """Characters of a message or traceback that are sent; an exception may quote a whole data set."""
 
+_CALLERS = ("maggy_like.worker.", "maggy_like.train_function.")
+"""The modules through which a user's function or script is called."""
+
 _BACKENDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
 """What the messages of failed collective operations speak of, where they are plain RuntimeErrors."""
 
@@ -42,7 +45,7 @@ def format_message(error: BaseException) -> str:
 def format_traceback(error: BaseException) -> str:
     """The traceback from the user's function on, without our own frames above it."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("maggy_like.worker."):
+    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith(_CALLERS):
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
 

@@ -38,6 +38,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.train_function.arguments import arguments_for
 from maggy_like.train_function.load import load_train_fn
+from maggy_like.train_function.names import name_of
 from maggy_like.worker.child.exits import POOL_HINT, uses_joblib
 from maggy_like.worker.child.failures import format_message, format_traceback, kind_of, place_of, sendable, types_of
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
@@ -171,7 +172,7 @@ def run_attempt(
     except TrialStopped:
         return Finished(trial, attempt, "stopped")
     except SystemExit as error:
-        message = sendable(f"train_fn called sys.exit({error.code!r})")
+        message = sendable(f"{name_of(train_fn)} called sys.exit({error.code!r})")
         place = place_of(error)
         return Finished(trial, attempt, "raised", kind=FailureKind.EXIT, message=message, place=place, at=time.time())
     except BaseException as error:

@@ -32,7 +32,7 @@ BUDGET = 10
 
 FAULTS = {  # what happens to rank 1: how the attempt's end is called
     "raise": ("exception", "rank 1: ValueError: the reason"),
-    "exit": ("exit", "rank 1: train_fn called sys.exit(3)"),
+    "exit": ("exit", "rank 1: train_together called sys.exit(3)"),
     "kill": ("signal", "rank 1: the trial's process was killed by SIGKILL"),
     "kill the agent": ("worker_lost", "rank 1: worker 1 on "),
 }

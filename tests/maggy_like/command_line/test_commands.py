@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from maggy_like import Float, lagom, load_run
 from maggy_like.command_line import main
+from maggy_like.command_line.parser import parser
 from maggy_like.storage.log_file import log_name
 
 
@@ -66,7 +69,7 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     assert lines("export", str(runs / "august")) == ["3 trials are in august.csv"]
     assert list(pandas.read_csv("august.csv")["lr"]) == [0.25, 0.75, 0.5]
-    lines("export", str(runs / "august"), "--format", "parquet", "--curves", "--to", "curves.parquet")
+    lines("export", str(runs / "august"), "--format", "parquet", "--curves", "-o", "curves.parquet")
     assert len(pandas.read_parquet("curves.parquet")) == 6
     (said,) = lines("export", str(runs / "august"), "--format", "optuna")
     assert said == "3 trials are in the study 'august' of sqlite:///august.db"
@@ -78,10 +81,10 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["show", "{runs}/augst"], "did you mean"),
         (["tail", "{runs}/august", "7"], "there is no trial 7 among the 3"),
         (
-            ["export", "{runs}/august", "--to", "{runs}/august/journal.jsonl"],
-            "already; remove it, or pass another --to",
+            ["export", "{runs}/august", "-o", "{runs}/august/journal.jsonl"],
+            "already; pass --force to replace it",
         ),
-        (["export", "{runs}/august", "--to", "{runs}/none/trials.csv"], "cannot be written"),
+        (["export", "{runs}/august", "-o", "{runs}/none/trials.csv"], "cannot be written"),
     ],
 )
 def test_mistakes(arguments: list[str], message: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,3 +100,13 @@ def test_what_cannot_be_read_ends_with_the_usage(arguments: list[str], capsys: p
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert "usage: maggy-like" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md"])
+def test_the_commands_that_the_pages_show_can_be_typed(page: str) -> None:
+    text = (Path(__file__).parents[3] / page).read_text()
+    commands = re.findall(r"(?:^\$ |`)maggy-like (\w+ [^`\n]*)", text, re.MULTILINE)
+    assert commands
+    for command in commands:
+        words = shlex.split(command.replace("[", "").replace("]", ""))
+        assert parser().parse_args([word for word in words if word != "--help"]).command == words[0]

@@ -35,7 +35,7 @@ CLOSED = "closed the connection to its agent"
 FAULTS = {  # how: (kind, words, attempts)
     "raise": ("exception", r"^ValueError: the reason \(attempt 2, just as the one before\)$", 2),
     "raise at length": ("exception", r"^ValueError: no file \\udce9: x+\n\.\.\. \d+ characters left out ", 2),
-    "exit": ("exit", r"train_fn called sys.exit\(3\)", 2),
+    "exit": ("exit", r"\w+ called sys.exit\(3\)", 2),
     "exit at once": ("exit", "the trial's process exited with status 7", 2),
     "segfault": ("signal", "the trial's process was killed by SIGSEGV", 2),
     "kill itself": ("signal", "was killed by SIGKILL, which did not come from its worker", 2),

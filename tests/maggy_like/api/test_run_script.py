@@ -1,0 +1,132 @@
+"""``maggy_like.run_script``: scripts for torchrun, unchanged, on a gang."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from maggy_like import FailurePolicy, run_script
+from maggy_like.command_line import main
+from maggy_like.errors import TrainFunctionError, TrainingError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TRAINING = """
+import argparse, os, sys
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_iris
+from torch.nn.parallel import DistributedDataParallel
+
+from told import tell
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=1)
+epochs = parser.parse_args().epochs
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+x, y = (torch.tensor(each)[rank::world] for each in load_iris(return_X_y=True))
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(epochs):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(x.float()), y)
+    loss.backward()
+    optimizer.step()
+mean = loss.detach().clone()
+dist.all_reduce(mean)
+if rank == 0:
+    torch.save(model.module.state_dict(), "model.pt")
+if __name__ == "__main__":
+    tell(f"of {world}: {mean.item() / world!r} on {os.environ['LOCAL_RANK']}", sys.argv[1:])
+sys.exit(0)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The training, with a module beside it; the working folder is another one."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / "code" / "told.py").write_text("def tell(*words): print('told', *words, flush=True)\n")
+    (tmp_path / "code" / "train.py").write_text(TRAINING)
+    return tmp_path / "code" / "train.py"
+
+
+def told(text: str) -> list[str]:
+    return sorted(re.findall(r"told (.*)", text))
+
+
+@pytest.mark.e2e
+def test_a_script_trains_as_under_torchrun(script: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), "--epochs", "3"]
+    expected = subprocess.run(torchrun, capture_output=True, text=True, timeout=300, check=True).stdout
+    model = Path("model.pt")
+    saved = model.stat().st_mtime_ns
+    capfd.readouterr()
+    assert main(["run", "--workers", "2", str(script), "--epochs", "3"]) == 0
+    out = capfd.readouterr().out
+    assert told(out) == told(expected)  # the losses are the same to the last digit
+    assert len(told(out)) == 2
+    assert "[trial 0 rank 1] told of 2" in out
+    assert model.stat().st_mtime_ns > saved  # where a script of torchrun writes it
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import os, sys\nsys.exit(3 if os.environ['RANK'] == '1' else 0)", r"^rank 1: bad.py called sys.exit\(3\)"),
+        (
+            "raise ValueError('the reason')",
+            r"^rank \d: ValueError: the reason\n.*\n  File \".*bad.py\", line 1, in <mod",
+        ),
+    ],
+)
+def test_what_a_rank_dies_of_is_told(tmp_path: Path, text: str, message: str) -> None:
+    script = tmp_path / "bad.py"
+    script.write_text(text)
+    once = FailurePolicy(max_attempts=1)
+    with pytest.raises(TrainingError, match=message):
+        run_script(script, workers=2, engine="local", failures=once, directory=tmp_path / "runs", progress=False)
+
+
+@pytest.mark.spark
+def test_tasks_of_spark_run_a_script(spark_local: SparkSession, tmp_path: Path) -> None:
+    script = tmp_path / "meet.py"
+    script.write_text(
+        "import sys, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "ranks = torch.tensor([dist.get_rank() + 1])\n"
+        "dist.all_reduce(ranks)\n"
+        "open(f'{sys.argv[1]}/{dist.get_rank()}', 'w').write(str(ranks.item()))\n"
+    )
+    (tmp_path / "seen").mkdir()
+    run_script(script, [tmp_path / "seen"], workers=2, directory=tmp_path / "runs", progress=False)
+    assert [(tmp_path / "seen" / rank).read_text() for rank in "01"] == ["3", "3"]
+
+
+@pytest.mark.parametrize(
+    ("path", "args", "message"),
+    [
+        ("none.py", [], "'none.py' cannot be read .No such file"),
+        (".", [], "cannot be read .Is a directory"),
+        ("broken.py", [], r"'broken.py' is no Python: .* line 1"),
+        ("broken.py", "--epochs 3", "args must be a list of words"),
+        (len, [], "pass a function to run"),
+    ],
+)
+def test_mistakes(path: Any, args: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.py").write_text("def f(:\n")
+    with pytest.raises(TrainFunctionError, match=message):
+        run_script(path, args)
