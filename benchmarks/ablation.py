@@ -1,35 +1,78 @@
 """Ablation studies of a planted truth: what they find, how often they err, and what adaptive repeats save.
 
-Features A, B, C and D: A is worth 1, B nothing, and C and D the same 1, either of which will do; so removing one of
-the two changes nothing, and removing both does. Each seed moves all variants alike (deviation 1), and each trial
-by its own noise (deviation 0.35, and 1 where nothing is planted). Trials end in any order, four at a time.
+Kinds of noise without any difference, and with one of one deviation, through the tests alone:
 
-Figures, for the designs leave_one_out and pairs, and for 20 fixed repeats beside adaptive ones up to 20:
+- family_error.KIND: the share of studies with any false difference, where the documents claim 5 % at most;
+  family_error.max the largest, family_error.max_upper the upper end of its 95 % interval
+- family_error.beyond.KIND: the same where the documents say that the claim ends
+- coverage.KIND: the share of studies of which all intervals hold the truth; coverage.min the smallest
+- power.6.sd1, power.6.sd1.adaptive: of six components one is worth one deviation of a difference; share of studies
+  that find it. share.sd1: trials that adaptive repeats take of those of 20 fixed ones; share.sd1_all where all six are
+- overstated.fixed, overstated.adaptive: found differences by true ones
+- share of stopped studies with a false difference, if one may stop a fixed study when it shows one: interrupted
 
-- family_error: the share of studies with any difference or interaction found where there is none; the level is 0.05,
-  from which a share of 3000 studies may be off by 0.008, and one of 400 by 0.02
-- power: the share of studies that find A, and in pairs also the interaction of C and D
-- share: trials that adaptive repeats take, of those that fixed ones do
-- same_decisions: the share of lines on which both agree; same_decisions_all: of studies in which all lines do
-- null: the same where no feature is worth anything
+Whole studies, by ask and tell, for the designs leave_one_out and pairs: features A, B, C and D, of which A is worth 1,
+B nothing, and C and D the same 1, either of which will do. Each seed moves all variants alike (deviation 1), and each
+trial by its own noise (deviation 0.35, and 1 where nothing is planted). Trials end in any order, four at a time.
+
+- DESIGN.family_error, DESIGN.power: with 20 fixed repeats beside adaptive ones up to 20
+- DESIGN.share: trials that adaptive repeats take, of those that fixed ones do
+- DESIGN.same_decisions: the share of lines on which both agree; same_decisions_all: of studies in which all lines do
+- DESIGN.null: the same where no feature is worth anything
 
     python -m benchmarks.ablation [--quick] [--json PATH]
 """
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 from typing import Literal
 
 import numpy as np
 
+from benchmarks import ablation_worlds as worlds
+from benchmarks.ablation_worlds import Case
 from benchmarks.common import parser, publish
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
 from optimizers import WAIT, History, Observation, Pending, Problem
+from optimizers.comparisons.paired_tests import compare
 
 ALPHA, REPEATS, WORKERS = 0.05, 20, 4
 DesignName = Literal["leave_one_out", "pairs"]
-ERRORS: dict[DesignName, int] = {"leave_one_out": 3000, "pairs": 400}  # studies for the shares of errors
+ERRORS: dict[DesignName, int] = {"leave_one_out": 1000, "pairs": 400}  # studies for the shares of errors
+STUDIES, QUICK = 4000, 100  # of each kind of noise; a tenth of it for 60 components
+RATIO = worlds.TEST / worlds.TRAIN
+CLAIMED = {
+    **{f"gaussian.{k}": Case(worlds.gaussian, k) for k in (2, 6, 20, 60)},
+    "gaussian.6.five_seeds": Case(worlds.gaussian, seeds=5),
+    "gaussian.20.five_seeds": Case(worlds.gaussian, 20, seeds=5),
+    "gaussian.6.adaptive": Case(worlds.gaussian, adaptive=True),
+    "t3": Case(worlds.heavy),
+    "unequal": Case(worlds.unequal),
+    "quiet_base": Case(worlds.quiet_base),
+    "accuracy": Case(worlds.accuracy),
+    "one_less_accuracy": Case(worlds.error_rate),
+    "one_less_accuracy.two_seeds": Case(worlds.error_rate, seeds=2),
+    "one_less_accuracy.adaptive": Case(worlds.error_rate, adaptive=True),
+    "missing": Case(worlds.missing),
+    "tuned": Case(worlds.tuned),
+    "resampled": Case(worlds.splits, resampled=RATIO),
+    "resampled.adaptive": Case(worlds.splits, adaptive=True, resampled=RATIO),
+}
+BEYOND = {
+    "skewed": Case(worlds.skewed),
+    "skewed.60": Case(worlds.skewed, 60),
+    "missing_bad": Case(worlds.missing_bad),
+    "resampled_untold": Case(worlds.splits),
+    "tuned_once": Case(worlds.tuned_once),
+}
+PLANTED = {
+    "sd1": Case(worlds.gaussian, effect=1.0),
+    "sd1.adaptive": Case(worlds.gaussian, effect=1.0, adaptive=True),
+    "sd1_all": Case(worlds.gaussian, effect=1.0, all_real=True),
+    "sd1_all.adaptive": Case(worlds.gaussian, effect=1.0, adaptive=True, all_real=True),
+}
 SAVINGS = 200  # studies, each by ask and tell
 STUDY = AblationStudy(data=["A", "B", "C", "D", "y"], label="y").features("A", "B", "C", "D")
 
@@ -117,11 +160,77 @@ def savings(design: Design, studies: int, *, planted: bool) -> dict[str, float]:
     return {"share": fmean(shares), "same_decisions": fmean(lines), "same_decisions_all": fmean(whole)}
 
 
+def measure(case: Case, studies: int) -> dict[str, float]:
+    """How often a kind of study errs, and what it finds."""
+    truths, figures = case.truths(), dict[str, list[float]]()
+    for number in range(studies):
+        found = case.study(number)
+        lines = [*zip(found, truths, strict=True)]
+        note = {
+            "family_error": any(line.differs for line, truth in lines if truth == 0.0),
+            "coverage": all(line.low <= truth <= line.high for line, truth in lines),
+            "power": found[0].differs,
+            "share": (max(line.seeds for line in found) + sum(line.seeds for line in found))
+            / ((case.components + 1) * case.seeds),
+        }
+        for name, value in note.items():
+            figures.setdefault(name, []).append(float(value))
+        if found[0].differs and truths[0]:
+            figures.setdefault("overstated", []).append(found[0].difference / truths[0])
+    return {name: fmean(values) for name, values in figures.items()}
+
+
+def noises(fewer: bool) -> dict[str, float]:
+    """The figures of all kinds of noise."""
+    studies = QUICK if fewer else STUDIES
+    figures: dict[str, float] = {}
+    for name, case in CLAIMED.items():
+        made = measure(case, studies // 10 if case.components == 60 else studies)
+        figures |= {f"family_error.{name}": made["family_error"], f"coverage.{name}": made["coverage"]}
+    for name, case in BEYOND.items():
+        made = measure(case, studies // 4)
+        figures[f"family_error.beyond.{name}"] = made["family_error"]
+    for name, case in PLANTED.items():
+        made = measure(case, studies)
+        kind = "adaptive" if case.adaptive else "fixed"
+        figures[f"power.6.{name}"], figures[f"coverage.{name}"] = made["power"], made["coverage"]
+        if case.adaptive:
+            figures[f"share.{name.removesuffix('.adaptive')}"] = made["share"]
+        if not case.all_real:
+            figures[f"overstated.{kind}"] = made["overstated"]
+    figures["interrupted"] = interrupted(studies // 4)
+    full = {name: value for name, value in figures.items() if not name.endswith((".60", "beyond"))}
+    figures["coverage.min"] = min(value for name, value in full.items() if name.startswith("coverage."))
+    worst = max(figures[f"family_error.{name}"] for name, case in CLAIMED.items() if case.components < 60)
+    figures["family_error.max"] = worst
+    figures["family_error.max_upper"] = worst + 1.96 * math.sqrt(worst * (1.0 - worst) / studies)
+    return figures
+
+
+def interrupted(studies: int) -> float:
+    """The share of studies that find something if they may be stopped after any of ten seeds but the last."""
+    design, stopped = STUDY.designed("leave_one_out"), []
+    for number in range(studies):
+        world = World(design, number, planted=False)
+        stopped.append(
+            any(
+                finding.differs
+                for seeds in range(2, 10)
+                for finding in compare(
+                    design.contrasts,
+                    {key: -value for key, value in world.values.items() if key[1] < seeds},
+                    planned=10,
+                ).values()
+            )
+        )
+    return fmean(stopped)
+
+
 def main() -> None:
     """Measure and print."""
     arguments = parser(__doc__).parse_args()
     fewer = 10 if arguments.quick else 1
-    figures: dict[str, float] = {"level": ALPHA}
+    figures: dict[str, float] = {"level": ALPHA, **noises(arguments.quick)}
     designs: tuple[DesignName, ...] = ("leave_one_out", "pairs")
     for name in designs:
         design = STUDY.designed(name)

@@ -99,6 +99,7 @@ class Comparisons:
         n_configs: int = 0,
         planned: int | None = None,
         resampled: float = 0.0,
+        negligible: float | None = None,
     ) -> None:
         self.design = design
         self.runs = tuple(runs)
@@ -110,6 +111,7 @@ class Comparisons:
         self.n_configs = n_configs
         self.planned = planned
         self.resampled = resampled
+        self.negligible = negligible
 
     @cached_property
     def findings(self) -> dict[str, Finding]:
@@ -149,7 +151,9 @@ class Comparisons:
             low,
             high,
             finding.corrected,
-            verdict(finding, is_interaction=effect.is_interaction, fails=self._fails(effect)),
+            verdict(
+                finding, is_interaction=effect.is_interaction, fails=self._fails(effect), negligible=self.negligible
+            ),
             finding.seeds,
             finding.dropped,
             sum(run.value is None or not is_usable(run.value) for run in self.runs if run.variant in removed),
@@ -199,8 +203,12 @@ class Comparisons:
         return round(-math.fsum(weight * known[variant] for variant, weight in effect.contrast.items()))
 
 
-def verdict(finding: Finding, *, is_interaction: bool, fails: bool = False) -> str:
-    """A finding in words."""
+def verdict(finding: Finding, *, is_interaction: bool, fails: bool = False, negligible: float | None = None) -> str:
+    """A finding in words.
+
+    With ``negligible``, an interval inside of plus and minus that says that the difference is no larger: both one-sided
+    tests reject (Schuirmann, 1987), those of all comparisons together.
+    """
     if finding.differs and is_interaction:
         return "both: worse than the sum" if finding.difference > 0.0 else "both: better than the sum"
     if finding.differs:
@@ -211,4 +219,6 @@ def verdict(finding: Finding, *, is_interaction: bool, fails: bool = False) -> s
         return "fails without it"
     if finding.corrected is None:
         return "not tested"
+    if negligible is not None and -negligible < finding.low and finding.high < negligible:
+        return f"no larger than {negligible:g}"
     return "no interaction seen" if is_interaction else "no difference seen"

@@ -43,6 +43,7 @@ class Ablation(Comparisons):
         planned: The number of seeds that was fixed beforehand: a comparison of which fewer have ended is not tested.
             None if all are there, or with ``bound``.
         resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
+        negligible: A difference that nobody would care for: what is shown to be smaller says so.
 
     Example:
         >>> answer = ablate(train_fn, study)
@@ -80,6 +81,7 @@ class Ablation(Comparisons):
         n_configs: int = 0,
         planned: int | None = None,
         resampled: float = 0.0,
+        negligible: float | None = None,
         seeds: int | None = None,
         result: Result | None = None,
     ) -> Ablation:
@@ -111,6 +113,7 @@ class Ablation(Comparisons):
             n_configs=n_configs,
             planned=planned,
             resampled=resampled,
+            negligible=negligible,
         )
         answer._result = result
         return answer

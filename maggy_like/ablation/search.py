@@ -96,7 +96,7 @@ class AblationSearch:
         of_torch = ("maggy_like.ablation.modules",) if self.design.parameters else ()
         return ("maggy_like.ablation.search", *of_torch, *of_factory)
 
-    def outcome(self, result: Result) -> Ablation:
+    def outcome(self, result: Result, *, negligible: float | None = None) -> Ablation:
         """The answer that the trials of a run give."""
         return Ablation.of_trials(
             self.design,
@@ -109,6 +109,7 @@ class AblationSearch:
             n_configs=self.n_configs,
             planned=self.planned,
             resampled=self.resampled,
+            negligible=negligible,
             result=result,
         )
 

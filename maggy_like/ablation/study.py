@@ -21,6 +21,7 @@ from maggy_like.ablation.function import taken
 from maggy_like.ablation.variant import Component, Custom, Variant
 from maggy_like.errors import ConfigError
 from optimizers.checks.near_names import did_you_mean
+from optimizers.comparisons.power import power
 
 
 class AblationStudy(Declaration):
@@ -224,6 +225,29 @@ class AblationStudy(Declaration):
         if design not in DESIGNS:
             raise ConfigError(f"unknown design {design!r}{did_you_mean(str(design), DESIGNS)}; use one of {[*DESIGNS]}")
         return make_design(self.bound(), design, limit)
+
+    def power(
+        self, *, effect: float, sd: float, repeats: int, design: DesignName = "leave_one_out", resampled: float = 0.0
+    ) -> float:
+        """The probability that a component that is worth ``effect`` is found: a look before many trials are spent.
+
+        Args:
+            effect: The size of the difference, in units of the metric.
+            sd: The standard deviation of paired differences. A pilot of a few seeds has it: ``difference`` by
+                ``effect_size`` in its ``to_pandas()``.
+            repeats: Seeds of each variant.
+            design: The number of its comparisons counts.
+            resampled: As for :func:`maggy_like.ablate`.
+
+        Raises:
+            UserError: An argument is not valid.
+
+        Example:
+            >>> study.power(effect=0.01, sd=0.01, repeats=20)
+            0.92
+        """
+        comparisons = len(self.designed(design).effects)
+        return power(effect, sd, repeats, comparisons=comparisons, resampled=resampled)
 
     def without(self, *names: str, called: str | None = None) -> Variant:
         """The variant without some components, for a look at it in a notebook; without any name, the base.

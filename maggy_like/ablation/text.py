@@ -59,7 +59,8 @@ def method(ablation: Comparisons) -> str:
     )
     level = f"{'simultaneous ' if n > 1 else ''}{100 * (1 - ablation.alpha):g} % confidence intervals"
     corrected = f", corrected for {n} comparisons by max-T" if n > 1 else ""
-    return f"{means}; {level}; p-values of {tests}{corrected}{_resampled(ablation)}.{_tuned(ablation)}"
+    said = f"{means}; {level}; p-values of {tests}{corrected}{_resampled(ablation)}."
+    return f"{said}{_negligible(ablation)}{_tuned(ablation)}"
 
 
 def _resampled(ablation: Comparisons) -> str:
@@ -69,6 +70,12 @@ def _resampled(ablation: Comparisons) -> str:
         f", with the variance of Nadeau and Bengio for splits of the same rows ({ablation.resampled:.2g} test rows for "
         "each training row)"
     )
+
+
+def _negligible(ablation: Comparisons) -> str:
+    if ablation.negligible is None:
+        return ""
+    return f" What has an interval within ±{ablation.negligible:g} is called no larger (two one-sided tests)."
 
 
 def _tuned(ablation: Comparisons) -> str:

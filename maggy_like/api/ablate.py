@@ -87,6 +87,7 @@ def ablate(
     repeats: int | Literal["auto"] = ...,
     tune: Tuning | None = ...,
     resampled: float = ...,
+    negligible: float | None = ...,
     metric: str | None = ...,
     direction: str | None = ...,
     timeout: float | None = ...,
@@ -115,6 +116,7 @@ def ablate(
     repeats: int | Literal["auto"] = 5,
     tune: Tuning | None = None,
     resampled: float = 0.0,
+    negligible: float | None = None,
     metric: str | None = None,
     direction: str | None = None,
     timeout: float | None = None,
@@ -147,6 +149,8 @@ def ablate(
         resampled: Where each seed splits the same rows anew, the rows of a test set by those of a training set, such as
             ``0.3 / 0.7``: differences are then tested for data like these. With 0, they are for the data, and the split
             or splits, that the seeds have.
+        negligible: A difference in the metric that nobody would care for, such as ``0.005``: where the interval lies
+            inside of it, the answer says "no larger than 0.005".
         metric: Name of the objective, if more than one metric is reported.
         direction: ``"max"`` or ``"min"``; by default the metric's name says it.
         timeout: Seconds after which the study ends with what it has.
@@ -199,6 +203,13 @@ def ablate(
         raise ConfigError(f"metric={metric!r}: an ablation compares one metric; pass its name")
     if tune is not None and not isinstance(tune, Tuning):
         raise ConfigError(f"tune must be a Tuning, got {tune!r}; use tune=Tuning(searchspace, n_trials=8)")
+    if negligible is not None and not _is_number(negligible, above=0.0):
+        raise ConfigError(f"negligible must be a difference above 0 in the metric, such as 0.005, got {negligible!r}")
+    if not _is_number(resampled):
+        raise ConfigError(
+            "resampled must be the rows of a test set by those of a training set, such as 0.3 / 0.7, got "
+            f"{resampled!r}; leave it out where the seeds do not split the data"
+        )
     timeout = seconds("timeout", timeout)
     policy = read_policy(failures)
     planned = plan_ablation(
@@ -210,7 +221,7 @@ def ablate(
         searched=None if tune is None else tune.space,
         n_configs=0 if tune is None else tune.n_trials,
         tuner=None if tune is None else tune.proposer,
-        resampled=_ratio(resampled),
+        resampled=float(resampled),
     )
     files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume)
     searched, hints = check_search(
@@ -247,18 +258,15 @@ def ablate(
         sources=sources_of(train_fn),
         driver=read_driver(driver),
     )
-    return start(spec, lambda spec: planned.outcome(search(spec)), block=block)
+    return start(spec, lambda spec: planned.outcome(search(spec), negligible=negligible), block=block)
 
 
-def _ratio(resampled: float) -> float:
-    """The rows of a test set by those of a training set.
-
-    Raises:
-        ConfigError: It is no such number.
-    """
-    if isinstance(resampled, bool) or not isinstance(resampled, int | float) or not 0.0 <= resampled < math.inf:
-        raise ConfigError(
-            f"resampled must be the rows of a test set by those of a training set, such as 0.3 / 0.7, got "
-            f"{resampled!r}; leave it out where the seeds do not split the data"
-        )
-    return float(resampled)
+def _is_number(value: Any, *, above: float = -1.0) -> bool:
+    """Whether it is a number above that, and from 0 on."""
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value >= 0.0
+        and value > above
+    )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
+from maggy_like.errors import UserError
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure, Trial, TrialState
 
@@ -315,6 +316,21 @@ def test_an_answer_has_effect_sizes_and_the_differences_of_each_seed(design: Des
     assert list(by_seed) == [*range(SEEDS)]
     assert np.mean([*by_seed.values()]) == pytest.approx(table["difference"][0])
     assert table["effect_size"][0] == pytest.approx(table["difference"][0] / np.std([*by_seed.values()], ddof=1))
+
+
+def test_what_is_shown_to_be_negligible_says_so(design: Design) -> None:
+    found = Ablation(design, runs(design), negligible=0.5)
+    assert verdicts(found) == ["worse without it", "better without it", "no larger than 0.5"]
+    assert "within ±0.5 is called no larger (two one-sided tests)" in found.method
+    assert verdicts(Ablation(design, runs(design), negligible=0.01))[2] == "no difference seen"
+
+
+def test_power_is_that_of_a_noncentral_t() -> None:
+    study = AblationStudy(data=[*"ABCDEF", "y"], label="y").features(*"ABCDEF")
+    assert study.power(effect=0.01, sd=0.01, repeats=20) == pytest.approx(0.921, abs=0.001)
+    assert study.power(effect=-0.01, sd=0.01, repeats=20, resampled=0.3 / 0.7) < 0.1
+    with pytest.raises(UserError, match=r"got 0\.01 and 0"):
+        study.power(effect=0.01, sd=0, repeats=20)
 
 
 def test_skewed_differences_are_told() -> None:

@@ -93,6 +93,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "several objectives": ({"metric": ["a", "b"]}, r"metric=\['a', 'b'\]: an ablation compares one metric"),
     "repeats=0": ({"repeats": 0}, "repeats must be a whole number of at least 1, or 'auto', got 0"),
     "repeats in a word": ({"repeats": "often"}, "got 'often'"),
+    "resampled that is no ratio": (
+        {"resampled": True}, r"resampled must be the rows of a test set by .*, such as 0\.3 / 0\.7, got True"),
+    "negligible that is none": ({"negligible": 0}, r"negligible must be a difference above 0 .* such as 0\.005, got 0"),
     "an unknown design": ({"design": "pair"}, r"unknown design 'pair' \(did you mean 'pairs'\?\)"),
     "a function that cannot be sent": (
         {"train_fn": lambda variant, seed, lock=LOCK: 0.0}, "cannot be sent to the workers"),
