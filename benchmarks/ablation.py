@@ -41,7 +41,7 @@ from optimizers.comparisons.paired_tests import compare
 ALPHA, REPEATS, WORKERS = 0.05, 20, 4
 DesignName = Literal["leave_one_out", "pairs"]
 ERRORS: dict[DesignName, int] = {"leave_one_out": 1000, "pairs": 400}  # studies for the shares of errors
-STUDIES, QUICK = 4000, 100  # of each kind of noise; a tenth of it for 60 components
+STUDIES, QUICK = 4000, 80  # of each kind of noise; a tenth of it for 60 components
 RATIO = worlds.TEST / worlds.TRAIN
 CLAIMED = {
     **{f"gaussian.{k}": Case(worlds.gaussian, k) for k in (2, 6, 20, 60)},

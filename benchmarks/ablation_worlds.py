@@ -5,6 +5,7 @@ Values have the shape (variants, seeds), the base first; ``inf`` is a failed tri
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -131,7 +132,7 @@ class Case:
 
     def study(self, number: int) -> list[Finding]:
         """The findings of one study."""
-        rng = np.random.default_rng([number, self.components, self.seeds])
+        rng = np.random.default_rng([number, self.components, self.seeds, zlib.crc32(self.noise.__name__.encode())])
         values = self.noise(rng, self.components + 1, self.seeds)
         values[1:] += self.truths()[:, None]
         losses = {(f"v{v}", seed): loss for v, row in enumerate(values.tolist()) for seed, loss in enumerate(row)}

@@ -10,7 +10,7 @@ simultaneously as they stand.
 
 Correlations of few seeds are chance in part, and taken as they are would make the tests too bold. So they are shrunk
 towards independence, which no correlation beats (Sidak, JASA, 1967), by the share of their squares that chance alone
-may give: Schaefer and Strimmer, "A Shrinkage Approach to Large-Scale Covariance Matrix Estimation", Statistical
+would give: Schaefer and Strimmer, "A Shrinkage Approach to Large-Scale Covariance Matrix Estimation", Statistical
 Applications in Genetics and Molecular Biology, 2005, with the variance that a correlation has under independence.
 """
 
@@ -85,9 +85,8 @@ def correlations(samples: Sequence[Differences]) -> NDArray[np.float64]:
     made = scores @ scores.T
     np.fill_diagonal(made, 0.0)
     tested = sum(sample.error > 0.0 for sample in samples)
-    squares, pairs = float(np.sum(made**2)), tested * (tested - 1) / 2
-    # One standard deviation more than independent ones have on average: what is taken too large makes tests too bold.
-    by_chance = 2.0 * (pairs + math.sqrt(2.0 * pairs)) / max(1, len(seeds) - 1)
+    squares = float(np.sum(made**2))
+    by_chance = tested * (tested - 1) / max(1, len(seeds) - 1)
     made *= max(0.0, 1.0 - by_chance / squares) if squares > 0.0 else 0.0
     made *= 1.0 - 1e-6  # so that two that are the same can be told apart
     np.fill_diagonal(made, 1.0)

@@ -306,7 +306,7 @@ def test_a_study_over_a_spark_dataframe(spark_local: SparkSession, tmp_path: Pat
 def test_the_example_prints_a_table_and_draws_it(run_program: Any) -> None:
     printed, _ = run_program(EXAMPLE, "--repeats", 8)
     rows = check_example(printed, 8)
-    assert rows["norm"] == "worse without it"
+    assert rows["size"] == "worse without it"
 
 
 @pytest.mark.spark

@@ -266,11 +266,10 @@ def test_a_wrong_ratio_of_rows_is_told(resampled: float) -> None:
         compare(CONTRASTS, {}, resampled=resampled)
 
 
-def test_splits_of_the_same_rows_leave_less_to_learn_from_more_seeds() -> None:
-    """What a sequential test knows of splits that overlap is a Brownian motion at the time of its information."""
-    tests = SequentialTests(CONTRASTS, 20, resampled=0.5)
-    assert tests._time(20) == 1.0
-    assert tests._time(5) == pytest.approx(0.55 / 0.7)
+def test_splits_of_the_same_rows_widen_the_intervals_of_sequential_tests_too() -> None:
+    losses = losses_of({"without A": 0.0, "without dropout": 0.0}, 3, seed=3)
+    plain, split = (SequentialTests(CONTRASTS, 3, resampled=ratio).compare(losses)["A"] for ratio in (0.0, 0.5))
+    assert split.high - split.low == pytest.approx(math.sqrt((1 / 3 + 0.5) * 3) * (plain.high - plain.low))
 
 
 # -- sequential tests -------------------------------------------------------------------------------
