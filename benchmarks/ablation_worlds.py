@@ -5,12 +5,14 @@ Values have the shape (variants, seeds), the base first; ``inf`` is a failed tri
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from optimizers.comparisons.paired_tests import Finding, compare
 from optimizers.comparisons.sequential_tests import SequentialTests
@@ -131,12 +133,28 @@ class Case:
         return made
 
     def study(self, number: int) -> list[Finding]:
-        """The findings of one study."""
+        """The findings of one study; none where a look at plain t-tests says that there is nothing to find."""
         rng = np.random.default_rng([number, self.components, self.seeds, zlib.crc32(self.noise.__name__.encode())])
         values = self.noise(rng, self.components + 1, self.seeds)
         values[1:] += self.truths()[:, None]
+        if not self.adaptive and not self.effect and self._is_clear(values):
+            return []
         losses = {(f"v{v}", seed): loss for v, row in enumerate(values.tolist()) for seed, loss in enumerate(row)}
         contrasts = {f"v{v}": {f"v{v}": 1.0, "v0": -1.0} for v in range(1, self.components + 1)}
         if self.adaptive:
             return [*SequentialTests(contrasts, self.seeds, resampled=self.resampled).compare(losses).values()]
         return [*compare(contrasts, losses, planned=self.seeds, resampled=self.resampled).values()]
+
+    def _is_clear(self, values: Values) -> bool:
+        """Whether no p-value is below three times Bonferroni's level, which no correction of these passes.
+
+        Six in seven studies without a difference are clear, and take a twentieth of the time.
+        """
+        known = np.where(np.isfinite(values), values, np.nan)
+        differences = known[1:] - known[0]
+        counts = np.isfinite(differences).sum(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            errors = np.nanstd(differences, axis=1, ddof=1) * np.sqrt(1.0 / counts + self.resampled)
+            p = 2.0 * special.stdtr(counts - 1, -np.abs(np.nanmean(differences, axis=1)) / errors)
+        return bool(np.all(p > 0.15 / self.components))  # not of nan
