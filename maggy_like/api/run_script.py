@@ -25,6 +25,7 @@ def run_script(
     failures: FailurePolicy | None = None,
     name: str | None = None,
     directory: str | Path = "maggy_runs",
+    resume: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
 ) -> None:
@@ -47,6 +48,7 @@ def run_script(
             on from its own checkpoint if it looks for one; ``FailurePolicy(max_attempts=1)`` for once only.
         name: The run's name; made up if not given.
         directory: Path or URL of the folder of all runs.
+        resume: Go on with the run called ``name``: the script begins again, unless it had returned.
         callbacks: Functions that take each event, and trackers.
         progress: Show a live display.
 
@@ -72,6 +74,7 @@ def run_script(
         failures=failures,
         name=name,
         directory=directory,
+        resume=resume,
         callbacks=callbacks,
         progress=progress,
     )

@@ -12,10 +12,11 @@ from maggy_like.api.load_run import load_run
 from maggy_like.api.run_script import run_script
 from maggy_like.command_line.follow import follow_log
 from maggy_like.display.text import clean, config_text, number
-from maggy_like.errors import UserError
+from maggy_like.errors import MaggyError, UserError
 from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.result import Result
+from maggy_like.results.runs import find_run
 from maggy_like.results.text_table import aligned
 from maggy_like.storage.file_systems import open_url
 from maggy_like.train_function.script import read_script
@@ -31,6 +32,8 @@ def list_command(given: Namespace) -> None:
     """Print the runs in a folder."""
     runs = list_runs(given.directory)
     if not runs:
+        if _is_run(given.directory):
+            raise UserError(f"{given.directory!r} is a run, not a folder of runs; use maggy-like show")
         raise UserError(
             f"there are no runs in {given.directory!r}; pass the folder of runs: what directory= was, or maggy_runs of "
             "the folder in which the program ran"
@@ -80,10 +83,12 @@ def tail_command(given: Namespace) -> None:
 
 def watch_command(given: Namespace) -> None:
     """Show a run until it ends; what it found then."""
-    result = load_run(given.run).watch(progress="plain" if given.plain else True)
+    result = load_run(given.run)
+    if result.ending in (Ending.RUNNING, Ending.KILLED):  # Spark may be about to start its driver again
+        result = result.watch(progress="plain" if given.plain else True)
     print(result)
     if result.ending is Ending.RUNNING:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt  # it has ended the watching
 
 
 def report_command(given: Namespace) -> None:
@@ -115,6 +120,8 @@ def export_command(given: Namespace) -> None:
 
 def run_command(given: Namespace) -> None:
     """Run a script on the processes of this machine, or on tasks of Spark."""
+    if given.resume and given.name is None:
+        raise UserError("--resume goes on with a run by its name; add --name NAME (maggy-like list has the names)")
     engine = "local"
     with contextlib.ExitStack() as stack:
         if given.spark is not None:
@@ -131,7 +138,16 @@ def run_command(given: Namespace) -> None:
             engine=engine,
             name=given.name,
             directory=given.directory,
+            resume=given.resume,
         )
+
+
+def _is_run(folder: str) -> bool:
+    try:
+        find_run(folder)
+    except MaggyError:
+        return False
+    return True
 
 
 def _export_to_optuna(result: Result, given: Namespace) -> None:

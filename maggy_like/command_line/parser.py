@@ -129,13 +129,15 @@ def _add_run(commands: Any) -> None:
         "Runs a script that was written for torchrun, unchanged, on processes of this machine or on tasks of Spark. "
         "Options of maggy-like stand before the script, its arguments behind it.",
         "maggy-like run --workers 2 train.py --epochs 3",
-        "maggy-like run --spark spark://host:7077 train.py",
+        "maggy-like run --spark spark://host:7077 --name august train.py",
+        "maggy-like run --spark spark://host:7077 --name august --resume train.py",
     )
     run.add_argument("--workers", type=_count, metavar="N", help="ranks (default: as many as there are slots)")
     run.add_argument(
         "--spark", metavar="MASTER", help="on tasks of Spark: local[2], spark://host:7077, yarn, sc://host"
     )
     run.add_argument("--name", help="the run's name (default: made up)")
+    run.add_argument("--resume", action="store_true", help="go on with the run called NAME: the script begins again")
     run.add_argument("--directory", default="maggy_runs", help="folder of runs (default: maggy_runs)")
     run.add_argument("script", metavar="SCRIPT", help="file of Python")
     run.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help="what the script gets as sys.argv[1:]")

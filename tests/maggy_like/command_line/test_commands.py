@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import shlex
+import threading
 from pathlib import Path
 from typing import Any
 
+import fsspec
+import optuna
 import pandas
 import pytest
 
-from maggy_like import Float, lagom, load_run
+from maggy_like import Constant, Float, lagom, load_run
 from maggy_like.command_line import main
+from maggy_like.command_line.follow import follow_log
 from maggy_like.command_line.parser import parser
+from maggy_like.protocol.endings import Ending
 from maggy_like.storage.log_file import log_name
 
 
@@ -65,6 +71,89 @@ def test_watch_of_a_run_that_is_over_shows_what_it_found(lines: Any, runs: Path)
     assert lines("watch", str(runs / "august"), "--plain")[-1] == f"files: {runs / 'august'}"
 
 
+SHOWN = queue.SimpleQueue[str]()
+
+
+def print_and_see_it_shown(folder: str) -> float:
+    """A trial beside which somebody follows its lines."""
+    run = Path(folder, "live")
+    (run / "logs").mkdir(exist_ok=True)
+    with open(run / "logs" / log_name(0, 0, 1), "w", buffering=1) as log:
+        log.write("zero\none\ntw")
+        result = load_run(run)
+        assert result.ending is Ending.RUNNING
+        threading.Thread(target=follow_log, args=(result, 0, 0, 1, SHOWN.put), name="tail -f", daemon=True).start()
+        assert SHOWN.get(timeout=60) == "one\n"
+        log.write("o\n")
+        assert SHOWN.get(timeout=60) == "two\n"
+        log.write("the last")
+    return 1.0
+
+
+def test_tail_follows_a_trial_until_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lagom(print_and_see_it_shown, {"folder": Constant(str(tmp_path))}, optimizer="random", n_trials=1, engine="inline",
+          directory=tmp_path, name="live", progress=False)  # fmt: skip
+    assert SHOWN.get(timeout=60) == "the last"
+    for thread in threading.enumerate():
+        if thread.name == "tail -f":
+            thread.join(60)
+            assert not thread.is_alive()
+    assert main(["tail", str(tmp_path / "live"), "0", "-f"]) == 0
+    assert capsys.readouterr().out == "zero\none\ntwo\nthe last\n"
+
+
+def test_report(lines: Any, runs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert lines("report", str(runs / "august"), "-o", str(page)) == [f"the report is in {page}"]
+    assert "august" in page.read_text()
+    assert main(["report", str(runs / "august"), "-o", str(page)]) == 1
+    lines("report", str(runs / "august"), "-o", str(page), "--force")
+
+
+def test_optuna_opens_what_was_exported(lines: Any, runs: Path, tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/studies.db"
+    lines("export", str(runs / "august"), "--format", "optuna", "-o", storage)
+    study = optuna.load_study(study_name="august", storage=storage)
+    assert study.direction is optuna.study.StudyDirection.MAXIMIZE
+    found = [(trial.state.name, trial.params, trial.value, trial.intermediate_values) for trial in study.trials]
+    assert found == [("COMPLETE", {"lr": lr}, 2 * lr, {1: lr, 2: 2 * lr}) for lr in (0.25, 0.75, 0.5)]
+    assert main(["export", str(runs / "august"), "--format", "optuna", "-o", storage]) == 1
+
+
+def test_tables_keep_their_types(lines: Any, tmp_path: Path) -> None:
+    def mixed(lr: float, layers: tuple[int, ...], act: Any) -> float:
+        return lr + len(layers)
+
+    lagom(mixed, {"lr": Float(0, 1), "layers": [(1, 2), (3,)], "act": [1, "relu"]}, optimizer="random", n_trials=8,
+          seed=1, engine="inline", directory=tmp_path, name="types", progress=False)  # fmt: skip
+    wanted = load_run(tmp_path / "types").to_pandas()
+    for name in ("parquet", "csv"):
+        lines("export", str(tmp_path / "types"), "--format", name, "-o", str(tmp_path / f"types.{name}"))
+    read = pandas.read_parquet(tmp_path / "types.parquet")
+    assert list(read.columns) == list(wanted.columns)
+    for column in ("trial", "state", "value", "step", "attempts", "lr"):
+        pandas.testing.assert_series_equal(read[column], wanted[column])
+    assert [tuple(each) for each in read["layers"]] == list(wanted["layers"])
+    assert list(read["act"]) == [str(act) for act in wanted["act"]]
+    exact = pandas.read_csv(tmp_path / "types.csv", float_precision="round_trip")
+    assert list(exact["lr"]) == list(wanted["lr"])
+
+
+def test_a_run_at_a_url(lines: Any) -> None:
+    folder = "memory://command-line"
+    lagom(train, {"lr": Float(0, 1)}, optimizer="random", n_trials=3, max_budget=2, engine="inline", directory=folder,
+          name="august", progress=False)  # fmt: skip
+    fs = fsspec.filesystem("memory")
+    try:
+        assert lines("list", folder)[1].split()[0] == "august"
+        assert lines("show", f"{folder}/august")[-1].split()[1] == "completed"
+        assert lines("watch", f"{folder}/august")[-1] == f"files: {folder}/august"
+        lines("export", f"{folder}/august", "-o", f"{folder}/august.csv")
+        assert fs.cat("/command-line/august.csv").count(b"\n") == 4
+    finally:
+        fs.rm("/command-line", recursive=True)
+
+
 def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert lines("export", str(runs / "august")) == ["3 trials are in august.csv"]
@@ -79,6 +168,10 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
     ("arguments", "message"),
     [
         (["show", "{runs}/augst"], "did you mean"),
+        (["list", "{runs}/none"], "there are no runs in"),
+        (["list", "{runs}/august"], "is a run, not a folder of runs; use maggy-like show"),
+        (["run", "{runs}/none.py"], "none.py' cannot be read"),
+        (["run", "--resume", "{runs}/none.py"], "add --name NAME"),
         (["tail", "{runs}/august", "7"], "there is no trial 7 among the 3"),
         (
             ["export", "{runs}/august", "-o", "{runs}/august/journal.jsonl"],
