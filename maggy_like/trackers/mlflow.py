@@ -48,9 +48,9 @@ class MLflow(Tracker):
     """Records a run in MLflow: a parent run, and in it a nested run a trial.
 
     The parent has the search space and the limits as parameters, and in the end the best value, and the best
-    configuration as ``best_config.json``. A nested run has its configuration, each metric by step, its state
-    (``KILLED`` is a trial that was stopped early), and why it failed; that of the best trial has its saved state as an
-    artifact. With ``resume=True`` the same parent run goes on.
+    configuration as ``best_config.json``. A nested run has its configuration, each metric by step, its best value, its
+    state (``KILLED`` is a trial that was stopped early), and why it failed; that of the best trial has its saved state
+    as an artifact. With ``resume=True`` the same parent run goes on.
 
     Args:
         experiment: Name of the experiment; by default that of ``MLFLOW_EXPERIMENT_NAME`` or ``MLFLOW_EXPERIMENT_ID``,
@@ -108,6 +108,8 @@ class _Nested:
     Attributes:
         steps: Those that it had by metric when the run went on; None where they are not known yet.
         last: The last step that was logged, by metric.
+        objective: Name of the metric that is optimised, once it was reported.
+        best: Its best value, once an attempt has ended.
     """
 
     id: str
@@ -116,6 +118,8 @@ class _Nested:
     state: str = ""
     steps: dict[str, set[int]] | None = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
+    objective: str = ""
+    best: float | None = None
 
     @property
     def is_final(self) -> bool:
@@ -127,17 +131,20 @@ class _Session(Session):
     """One run in MLflow."""
 
     def __init__(self, settings: MLflow, run: TrackedRun, client: MlflowClient) -> None:
+        from mlflow.tracking.context.registry import resolve_tags
+
         self._settings = settings
         self._client = client
         self._experiment = _experiment(client, settings.experiment)
         self._trials: dict[int, _Nested] = {}
+        self._context: dict[str, str] = resolve_tags()  # user, source, commit, notebook
         known = self._find(run) if run.is_resumed else None
         if known is not None:
             self._parent: str = known.info.run_id
             client.update_run(self._parent, status="RUNNING")
             self._read_nested()
             return
-        tags = {"maggy_like.run": run.name, "maggy_like.directory": run.directory[:_MOST_TEXT]}
+        tags = self._context | {"maggy_like.run": run.name, "maggy_like.directory": run.directory[:_MOST_TEXT]}
         self._parent = client.create_run(self._experiment, run_name=run.name, tags=tags).info.run_id
         self._log_params(self._parent, run.settings)
 
@@ -151,8 +158,10 @@ class _Session(Session):
                     rests = nested.is_over or nested.state not in ("", TrialState.RUNNING)
                     if rests and not nested.is_final:
                         self._enter(nested, TrialState.RUNNING, now)
-                case Measured(trial=trial, columns=columns):
-                    self._log_columns(self._nested(trial, now), columns, now)
+                case Measured(trial=trial, objective=objective, columns=columns):
+                    nested = self._nested(trial, now)
+                    nested.objective = objective
+                    self._log_columns(nested, columns, now)
                 case CheckpointSaved():
                     pass
                 case AttemptEnded(trial=trial, config=config):
@@ -162,6 +171,7 @@ class _Session(Session):
         with _answering():
             for nested in self._trials.values():
                 if not nested.is_over:  # it waits for a promotion, or was cut off: nothing will run it any more
+                    self._log_value(nested, now)
                     self._client.set_terminated(nested.id, "KILLED", int(now * 1000))
                     nested.is_over = True
             if end.best is not None:
@@ -183,6 +193,11 @@ class _Session(Session):
         self._client.set_tag(self._parent, "maggy_like.best_trial", str(best.id))
         config = json.dumps(dict(best.config), indent=2, default=repr)
         self._client.log_text(self._parent, config, "best_config.json")
+
+    def _log_value(self, nested: _Nested, now: float) -> None:
+        """Log what a trial is worth, by the name that it has in the parent run: so a table can be ordered by it."""
+        if nested.objective and nested.best is not None:
+            self._client.log_metric(nested.id, _fit(f"best_{nested.objective}"), nested.best, int(now * 1000))
 
     def _copy_state(self, trial: int, url: str) -> None:
         """Make the state that a trial has saved an artifact of its nested run."""
@@ -224,7 +239,7 @@ class _Session(Session):
         """The nested run of a trial, made if there is none."""
         nested = self._trials.get(trial)
         if nested is None:
-            tags = {"mlflow.parentRunId": self._parent, "maggy_like.trial": str(trial)}
+            tags = self._context | {"mlflow.parentRunId": self._parent, "maggy_like.trial": str(trial)}
             made = self._client.create_run(self._experiment, int(now * 1000), tags, run_name=f"trial {trial}")
             nested = self._trials[trial] = _Nested(made.info.run_id)
         if config and not nested.has_params:
@@ -270,6 +285,7 @@ class _Session(Session):
             self._log_columns(nested, columns, now)
         if nested.is_final and event.state == nested.state:  # told again, to a run that goes on
             return
+        nested.best = event.value
         for name, value in event.attributes.items():
             self._client.set_tag(nested.id, _fit(name), plain(value)[:_MOST_TEXT])
         if event.failure is not None:
@@ -282,6 +298,7 @@ class _Session(Session):
     def _enter(self, nested: _Nested, state: TrialState, now: float) -> None:
         self._client.set_tag(nested.id, "maggy_like.state", state.value)
         if state.is_final:
+            self._log_value(nested, now)
             self._client.set_terminated(nested.id, _STATUS[state], int(now * 1000))
         else:
             self._client.update_run(nested.id, status=_STATUS[state])

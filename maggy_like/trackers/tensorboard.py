@@ -76,7 +76,7 @@ class _Session(Session):
         match event:
             case TrialCreated(trial=trial, config=config):  # what an earlier driver wrote of it is told again
                 shutil.rmtree(_folder(self._root, trial), ignore_errors=True)
-                self._file(trial, now).begin(f"trial {trial}", config, now)
+                self._file(trial, now).begin(_folder(self._root, trial).name, config, now)
             case AttemptStarted() | CheckpointSaved():
                 pass
             case Measured(trial=trial, columns=columns):

@@ -25,6 +25,12 @@ EVENT_PATIENCE = 300.0
 POLL = 0.1
 """Seconds between two looks at whether the user still waits for a tracker."""
 
+SILENCE = 1 / 3
+"""The part of a tracker's patience after which the end of a run does not wait for one that takes nothing."""
+
+SAID_AFTER = 15.0
+"""Seconds after which the user is told that a tracker does not answer, while its client still tries."""
+
 _LONGEST = 300
 """Characters of an error that a note quotes."""
 
@@ -49,6 +55,7 @@ class TrackerThread:
         self._left = 0  # events that were taken from the backlog, and not told
         self._lost = 0
         self._is_down = False
+        self._asked_at = math.inf  # since when the tracker has not taken what it is told; inf while it is told nothing
         self._session: Session | None = None
         self._end: TrackedEnd | None = None
         self._is_through = threading.Event()
@@ -61,6 +68,10 @@ class TrackerThread:
 
     def take_notes(self) -> list[str]:
         """Lines for the user since the last call."""
+        if self._end is None and not self._is_down and time.monotonic() - self._asked_at > SAID_AFTER:
+            self._is_down = True
+            said = f"{self._tracker.name} has not answered for {SAID_AFTER:.0f} s; the run goes on meanwhile"
+            self._notes.append(said)
         return [self._notes.popleft() for _ in range(len(self._notes))]
 
     def finish(self, end: TrackedEnd) -> None:
@@ -71,17 +82,25 @@ class TrackerThread:
     def wait(self, deadline: float, is_hurried: Callable[[], bool] = lambda: False) -> None:
         """Wait until the tracker has everything, or has given up; what it has not got is noted.
 
+        One that takes nothing for a part of its patience is not waited for: it hangs, or its client tries again and
+        again. Time before the end of the run counts. To take the end itself, it has all the time: that copies a state.
+
         Args:
             deadline: Of ``time.monotonic()``: until then at most.
             is_hurried: Whether the user does not want to wait any more.
         """
+        silence = SILENCE * self._tracker.patience
         while self._thread.is_alive() and time.monotonic() < deadline and not is_hurried():
+            if time.monotonic() - self._asked_at > silence:
+                break
             self._thread.join(POLL)
         is_late = self._thread.is_alive()
         missing = self._lost + self._backlog.dropped + self._left + len(self._backlog)
         if not missing and self._is_through.is_set():
             return
-        why = self._error or ("it is slow" if is_late else "")
+        silent = time.monotonic() - self._asked_at
+        slow = f"it has not answered for {silent:.0f} s" if silent >= 1 else "it is slow"
+        why = self._error or (slow if is_late else "")
         what = f"{missing} of the run's events" if missing else "the end of the run"
         self._notes.append(
             f"{self._tracker.name} has not got {what}{f' ({why})' if why else ''}; "
@@ -94,7 +113,7 @@ class TrackerThread:
         if session is None:
             self._notes.append(f"{self._tracker.name} cannot record the run: {self._error}")
             return
-        if self._told_all(session) and self._told(partial(self._close, session)):
+        if self._told_all(session) and self._told(partial(self._close, session), is_end=True):
             self._is_through.set()
 
     def _open(self) -> None:
@@ -116,7 +135,7 @@ class TrackerThread:
             waiting = []
         return True
 
-    def _told(self, tell: Callable[[], None], patience: float = EVENT_PATIENCE) -> bool:
+    def _told(self, tell: Callable[[], None], patience: float = EVENT_PATIENCE, *, is_end: bool = False) -> bool:
         """Whether the tracker is there: it has taken what it was told, or has refused it.
 
         A tracker that does not answer is tried again; once the run has ended, no more than once.
@@ -124,7 +143,15 @@ class TrackerThread:
         Args:
             tell: Tells it.
             patience: Seconds after which the tracker has refused.
+            is_end: Whether it is the end of the run.
         """
+        self._asked_at = math.inf if is_end else time.monotonic()
+        try:
+            return self._tried(tell, patience)
+        finally:
+            self._asked_at = math.inf
+
+    def _tried(self, tell: Callable[[], None], patience: float) -> bool:
         began, pause = time.monotonic(), PAUSES[0]
         while True:
             is_last = self._end is not None

@@ -47,8 +47,9 @@ def search(function: Any, directory: Path, **options: Any) -> Any:
 @pytest.mark.e2e
 def test_a_search_from_its_first_event_to_its_result(tmp_path: Path) -> None:
     events: list[Event] = []
-    result = search(train, tmp_path, callbacks=[events.append])
+    result = search(train, tmp_path, callbacks=[events.append, "tensorboard"])
     assert (result.ending, len(result.trials)) == ("completed", 6)
+    assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 6  # the tracker is in this process
     again = load_run(tmp_path / "run")
     assert again.ending == "completed"
     assert again.best_value == result.best_value

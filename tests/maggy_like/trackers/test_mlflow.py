@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +40,20 @@ class Server:
     uri: str
     process: subprocess.Popen[bytes]
 
+    def signal(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self.process.wait()
+
+    def kill_after_first(self, event: Event) -> None:
+        if isinstance(event, AttemptEnded) and event.trial == 0:
+            self.kill()
+
+    def hang_after_first(self, event: Event) -> None:
+        if isinstance(event, AttemptEnded) and event.trial == 0:
+            self.signal(signal.SIGSTOP)
 
 
 @pytest.fixture
@@ -116,6 +131,7 @@ def test_a_search_its_resume_and_a_server_killed_in_mid_search(
     assert [nested[trial].data.params["lr"] for trial in range(3)] == ["0.25", "0.5", "0.75"]
     assert "no such file" in nested[0].data.tags["maggy_like.failure"]
     assert nested[1].data.tags["note"] == "fine"
+    assert [nested[trial].data.metrics.get("best_score") for trial in range(3)] == [None, 1.5, 2.25]
     for trial in (1, 2):
         curve = client.get_metric_history(nested[trial].info.run_id, "score")
         assert [(it.step, it.value) for it in curve] == [
@@ -126,8 +142,14 @@ def test_a_search_its_resume_and_a_server_killed_in_mid_search(
     config = client.download_artifacts(parent.info.run_id, "best_config.json", str(tmp_path))
     assert json.loads(Path(config).read_text()) == result.best_config
 
+    stopped = search(tmp_path, [MLflow("digits", server.uri, patience=6.0), server.hang_after_first],
+                     name="stopped", engine="local", workers=1, progress="plain")  # fmt: skip
+    server.signal(signal.SIGCONT)
+    assert stopped.counts == {TrialState.COMPLETED: 2, TrialState.FAILED: 1}
+    assert len(re.findall("mlflow has not got", "".join(capfd.readouterr()))) == 1
+
     events: list[Event] = []
-    killed = search(tmp_path, [MLflow("digits", server.uri, patience=5.0), events.append, _kill_after_first(server)],
+    killed = search(tmp_path, [MLflow("digits", server.uri, patience=5.0), events.append, server.kill_after_first],
                     name="killed", engine="local", workers=1, progress="plain")  # fmt: skip
     assert killed.counts == {TrialState.COMPLETED: 2, TrialState.FAILED: 1}
     ended = {event.trial: event.config["lr"] for event in events if isinstance(event, AttemptEnded)}
@@ -137,12 +159,51 @@ def test_a_search_its_resume_and_a_server_killed_in_mid_search(
     assert "View run" not in printed  # MLflow says so at the end of each nested run
 
 
-def _kill_after_first(server: Server) -> Callable[[Event], None]:
-    def kill(event: Event) -> None:
-        if isinstance(event, AttemptEnded) and event.trial == 0:
-            server.kill()
+@contextlib.contextmanager
+def answering(status: int, seconds: float) -> Iterator[str]:
+    """A server that answers all requests with a status, some time after each."""
+    over = threading.Event()
 
-    return kill
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            over.wait(seconds)
+            run = {"info": {"run_id": "1", "experiment_id": "1", "status": "RUNNING"}, "data": {}}
+            body = json.dumps({"experiment": {"experiment_id": "1", "name": "digits"}, "run": run}).encode()
+            with contextlib.suppress(ConnectionError):
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        do_GET = do_PATCH = do_POST
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    serving = threading.Thread(target=server.serve_forever, args=(0.05,))
+    serving.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        over.set()
+        server.shutdown()
+        serving.join()
+        server.server_close()
+
+
+@pytest.mark.e2e
+def test_servers_that_are_absent_ill_or_slow_cost_a_search_no_trial_and_no_more_than_the_patience(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # so that the threads end soon after
+    with answering(500, 0.0) as ill, answering(200, 0.5) as slow:
+        trackers = [MLflow("digits", uri, patience=1.0) for uri in ("http://127.0.0.1:1", ill, slow)]
+        began = time.monotonic()
+        result = search(tmp_path, trackers, engine="local", workers=1, progress="plain")
+        assert time.monotonic() - began < 60  # it waits for 1 s at most
+    assert result.counts == {TrialState.COMPLETED: 2, TrialState.FAILED: 1}
+    assert len(re.findall("mlflow (?:has not got|cannot record)", "".join(capfd.readouterr()))) == 3
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from maggy_like import Choice, Float, lagom
+from maggy_like import AblationStudy, Choice, Float, ablate, lagom, run
 from maggy_like.errors import ConfigError
 from maggy_like.trackers import TensorBoard
 
@@ -59,3 +59,25 @@ def test_the_folder_is_one_of_this_machine(tmp_path: Path) -> None:
         search(tmp_path, TensorBoard(logdir="s3://bucket/logs"))
     search(tmp_path, TensorBoard(logdir=tmp_path / "logs"))
     assert (tmp_path / "logs" / "run" / "trial-00000").is_dir()
+
+
+def job(reporter: Any) -> int:
+    reporter.report(loss=0.5, step=1)
+    return 3
+
+
+def depends(dropout: bool, seed: int, reporter: Any) -> None:
+    reporter.report(score=0.5 if dropout else 0.25, step=1)
+
+
+def test_run_and_ablate_take_trackers_too(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"directory": tmp_path, "callbacks": ["tensorboard"], "progress": False}
+    assert run(job, workers=1, engine="inline", name="job", **common) == 3
+    (folder,) = (tmp_path / "job" / "tensorboard").iterdir()
+    assert [(it.step, it.value) for it in read(folder).Scalars("loss")] == [(1, 0.5)]
+
+    study = AblationStudy(config={"dropout": True}).config(dropout=False)
+    answer = ablate(depends, study, repeats=2, engine="inline", name="study", max_budget=1, **common)
+    folders = sorted((tmp_path / "study" / "tensorboard").iterdir())
+    assert len(folders) == len(answer.result.trials) == 4
+    assert [(it.step, it.value) for it in read(folders[0]).Scalars("score")] == [(1, 0.5)]

@@ -99,6 +99,24 @@ def test_a_tracker_that_hangs_delays_nothing_and_ends_of_trials_outlast_measurem
     assert isinstance(tracker.told[1], AttemptEnded)
 
 
+def test_one_that_takes_nothing_is_named_and_the_end_waits_for_a_part_of_its_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hangs, hanging = threading.Event(), threading.Event()
+
+    def hang(event: Event | None) -> None:
+        hanging.set()
+        hangs.wait()
+
+    thread = begin(Noting(hang, patience=0.03))
+    hanging.wait(60)
+    monkeypatch.setattr(module, "SAID_AFTER", 0.0)
+    assert thread.take_notes() == ["noting has not answered for 0 s; the run goes on meanwhile"]
+    assert thread.take_notes() == []
+    assert len(finish(thread, patience=3600.0)) == 1
+    hangs.set()
+
+
 def test_a_server_that_comes_back_is_told_what_it_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAUSES", (0.0, 0.0))
     tries: list[Event | None] = []

@@ -87,8 +87,9 @@ def test_local_master_runs_the_search_in_its_tasks(spark_local: SparkSession, tm
 
     result = lagom(fns.climb_on_past_gate, {"gate": gate.path, **SPACE}, n_trials=9,
                    optimizer=ASHA(min_budget=1), max_budget=9, directory=tmp_path, progress=False,
-                   callbacks=[open_when_both_are_there])  # fmt: skip
+                   callbacks=[open_when_both_are_there, "tensorboard"])  # fmt: skip
     assert result.counts == {TrialState.PAUSED: 7, TrialState.COMPLETED: 2}
+    assert len(list((result.directory / "tensorboard").iterdir())) == 9
     assert {trial.worker for trial in result.trials} == {0, 1}
 
 
