@@ -138,7 +138,7 @@ def turn(spark: SparkSession, data: Path, epochs: int, batch: int, ranks: int) -
 def main() -> None:
     """Take turns, and publish the figures."""
     arguments = parser(__doc__).parse_args()
-    rows, epochs, turns = (40_000, 6, 2) if arguments.quick else (200_000, 8, 5)
+    rows, epochs, turns = (100_000, 4, 2) if arguments.quick else (200_000, 5, 3)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun sets it for several ranks
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data.parquet")

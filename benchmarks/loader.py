@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -122,16 +123,26 @@ def rows_per_second(name: str, path: Path, table: str, readers: int = 1, most: i
         return sum(rows / seconds for rows, seconds in pool.map(read, range(readers)))
 
 
-def memory(path: Path) -> float:
-    """Megabytes by which the peak of memory grows in an epoch over a file of ten buffers."""
+def memory(path: Path, small: Path) -> float:
+    """Megabytes by which memory grows at its peak, in an epoch over a file of ten buffers.
+
+    It is taken in a process of its own that has read another file, ``small``: the code is loaded by then.
+    """
+    words = [sys.executable, "-m", "benchmarks.loader", "--memory", str(path), str(small)]
+    return float(subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+
+
+def memory_child(path: str, small: str) -> None:
+    """Print the growth of this process."""
     from maggy_like.ml import ParquetLoader
 
-    loader = ParquetLoader(str(path), batch_size=BATCH, buffer_rows=BUFFER_ROWS)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in loader:
+    for _ in ParquetLoader(small, batch_size=BATCH):
         pass
-    unit = 1024 if sys.platform == "linux" else 1 << 20
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / unit
+    before = psutil.Process().memory_info().rss
+    for _ in ParquetLoader(path, batch_size=BATCH, buffer_rows=BUFFER_ROWS):
+        pass
+    unit = 1024 if sys.platform == "linux" else 1
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before) / (1 << 20))
 
 
 def peers() -> list[str]:
@@ -165,18 +176,24 @@ def main() -> None:
     """Measure and print."""
     options = parser(__doc__)
     options.add_argument("--child", nargs=6, help=argparse.SUPPRESS)
+    options.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     arguments = options.parse_args()
     if arguments.child:
         child(arguments)
         return
+    if arguments.memory:
+        memory_child(*arguments.memory)
+        return
     scale = 1 if arguments.quick else 4
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        narrow, wide, deep = (Path(folder) / f"{name}.parquet" for name in ("narrow", "wide", "deep"))
+        names = ("narrow", "wide", "deep", "small")
+        narrow, wide, deep, small = (Path(folder) / f"{name}.parquet" for name in names)
         write(narrow, 500_000 * scale, 10)
         write(wide, 100_000 * scale, 200)
         write(deep, BUFFER_ROWS * _BUFFERS, 200)
-        figures["rss_growth_mb"] = memory(deep)
+        write(small, 2 * BATCH, 200)
+        figures["rss_growth_mb"] = memory(deep, small)
         (Path(folder) / "litdata-narrow").mkdir()
         (Path(folder) / "litdata-narrow" / "part.parquet").symlink_to(narrow)
         compare(figures, {"narrow": narrow, "wide": wide, "columns": wide}, turns=2 if arguments.quick else 5)

@@ -6,7 +6,7 @@ import copy
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ _WINDOW_BYTES = 32 << 20
 
 _MOST_ROWS = 1 << 15  # of such a buffer: narrow tables gain nothing from more, and the first batch comes sooner
 
-_READ_BYTES = 8 << 20
+_READ_BYTES = 4 << 20
 """Memory of what is decoded at a time."""
 
 _READ_ROWS = 1 << 14  # that are decoded at a time
@@ -180,9 +180,11 @@ class ParquetLoader:
     def _iterate(self, epoch: int, start: int) -> Iterator[dict[str, Any]]:
         loop = object()
         due = [steps for steps in self._windows if steps.stop > start]
-        windows = _ahead(self._read(epoch, due), self._prefetch)
+        windows = _Ahead(self._read(epoch, due), self._prefetch + 1)
         try:
-            for steps, window in zip(due, windows, strict=True):
+            for steps in due:
+                window, is_next_begun = windows.take(), False
+                assert window is not None
                 shares = [self._plan.share(step, self._rank) for step in steps]
                 batch: dict[str, Any] = {}
                 for step, share, own in zip(steps, shares, window.batches([it.samples for it in shares]), strict=True):
@@ -193,6 +195,9 @@ class ParquetLoader:
                     self._step = step + 1
                     latest.give(loop, share)
                     yield to_device(batch, self._device)
+                    if not is_next_begun:  # whoever asks for a second batch has let go of the window before this one
+                        windows.begin_another()
+                        is_next_begun = True
         finally:
             latest.end(loop)
             windows.close()
@@ -230,16 +235,41 @@ def _wanted(columns: Sequence[str | Column] | None, schema: Any) -> tuple[Column
     return tuple(columns_of_arrow(schema, [it])[0] if isinstance(it, str) else it for it in columns)
 
 
+class _Ahead(Generic[T]):
+    """What a thread makes ahead of need; an error is raised where its item is due.
+
+    Args:
+        items: Makes them.
+        count: How many are begun at once.
+    """
+
+    def __init__(self, items: Generator[T], count: int) -> None:
+        self._items = items
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="parquet-loader")
+        self._due: deque[Future[T | None]] = deque()
+        for _ in range(count):
+            self.begin_another()
+
+    def begin_another(self) -> None:
+        """Have the thread make one more, once it has made those that it was asked for."""
+        self._due.append(self._pool.submit(next, self._items, None))
+
+    def take(self) -> T | None:
+        """The next one, for which it waits; None after the last."""
+        return self._due.popleft().result()
+
+    def close(self) -> None:
+        """End the thread, and what makes the items."""
+        self._pool.shutdown(cancel_futures=True)
+        self._items.close()
+
+
 def _ahead(items: Generator[T], count: int) -> Generator[T]:
-    """What a thread makes ahead of need; an error is raised where its item is due."""
-    pool = ThreadPoolExecutor(1, thread_name_prefix="parquet-loader")
-    due: deque[Future[T | None]] = deque()
+    """The items, of which so many are made ahead of need."""
+    ahead = _Ahead(items, count + 1)
     try:
-        for _ in range(count + 1):
-            due.append(pool.submit(next, items, None))
-        while (item := due.popleft().result()) is not None:
-            due.append(pool.submit(next, items, None))
+        while (item := ahead.take()) is not None:
+            ahead.begin_another()
             yield item
     finally:
-        pool.shutdown(cancel_futures=True)
-        items.close()
+        ahead.close()

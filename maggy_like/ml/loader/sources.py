@@ -20,7 +20,7 @@ from maggy_like.ml.loader.files import find_files
 _TABLE_ROWS = 4096
 """Rows of a row group of a table in memory: few enough to shuffle by, enough to read quickly."""
 
-_DISK_BUFFER = 1 << 16  # bytes of a column that are read from a disk at a time
+_DISK_BUFFER = 1 << 14  # bytes of a column that are read from a disk at a time: a wide table has many columns
 
 _OPENERS = 16  # footers read at a time: a store at a URL answers each in tens of milliseconds
 
