@@ -64,6 +64,23 @@ class TrainingLine:
 
 
 @dataclass(frozen=True, slots=True)
+class FailureLine:
+    """The trials whose last failure is of one kind.
+
+    Attributes:
+        kind: What ended their attempts, such as ``exception`` or ``timeout``.
+        count: How many trials.
+        trial: The newest of them.
+        message: What that one failed with, in one line.
+    """
+
+    kind: str
+    count: int
+    trial: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The search at one moment.
 
@@ -88,6 +105,8 @@ class Snapshot:
         timeout: Seconds that the search may take, or None.
         workers: One line a worker, in order of index.
         training: The training, once it is due.
+        failures: Trials of which an attempt failed or was lost, by kind, the most frequent first; those that were run
+            again and came through are among them.
     """
 
     name: str
@@ -110,6 +129,7 @@ class Snapshot:
     timeout: float | None = None
     workers: tuple[WorkerLine, ...] = ()
     training: TrainingLine | None = None
+    failures: tuple[FailureLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from maggy_like.display import text
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
 from optimizers.core.trial import TrialState
 
-SPARK_SIZE = (180.0, 36.0)
+CURVE_SIZE = (240.0, 44.0)
+
+LOG_ROOM = 120_000
+"""Characters of HTML that log lines may take; with all else the cell stays below 200 kB."""
+
+MAX_CHOICES = 100
+"""Trials, the newest of those in the log, to which it can be narrowed."""
 
 # Text takes JupyterLab's colours, else VS Code's, else the page's; the accents have the contrast to stand on
 # white and on black, and lines and fills are half transparent greys, so both themes come out right.
@@ -29,6 +35,7 @@ _STYLE = """<style>
 .maggy { max-width: 980px; padding: 4px 2px; font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif);
   color: var(--jp-ui-font-color1, var(--vscode-foreground, inherit)); font-variant-numeric: tabular-nums; }
 .maggy .row { display: flex; flex-wrap: wrap; align-items: baseline; gap: 2px 14px; margin: 6px 0; }
+.maggy .best { align-items: center; }
 .maggy .end { margin-left: auto; }
 .maggy .soft { opacity: .65; }
 .maggy .name { font-size: 15px; font-weight: 600; }
@@ -38,7 +45,16 @@ _STYLE = """<style>
 .maggy .dot { display: inline-block; width: 8px; height: 8px; border-radius: 4px; margin-right: 5px; }
 .maggy .pair { padding: 0 7px; border-radius: 9px; background: rgba(128,128,128,.16);
   overflow-wrap: anywhere; }
-.maggy svg { display: block; overflow: visible; }
+.maggy svg { display: block; overflow: visible; max-width: 100%; }
+.maggy svg text { fill: currentColor; font-size: 10px; opacity: .65; }
+.maggy .hit { fill: transparent; }
+.maggy .hit:hover { fill: #2f83d6; }
+.maggy .failures { margin: 6px 0; padding: 2px 10px; border-left: 3px solid #d64545; overflow-wrap: anywhere; }
+.maggy .scroll { overflow-x: auto; }
+.maggy details { margin: 6px 0; }
+.maggy summary { cursor: pointer; }
+.maggy select { margin: 6px 0; color: inherit; background: rgba(128,128,128,.16); border: 0; border-radius: 4px; }
+.maggy option { color: black; background: white; }
 .maggy table { width: 100%; margin: 8px 0; border-collapse: collapse; font-size: 12px; color: inherit; }
 .maggy th, .maggy td { padding: 2px 8px; text-align: left; background: none; border: 0;
   border-top: 1px solid rgba(128,128,128,.22); white-space: nowrap; }
@@ -55,10 +71,10 @@ def page(
     first: Snapshot,
     now: Snapshot,
     bests: Sequence[tuple[float, float]],
-    log: Iterable[LogLine],
+    log: Sequence[LogLine],
     trimmed: int,
 ) -> str:
-    """Everything a cell shows.
+    """Everything a cell shows: while a run goes on all of it, and after it what is worth keeping.
 
     Args:
         first: The first snapshot, for the time left.
@@ -70,12 +86,18 @@ def page(
     search = [_progress(now)] if text.searches(now) else []
     if search and not now.is_ablation:
         search.append(_best(now, bests))
-    parts = [_headline(first, now), *search, _training(now), _way_on(now), _workers(now), _log(now, log, trimmed)]
+    parts = [_headline(first, now), *search, _training(now), _failures(now), _way_on(now)]
+    if text.is_over(now):
+        parts.append(_folded_log(now, log, trimmed))
+    else:
+        parts += [_workers(now), _log(now, log, trimmed)]
     return f'{_STYLE}<div class="maggy">{"".join(parts)}</div>'
 
 
-def sparkline(bests: Sequence[tuple[float, float]], end: float) -> str:
-    """The best value over elapsed time as steps, in an SVG; nothing before there are two values.
+def curve(bests: Sequence[tuple[float, float]], end: float) -> str:
+    """The best value over elapsed time as steps, in an SVG with its scale; nothing before there are two values.
+
+    Each new best says its value and its time where the pointer rests on it.
 
     Args:
         bests: Elapsed seconds and value of each new best, in order of time.
@@ -84,7 +106,7 @@ def sparkline(bests: Sequence[tuple[float, float]], end: float) -> str:
     points = [(seconds, value) for seconds, value in bests if math.isfinite(value)]
     if len(points) < 2:
         return ""
-    width, height = SPARK_SIZE
+    width, height = CURVE_SIZE
     low, high = min(value for _, value in points), max(value for _, value in points)
     # Halved first: the difference of two huge values is infinite.
     span = (high / 2 - low / 2) or 1.0
@@ -98,11 +120,27 @@ def sparkline(bests: Sequence[tuple[float, float]], end: float) -> str:
     path = f"M{x(points[0][0]):.1f},{y(points[0][1]):.1f}"
     path += "".join(f"H{x(seconds):.1f}V{y(value):.1f}" for seconds, value in points[1:]) + f"H{width:.1f}"
     title = f"from {text.number(points[0][1])} to {text.number(points[-1][1])}"
+    hits = "".join(
+        f'<circle class="hit" cx="{x(seconds):.1f}" cy="{y(value):.1f}" r="5" fill-opacity="0">'
+        f"<title>{text.number(value)} after {text.duration(seconds)}</title></circle>"
+        for seconds, value in points
+    )
+    labels = [
+        (-6.0, 4.0, "end", text.number(high)),
+        (-6.0, height + 4.0, "end", text.number(low)),
+        (0.0, height + 16.0, "start", text.duration(points[0][0])),
+        (width, height + 16.0, "end", text.duration(end)),
+    ]
+    scale = "".join(
+        f'<text x="{left:.0f}" y="{top:.0f}" text-anchor="{anchor}" fill="currentColor" font-size="10">{words}</text>'
+        for left, top, anchor, words in labels
+    )
     return (
-        f'<svg width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
-        f"<title>{title}</title>"
+        f'<svg width="{width + 68:.0f}" height="{height + 26:.0f}" viewBox="-60 -6 {width + 68:.0f} {height + 26:.0f}" '
+        f'role="img"><title>{title}</title>'
+        f'<path d="M0,0H{width:.0f}M0,{height:.0f}H{width:.0f}" stroke="rgba(128,128,128,.35)"/>'
         f'<path d="{path}" fill="none" stroke="{ACCENT}" stroke-width="1.8" stroke-linejoin="round"/>'
-        f'<circle cx="{width:.1f}" cy="{y(points[-1][1]):.1f}" r="2.6" fill="{ACCENT}"/></svg>'
+        f'<circle cx="{width:.1f}" cy="{y(points[-1][1]):.1f}" r="2.6" fill="{ACCENT}"/>{scale}{hits}</svg>'
     )
 
 
@@ -136,9 +174,9 @@ def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
         for name, value in text.pairs(now.best_config or {})
     )
     return (
-        f'<div class="row"><span class="value">{text.number(now.best_value)}</span>'
+        f'<div class="row best"><span class="value">{text.number(now.best_value)}</span>'
         f'<span class="soft">best {_safe(now.objective or "value")} {text.best_place(now)}</span>'
-        f'<span class="end">{sparkline(bests, now.elapsed)}</span></div>'
+        f'<span class="end">{curve(bests, now.elapsed)}</span></div>'
         f'<div class="row">{config}</div>'
     )
 
@@ -167,7 +205,7 @@ def _workers(now: Snapshot) -> str:
     )
     rows = "".join(_worker(worker, hosts) for worker in shown)
     rest = f'<div class="soft">{_safe(others)}</div>' if others else ""
-    return f"<table>{head}{rows}</table>{rest}"
+    return f'<div class="scroll"><table>{head}{rows}</table></div>{rest}'
 
 
 def _worker(worker: WorkerLine, hosts: bool) -> str:
@@ -186,17 +224,52 @@ def _worker(worker: WorkerLine, hosts: bool) -> str:
     )
 
 
-def _log(now: Snapshot, log: Iterable[LogLine], trimmed: int) -> str:
+def _failures(now: Snapshot) -> str:
+    lines = "".join(f"<div>{escape(text.failure(line))}</div>" for line in now.failures[: text.MAX_FAILURES])
+    return f'<div class="failures">{lines}</div>' if lines else ""
+
+
+def _log(now: Snapshot, log: Sequence[LogLine], trimmed: int) -> str:
+    lines: list[str] = []
+    room = LOG_ROOM
+    for line in reversed(log):
+        drawn = _log_line(line)
+        room -= len(drawn)
+        if room < 0:
+            break
+        lines.append(drawn)
+    trimmed += len(log) - len(lines)
     older = f'<div class="soft">{trimmed} older lines are in {_safe(now.directory)}</div>' if trimmed else ""
-    lines = "".join(
-        f'<div class="line"><span style="color:{_trial_colour(line.trial)}">{text.prefix(line)}</span>'
-        f"{escape(line.text)}</div>"
-        for line in log
-    )
     if not lines:
         return ""
     # The box is a reversed column of one child: so a browser shows its end and not its beginning.
-    return f'<div class="log"><div>{older}{lines}</div></div>'
+    return f'<div class="log"><div>{older}{"".join(reversed(lines))}</div></div>'
+
+
+def _log_line(line: LogLine) -> str:
+    kind = "" if line.trial is None else f" t{line.trial}"
+    return (
+        f'<div class="line{kind}"><span style="color:{_trial_colour(line.trial)}">{text.prefix(line)}</span>'
+        f"{escape(line.text)}</div>"
+    )
+
+
+def _folded_log(now: Snapshot, log: Sequence[LogLine], trimmed: int) -> str:
+    """The log behind one line, and a choice of the trial whose lines it shows.
+
+    The choice is made by the style sheet alone. It is not there while the run goes on, since each drawing of the
+    cell would undo it.
+    """
+    box = _log(now, log, trimmed)
+    if not box:
+        return ""
+    trials = sorted({line.trial for line in log if line.trial is not None})[-MAX_CHOICES:]
+    rules = "".join(
+        f".maggy select:has(.c{trial}:checked) ~ .log .line:not(.t{trial}) {{ display: none; }}" for trial in trials
+    )
+    options = "".join(f'<option class="c{trial}">trial {trial}</option>' for trial in trials)
+    choice = f"<style>{rules}</style><select><option>all trials</option>{options}</select>" if len(trials) > 1 else ""
+    return f"<details><summary>the newest lines of the log</summary>{choice}{box}</details>"
 
 
 def _track(shares: Sequence[tuple[float, str]]) -> str:

@@ -12,11 +12,11 @@ from maggy_like.display.lines import LineBuffer
 from maggy_like.display.live import LiveLines
 
 REDRAW_SECONDS = 0.5
-"""A full log box is some 200 kB, and Jupyter drops what a kernel sends beyond 1 MB a second."""
+"""A full cell is almost 200 kB, and Jupyter drops what a kernel sends beyond 1 MB a second."""
 
 LOG_LINES = 500
 LOG_BYTES = 1 << 20
-MAX_BESTS = 1000
+MAX_BESTS = 120
 PLAIN_LINES = 10
 
 

@@ -118,7 +118,8 @@ class TerminalDisplay:
         found = snapshot.best_trial is not None or snapshot.pareto
         best = Text(text.best(snapshot), style="bold" if found else "dim")
         best.append(f"  {text.config_text(snapshot.best_config or {})}", style="not bold")
-        room = max(1, min(text.MAX_WORKERS, self._console.height - _HEADER_LINES))
+        failures = [text.failure(line) for line in snapshot.failures[: text.MAX_FAILURES]]
+        room = max(1, min(text.MAX_WORKERS, self._console.height - _HEADER_LINES - len(failures)))
         shown, others = text.busiest(snapshot.workers, room)
         live = list(self._lines.lines.values())[: max(0, room - len(shown))]
         parts: list[RenderableType] = [
@@ -128,6 +129,7 @@ class TerminalDisplay:
             *([_search_bar(snapshot, width), _counts(snapshot)] if text.searches(snapshot) else []),
             *([best] if text.searches(snapshot) and not snapshot.is_ablation else []),
             *_training(snapshot, width),
+            *(Text(line, style="red") for line in failures),
         ]
         if shown:
             parts.append(_worker_table(shown, hosts=len({worker.host for worker in snapshot.workers}) > 1))

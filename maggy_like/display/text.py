@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from maggy_like.display.base import FailureLine, LogLine, Snapshot, WorkerLine
 from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
 from optimizers.space.config import Config
@@ -16,6 +16,9 @@ LINE_LIMIT = 400
 
 MAX_WORKERS = 12
 """Workers shown one by one, where there is room."""
+
+MAX_FAILURES = 4
+"""Kinds of failures shown, the most frequent first."""
 
 MAX_METRICS = 5
 """Metrics of a training that are shown beside its objective."""
@@ -233,6 +236,12 @@ def status(first: Snapshot, now: Snapshot) -> str:
     return " | ".join([*search, *filter(None, [training(now)]), clock(first, now)])
 
 
+def failure(line: FailureLine) -> str:
+    """Failures of one kind in words: ``exception in 3 trials, last in trial 7: ValueError: nan``."""
+    where = f"in trial {line.trial}" if line.count == 1 else f"in {line.count} trials, last in trial {line.trial}"
+    return clean(f"{line.kind.replace('_', ' ')} {where}: {line.message}")
+
+
 def summary(snapshot: Snapshot) -> list[str]:
     """The end of a search in a few lines."""
     trials = n_trials(snapshot)
@@ -248,6 +257,7 @@ def summary(snapshot: Snapshot) -> list[str]:
         lines.append(f"best {clean(value)} {best_place(snapshot)}" + (f": {config}" if config else ""))
     if trained := training(snapshot):
         lines.append(trained)
+    lines += [failure(line) for line in snapshot.failures[:MAX_FAILURES]]
     return [*lines, f"files in {clean(snapshot.directory)}", *filter(None, [way_on(snapshot)])]
 
 

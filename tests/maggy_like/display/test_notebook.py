@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from maggy_like.display import LogLine, Snapshot, WorkerLine, html, notebook
+from maggy_like.display.base import FailureLine
 from maggy_like.display.notebook import LOG_LINES, NotebookDisplay
 from maggy_like.protocol.endings import Ending
+from optimizers.core.trial import TrialState
 
 Snap = Callable[..., Snapshot]
 Bundles = list[dict[str, str]]
@@ -54,7 +56,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.tags.append(tag)
-        if tag not in ("path", "circle"):
+        if tag != "path":
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:
@@ -138,10 +140,41 @@ def test_the_log_keeps_the_newest_lines(bundles: Bundles, snap: Snap) -> None:
     display.finish(snap(), [])
     page = bundles[-1]["text/html"]
     assert "2 older lines are in runs/digits-1" in page
-    assert page.count('class="line"') == LOG_LINES
+    assert page.count('class="line t1"') == LOG_LINES
     assert "line 1<" not in page
     assert "line 2<" in page
     assert "line z<" in page
+
+
+def test_the_largest_cell_stays_below_200_kb(bundles: Bundles, snap: Snap) -> None:
+    display = NotebookDisplay()
+    workers = tuple(WorkerLine(i, f"host{i}", "busy", 9_900 + i, 3, 9, 0.5, 12.0) for i in range(64))
+    failures = tuple(FailureLine("worker_lost", 2_000, i, "<'>" * 1_000) for i in range(9))
+    fields = {"workers": workers, "failures": failures, "n_trials": 10_000, "counts": {TrialState.COMPLETED: 9_936}}
+    display.start(snap(**fields))
+    display.update(snap(**fields), [LogLine(8_000 + i, "<'>" * 1_000) for i in range(LOG_LINES)])
+    for i in range(200):
+        display.update(snap(elapsed=31.0 + i, best_value=i / 7, **fields), [])
+    display.finish(snap(phase=Ending.COMPLETED, elapsed=3_000.0, best_value=1.0, **fields), [])
+    assert max(len(bundle["text/html"].encode()) for bundle in bundles) < 200_000
+
+
+def test_failures_have_a_place_of_their_own(bundles: Bundles, snap: Snap) -> None:
+    failures = (FailureLine("exception", 3, 7, "ValueError: <nan>"), FailureLine("worker_lost", 1, 2, "it is gone"))
+    NotebookDisplay().start(snap(failures=failures))
+    words = Page(bundles[0]["text/html"]).words
+    assert "exception in 3 trials, last in trial 7: ValueError: <nan>" in words
+    assert "worker lost in trial 2: it is gone" in words
+
+
+def test_the_log_of_a_run_that_is_over_can_be_narrowed_to_a_trial(bundles: Bundles, snap: Snap) -> None:
+    display = NotebookDisplay()
+    display.start(snap())
+    display.finish(snap(phase=Ending.COMPLETED), [LogLine(7, "seven"), LogLine(8, "eight")])
+    assert "select" not in Page(bundles[0]["text/html"]).tags
+    page = bundles[-1]["text/html"]
+    assert Page(page).tags.count("option") == 3  # all, and two trials
+    assert ".maggy select:has(.c7:checked) ~ .log .line:not(.t7) { display: none; }" in page
 
 
 def test_many_workers(bundles: Bundles, snap: Snap) -> None:
@@ -160,21 +193,21 @@ def test_a_shell_that_shows_nothing(monkeypatch: pytest.MonkeyPatch, snap: Snap)
     display.finish(snap(), [])
 
 
-def test_sparkline() -> None:
-    assert html.sparkline([], 1.0) == ""
-    assert html.sparkline([(0.0, 0.5), (1.0, math.nan)], 1.0) == ""
-    line = html.sparkline([(10.0, 1.0), (15.0, 2.0), (20.0, 5.0)], 30.0)
-    assert 'd="M0.0,36.0H45.0V27.0H90.0V0.0H180.0"' in line
+def test_curve() -> None:
+    assert html.curve([], 1.0) == ""
+    assert html.curve([(0.0, 0.5), (1.0, math.nan)], 1.0) == ""
+    line = html.curve([(10.0, 1.0), (15.0, 2.0), (20.0, 5.0)], 30.0)
+    assert 'd="M0.0,44.0H60.0V33.0H120.0V0.0H240.0"' in line
     assert "from 1 to 5" in line
 
 
 @pytest.mark.parametrize("values", [(1e308, -1e308), (5e-324, 0.0), (3.0, 3.0), (math.inf, 1.0, 2.0)])
-def test_sparkline_stays_in_its_box(values: tuple[float, ...]) -> None:
-    line = html.sparkline([(0.0, value) for value in values], 0.0)
-    path = line.split(' d="M')[1].split('"')[0]
+def test_curve_stays_in_its_box(values: tuple[float, ...]) -> None:
+    line = html.curve([(0.0, value) for value in values], 0.0)
+    path = line.split(' d="M')[2].split('"')[0]
     heights = [float(part.split("H")[0]) for part in path.replace(",", "V").split("V")[1:]]
     assert len(heights) >= 2
-    assert all(0 <= height <= 36 for height in heights)
+    assert all(0 <= height <= 44 for height in heights)
 
 
 @pytest.mark.notebook
