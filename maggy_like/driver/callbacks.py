@@ -121,10 +121,13 @@ class Callbacks:
 
     def call(self, event: Event) -> None:
         """Hand out an event; a function that raises is reported, and left out from then on."""
+        tracked = event
         if isinstance(event, AttemptEnded):
-            event = msgspec.structs.replace(event, config=self._study().trials[event.trial].config)
+            trial = self._study().trials[event.trial]
+            event = msgspec.structs.replace(event, config=trial.config)
+            tracked = msgspec.structs.replace(event, value=trial.value)  # of one that was stopped too
         for thread in self._threads:
-            thread.put(event)
+            thread.put(tracked)
         for callback in list(self._functions):
             try:
                 callback(event)

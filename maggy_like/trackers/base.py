@@ -63,7 +63,8 @@ class Session(abc.ABC):
         """Record an event; it may be told again after a :class:`TrackerUnavailable`.
 
         Args:
-            event: Measurements of one trial come together, of many reports.
+            event: Measurements of one trial come together, of many reports; the value of an end is what its trial is
+                worth.
             now: When it happened: Unix time.
         """
 

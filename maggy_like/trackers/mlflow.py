@@ -285,7 +285,7 @@ class _Session(Session):
             self._log_columns(nested, columns, now)
         if nested.is_final and event.state == nested.state:  # told again, to a run that goes on
             return
-        nested.best = event.value
+        nested.best = None if event.state is TrialState.FAILED else event.value
         for name, value in event.attributes.items():
             self._client.set_tag(nested.id, _fit(name), plain(value)[:_MOST_TEXT])
         if event.failure is not None:
