@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import psutil
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 from jupyter_client.provisioning import LocalProvisioner
-from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
 
@@ -75,8 +73,11 @@ print(result.log(1), result.trials[0].failure.traceback)
 
 
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory: pytest.TempPathFactory) -> nbformat.NotebookNode:
+def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The notebook, and :data:`CELLS` after it, as one kernel has executed them."""
+    import nbformat  # which takes seconds, so that only the process does it that runs these tests
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     notebook.cells += [nbformat.v4.new_code_cell(cell) for cell in CELLS]
     resources = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
@@ -84,7 +85,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> nbformat.NotebookNode:
     return notebook
 
 
-def test_the_notebook_runs_and_its_logs_stand_in_the_cell(executed: nbformat.NotebookNode) -> None:
+def test_the_notebook_runs_and_its_logs_stand_in_the_cell(executed: Any) -> None:
     search = next(cell for cell in executed.cells if "lagom(train" in cell.source)
     shown = "".join(str(output.get("data", "")) for output in search.outputs)
     assert "step 1: accuracy" in shown
@@ -95,7 +96,7 @@ def test_the_notebook_runs_and_its_logs_stand_in_the_cell(executed: nbformat.Not
 
 
 def test_a_trial_logs_as_its_notebook_does_and_its_traceback_has_the_cell_s_lines(
-    executed: nbformat.NotebookNode,
+    executed: Any,
 ) -> None:
     (output,) = executed.cells[-1].outputs
     assert "<logged in a trial>" in output.text

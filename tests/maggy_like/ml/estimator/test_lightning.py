@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch import nn
 from torch.optim import lr_scheduler
 
 from maggy_like import Reporter
@@ -24,54 +23,31 @@ from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_b
 from maggy_like.ml.estimator.plan import Data, TrainingPlan
 from maggy_like.ml.estimator.train import train_network
 
-LightningModule: Any = import_module("lightning").LightningModule
 
-
-class Line(LightningModule):
-    """A linear regression, as people write it; the options change one thing each."""
-
-    def __init__(self, hidden: int = 3, schedule: Callable[[Line, torch.optim.Optimizer], Any] | None = None) -> None:
-        super().__init__()
-        self.save_hyperparameters("hidden")
-        self.body = nn.Sequential(nn.Linear(2, hidden), nn.Linear(hidden, 1))
-        self.schedule = schedule
-        self.rates: list[float] = []
-        self.places: list[tuple[int, int]] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.body(x).squeeze(1)
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        x, y = batch
-        loss = nn.functional.mse_loss(self(x), y)
-        self.log("train_loss", loss, prog_bar=True)
-        self.places.append((self.current_epoch, self.global_step))
-        return loss
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        x, y = batch
-        self.log_dict({"val_loss": nn.functional.l1_loss(self(x), y), "val_rows": len(x)})
-
-    def on_train_epoch_end(self) -> None:
-        self.rates.append(self.made.param_groups[0]["lr"])
-
-    def configure_optimizers(self) -> Any:
-        self.made = torch.optim.SGD(self.parameters(), lr=0.1)
-        return self.made if self.schedule is None else self.schedule(self, self.made)
+@pytest.fixture(scope="module")
+def modules() -> Any:
+    """The modules that are trained here."""
+    return import_module("lightning_modules")
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> TrainingPlan:
+def line(modules: Any) -> Any:
+    """The class of the plainest of them."""
+    return modules.Line
+
+
+@pytest.fixture
+def plan(line: Any, tmp_path: Path) -> TrainingPlan:
     random = np.random.default_rng(0)
     for name, rows in (("train", 64), ("validation", 16)):
         x = random.normal(size=(rows, 2))
         pq.write_table(pa.table({"x": list(x), "y": x @ [1.0, -2.0] + 0.5}), tmp_path / f"{name}.parquet")
     train, validation = ((tmp_path / f"{name}.parquet").as_uri() for name in ("train", "validation"))
     data = Data((train,), (validation,), 64)
-    return TrainingPlan(Line, None, ("x",), ("y",), data, batch_size=16, epochs=5)
+    return TrainingPlan(line, None, ("x",), ("y",), data, batch_size=16, epochs=5)
 
 
-def trained(plan: TrainingPlan, module: Line) -> tuple[Line, list[dict[str, float]]]:
+def trained(plan: TrainingPlan, module: Any) -> tuple[Any, list[dict[str, float]]]:
     """The module as the last epoch left it, and the history."""
     seen: list[Any] = []
     plan = replace(plan, model=module, callbacks=(lambda epoch, metrics, network: seen.append(network),))
@@ -79,19 +55,21 @@ def trained(plan: TrainingPlan, module: Line) -> tuple[Line, list[dict[str, floa
     return seen[-1], history
 
 
-def test_it_trains_with_its_own_loss_and_optimizer_and_what_it_logs_is_the_history(plan: TrainingPlan) -> None:
+def test_it_trains_with_its_own_loss_and_optimizer_and_what_it_logs_is_the_history(
+    plan: TrainingPlan, line: Any
+) -> None:
     found = train_network(plan, {"hidden": 4}, Reporter(budget=5))
     assert list(found["history"][0]) == ["epoch", "loss", "train_loss", "validation_loss", "validation_rows"]
     assert found["history"][-1]["validation_loss"] < 0.1 < found["history"][0]["validation_loss"]
-    module = Line(4)
+    module = line(4)
     module.load_state_dict(found["network"])
     again = network_of_bytes(network_to_bytes(module))
     x = torch.randn(3, 2)
     assert torch.equal(again(x), module.eval()(x))
 
 
-def test_it_knows_epoch_and_step(plan: TrainingPlan) -> None:
-    module, _ = trained(plan, Line())
+def test_it_knows_epoch_and_step(plan: TrainingPlan, line: Any) -> None:
+    module, _ = trained(plan, line())
     assert module.places == [(step // 4, step) for step in range(20)]
 
 
@@ -137,65 +115,40 @@ def test_it_knows_epoch_and_step(plan: TrainingPlan) -> None:
     ],
     ids=["epoch", "dict", "step", "plateau", "whole"],
 )
-def test_its_schedule_steps(plan: TrainingPlan, schedule: Any, rates: list[float]) -> None:
-    module, _ = trained(plan, Line(schedule=schedule))
+def test_its_schedule_steps(plan: TrainingPlan, line: Any, schedule: Any, rates: list[float]) -> None:
+    module, _ = trained(plan, line(schedule=schedule))
     assert module.rates == pytest.approx(rates)
-
-
-class ByHand(Line):
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-
-
-class Clips(Line):
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        pass
-
-
-class Asks(Line):
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        self.optimizers()
-        return super().training_step(batch, batch_idx)
-
-
-class Wide(Line):
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        return super().training_step((torch.ones(2, 7), batch[1]), batch_idx)
-
-
-class Gathers(Line):
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        self.log("error", nn.L1Loss())
-        return super().training_step(batch, batch_idx)
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (ByHand, "ByHand sets automatic_optimization=False"),
-        (Clips, "Clips overrides on_before_optimizer_step, which TorchEstimator does not call"),
-        (Asks, "has no Trainer, and asked for trainer.strategy"),
-        (Wide, r"training_step does not take the batch \('x' of shape \[2, 2\], 'y' of shape \[2\]\): RuntimeError"),
-        (Gathers, r"self.log\('error', L1Loss\(\)\) logs an object"),
-        (lambda: Line(schedule=lambda module, made: [made, made]), "gave 2 optimizers and 0 schedules"),
-        (lambda: Line(schedule=lambda module, made: 3), "gave 3, which is no optimizer"),
-        (lambda: Line(schedule=lambda module, made: ([made], [made.defaults])), "lr_scheduler"),
+        ("ByHand", "ByHand sets automatic_optimization=False"),
+        ("Clips", "Clips overrides on_before_optimizer_step, which TorchEstimator does not call"),
+        ("Asks", "has no Trainer, and asked for trainer.strategy"),
+        ("Wide", r"training_step does not take the batch \('x' of shape \[2, 2\], 'y' of shape \[2\]\): RuntimeError"),
+        ("Gathers", r"self.log\('error', L1Loss\(\)\) logs an object"),
+        (lambda module, made: [made, made], "gave 2 optimizers and 0 schedules"),
+        (lambda module, made: 3, "gave 3, which is no optimizer"),
+        (lambda module, made: ([made], [made.defaults]), "lr_scheduler"),
     ],
 )
-def test_what_needs_a_trainer_is_refused_before_the_training(plan: TrainingPlan, model: Any, message: str) -> None:
+def test_what_needs_a_trainer_is_refused_before_the_training(
+    plan: TrainingPlan, modules: Any, model: Any, message: str
+) -> None:
     batch = {"x": torch.ones(2, 2), "y": torch.ones(2)}
+    model = getattr(modules, model) if isinstance(model, str) else partial(modules.Line, schedule=model)
     with pytest.raises(ConfigError, match=message):
         check_sample(replace(plan, model=model), batch, Statistics(64, {}), [])
     with pytest.raises(ConfigError, match="brings its own loss and optimizer, and learningRate would mean nothing"):
         check_sample(plan, batch, Statistics(64, {}), ["learningRate"])
 
 
-def test_its_schedule_goes_on_where_an_interrupted_training_was(plan: TrainingPlan) -> None:
-    def schedule(module: Line, made: Any) -> Any:
+def test_its_schedule_goes_on_where_an_interrupted_training_was(plan: TrainingPlan, line: Any) -> None:
+    def schedule(module: Any, made: Any) -> Any:
         return [made], [{"scheduler": lr_scheduler.CosineAnnealingLR(made, 20), "interval": "step"}]
 
-    plan = replace(plan, model=Line(schedule=schedule))
+    plan = replace(plan, model=line(schedule=schedule))
     whole = train_network(plan, {}, Reporter(budget=4))
     first, later = Reporter(budget=2), Reporter(budget=4)
     train_network(plan, {}, first)
