@@ -1,4 +1,4 @@
-"""Modules of Lightning, as people write them. Importing it costs seconds, so only the process does that runs their tests."""
+"""Modules of Lightning, as people write them: importing it takes seconds, so only tests that need them load them."""
 
 from __future__ import annotations
 

@@ -27,9 +27,6 @@ from maggy_like.trackers import MLflow
 from optimizers.core.events import AttemptEnded, Event
 from optimizers.core.trial import TrialState
 
-pytest.importorskip("mlflow")
-pytest.importorskip("huey", reason="a server of MLflow needs it")
-
 pytestmark = pytest.mark.filterwarnings("default")  # those of MLflow and of what it imports
 
 
