@@ -11,19 +11,22 @@ import pytest
 
 import maggy_like
 import maggy_like.ml
+import maggy_like.sklearn
 import maggy_like.trackers
 import optimizers
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
-NAMED = set(re.findall(r"^::: (?:maggy_like|maggy_like\.ml|maggy_like\.trackers|optimizers)\.(\w+)$", REFERENCE, re.M))
+NAMED = set(re.findall(r"^::: (?:maggy_like|maggy_like\.(?:ml|sklearn|trackers)|optimizers)\.(\w+)$", REFERENCE, re.M))
 
 HELPERS = {"Searchspace", "Config", "Domain", "Event", "WAIT"}
 """Another spelling, and names for type hints."""
 
 
 @pytest.mark.parametrize(
-    "facade", [maggy_like, maggy_like.ml, maggy_like.trackers, optimizers], ids=lambda facade: str(facade.__name__)
+    "facade",
+    [maggy_like, maggy_like.ml, maggy_like.sklearn, maggy_like.trackers, optimizers],
+    ids=lambda facade: str(facade.__name__),
 )
 def test_the_reference_has_all_that_is_public(facade: object) -> None:
     public = set(facade.__all__) - HELPERS  # type: ignore[attr-defined]

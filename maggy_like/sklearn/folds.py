@@ -1,0 +1,64 @@
+"""The training function of a cross-validated search: one fold a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.model_selection import cross_validate
+
+if TYPE_CHECKING:
+    from maggy_like.worker.child.reporter import Reporter
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Cross-validates one configuration, and reports after each fold. It is sent to the workers once, with its data.
+
+    Attributes:
+        estimator: What is cloned for each fold.
+        x: The samples.
+        y: Their targets, or None.
+        splits: Indices of training and test samples, a pair a fold.
+        scoring: As ``cross_validate`` takes it.
+        params: What goes to ``fit`` and, with scikit-learn's metadata routing, to the scorer.
+    """
+
+    estimator: Any
+    x: Any
+    y: Any
+    splits: list[tuple[Any, Any]]
+    scoring: Any
+    params: dict[str, Any]
+
+    def __call__(self, config: dict[str, Any], reporter: Reporter) -> None:
+        """Run the folds that the reporter grants.
+
+        Raises:
+            ValueError: A score is not finite.
+        """
+        estimator = clone(self.estimator).set_params(**config)
+        scores: list[float] = []
+        for fold, split in enumerate(self.splits[: reporter.budget], start=1):
+            measured = cross_validate(
+                estimator,
+                self.x,
+                self.y,
+                cv=[split],
+                scoring=self.scoring,
+                params=self.params,
+                error_score="raise",
+            )
+            score = float(measured["test_score"][0])
+            if not np.isfinite(score):
+                raise ValueError(f"fold {fold} has the score {score}; scores must be finite")
+            scores.append(score)
+            reporter.report(
+                mean_test_score=float(np.mean(scores)),
+                test_score=score,
+                fit_time=float(measured["fit_time"][0]),
+                score_time=float(measured["score_time"][0]),
+                step=fold,
+            )

@@ -1,0 +1,191 @@
+"""``SearchCV``: a search with cross-validation as an estimator of scikit-learn."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import clone, is_classifier
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import check_cv
+from sklearn.model_selection._search import BaseSearchCV
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import indexable
+
+from maggy_like.api.lagom import lagom
+from maggy_like.errors import ConfigError
+from maggy_like.sklearn.folds import Folds
+from maggy_like.sklearn.tables import cv_results
+
+if TYPE_CHECKING:
+    from maggy_like.engines.base import Engine
+    from maggy_like.results.result import Result
+    from optimizers.core.base import Optimizer
+    from optimizers.space.search_space import SearchSpace
+
+
+class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
+    """Search for an estimator's best parameters; a configuration is stopped after its first bad folds.
+
+    Each fold is a step of a trial, so ``"asha"`` runs all folds of promising configurations alone. ``predict``,
+    ``score`` and what else the best estimator has come from it, as with scikit-learn's own searches.
+
+    Args:
+        estimator: What is searched over; in a ``Pipeline`` parameters are named as ``clf__C``.
+        search_space: Domains by parameter, as :func:`maggy_like.lagom` takes them.
+        n_trials: How many configurations to try.
+        optimizer: As :func:`maggy_like.lagom` takes it.
+        scoring: One metric: a name, a scorer, or None for the estimator's own ``score``. Greater is better.
+        cv: Folds: a number, a splitter, or a list of pairs of indices.
+        refit: Whether the best configuration is trained on all samples in the end.
+        error_score: The score of configurations that fail in ``fit`` or ``score``; ``"raise"`` raises the failure.
+        random_state: Source of the search's randomness. With it and one worker a search repeats exactly.
+        engine: As :func:`maggy_like.lagom` takes it: ``"local"``, ``"spark"``, ``"inline"``, ``"auto"`` or an engine.
+        workers: Size of the gang; by default all slots of the engine.
+        directory: Folder of the run, to be kept; by default a temporary one, which is removed.
+        progress: Show a live display.
+
+    Attributes:
+        best_estimator_: Trained on all samples, where ``refit``.
+        best_params_: The best configuration of those that ran all folds.
+        best_score_: Its mean score.
+        best_index_: Its row of ``cv_results_``.
+        cv_results_: As of scikit-learn's searches, with ``n_folds`` (how many were run) and ``stopped``. Folds not run
+            are nan, means are over the folds that were, and stopped configurations rank after all complete ones.
+        n_splits_: How many folds there are.
+        scorer_: What scored.
+        refit_time_: Seconds that the last training took.
+
+    Example:
+        >>> search = SearchCV(SVC(), {"C": Float(1e-3, 1e3, log=True)}, n_trials=30, random_state=0)
+        >>> search.fit(x, y).score(x_test, y_test)
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        search_space: SearchSpace | Mapping[str, Any],
+        *,
+        n_trials: int = 20,
+        optimizer: str | Optimizer | type[Optimizer] = "asha",
+        scoring: Any = None,
+        cv: Any = None,
+        refit: bool = True,
+        error_score: float | str = np.nan,
+        random_state: Any = None,
+        engine: str | Engine = "auto",
+        workers: int | None = None,
+        directory: str | Path | None = None,
+        progress: bool | str = False,
+    ) -> None:
+        # As scikit-learn asks for, arguments are kept as they are, and checked in fit.
+        self.estimator = estimator
+        self.search_space = search_space
+        self.n_trials = n_trials
+        self.optimizer = optimizer
+        self.scoring = scoring
+        self.cv = cv
+        self.refit = refit
+        self.error_score = error_score
+        self.random_state = random_state
+        self.engine = engine
+        self.workers = workers
+        self.directory = directory
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None, **params: Any) -> SearchCV:  # scikit-learn's name
+        """Search, and train the best configuration on all samples.
+
+        Args:
+            X: The samples, (samples, features).
+            y: Their targets.
+            **params: What goes to ``fit`` (``sample_weight``), and ``groups`` for the splitter.
+
+        Raises:
+            UserError: An argument is wrong, all configurations fail, or none ran all folds.
+            RuntimeError: A configuration failed, with ``error_score="raise"``.
+        """
+        self._check_arguments()
+        self.scorer_ = check_scoring(self.estimator, scoring=self.scoring)
+        self.multimetric_ = False
+        X, y = indexable(X, y)
+        routed = self._get_routed_params_for_fit(params)
+        splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        splits = list(splitter.split(X, y, **routed.splitter.split))
+        self.n_splits_ = len(splits)
+        to_folds = {name: value for name, value in params.items() if name != "groups"}
+        result = self._search(Folds(self.estimator, X, y, splits, self.scorer_, to_folds))
+        self._read(result)
+        if self.refit:
+            self.best_estimator_ = clone(self.estimator).set_params(**self.best_params_)
+            begin = time.perf_counter()
+            self.best_estimator_.fit(*((X,) if y is None else (X, y)), **routed.estimator.fit)
+            self.refit_time_ = time.perf_counter() - begin
+            if hasattr(self.best_estimator_, "feature_names_in_"):
+                self.feature_names_in_ = self.best_estimator_.feature_names_in_
+        return self
+
+    def _check_arguments(self) -> None:
+        """Check what lagom does not.
+
+        Raises:
+            ConfigError: An argument is wrong.
+        """
+        known = self.estimator.get_params()
+        wrong = [name for name in self.search_space if name not in known]
+        if wrong:
+            raise ConfigError(
+                f"{type(self.estimator).__name__} has no parameter {wrong[0]!r}; it has {', '.join(sorted(known))}"
+            )
+        if not isinstance(self.refit, bool):
+            raise ConfigError(f"refit must be True or False, not {self.refit!r}")
+        if isinstance(self.scoring, (list, tuple, set, dict)):
+            raise ConfigError(f"scoring must be one metric, not {self.scoring!r}; name the one to search by")
+        is_number = isinstance(self.error_score, (int, float)) and not isinstance(self.error_score, bool)
+        if not is_number and self.error_score != "raise":
+            raise ConfigError(f"error_score must be a number or 'raise', not {self.error_score!r}")
+
+    def _search(self, folds: Folds) -> Result:
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        with tempfile.TemporaryDirectory() as temporary:
+            return lagom(
+                folds,
+                self.search_space,
+                optimizer=self.optimizer,
+                metric="mean_test_score",
+                direction="max",
+                value="last",
+                n_trials=self.n_trials,
+                max_budget=self.n_splits_,
+                engine=self.engine,
+                workers=self.workers,
+                seed=seed,
+                directory=temporary if self.directory is None else self.directory,
+                progress=self.progress,
+            )
+
+    def _read(self, result: Result) -> None:
+        """Keep what the search found.
+
+        Raises:
+            RuntimeError: A configuration failed, with ``error_score="raise"``.
+            ConfigError: No configuration ran all folds.
+        """
+        if self.error_score == "raise":
+            for trial in result.trials:
+                if trial.failure is not None and trial.state == "failed":
+                    raise RuntimeError(f"the configuration {trial.config} failed: {trial.failure}")
+        error_score = np.nan if self.error_score == "raise" else float(self.error_score)
+        self.cv_results_ = cv_results(result.trials, self.n_splits_, error_score)
+        if not (self.cv_results_["n_folds"] == self.n_splits_).any():
+            raise ConfigError(
+                f"none of {len(result.trials)} configurations ran all {self.n_splits_} folds; give the search more "
+                f"n_trials than {self.n_trials}, or look at the failures with error_score='raise'"
+            )
+        self.best_index_ = int(np.argmin(self.cv_results_["rank_test_score"]))
+        self.best_params_ = self.cv_results_["params"][self.best_index_]
+        self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])

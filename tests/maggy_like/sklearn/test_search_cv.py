@@ -1,0 +1,110 @@
+"""SearchCV: an estimator of scikit-learn whose folds are steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+from sklearn.utils.estimator_checks import check_estimator
+
+from maggy_like import Float
+from maggy_like.errors import ConfigError
+from maggy_like.sklearn import SearchCV
+
+X, Y = load_iris(return_X_y=True)
+SPACE = {"C": Float(1e-4, 1e2, log=True)}
+
+
+def search(estimator: Any = None, space: Any = None, **options: Any) -> SearchCV:
+    chosen = {"n_trials": 9, "random_state": 0, "engine": "inline", **options}
+    return SearchCV(estimator or SVC(), space or SPACE, **chosen)
+
+
+def test_the_best_is_the_best_of_those_with_all_folds_and_is_trained() -> None:
+    found = search(cv=5).fit(X, Y)
+    results = found.cv_results_
+    complete = results["n_folds"] == 5
+    assert found.best_score_ == results["mean_test_score"][complete].max() > 0.9
+    assert found.best_params_ == results["params"][found.best_index_]
+    assert found.score(X, Y) > 0.9
+    assert list(found.classes_) == [0, 1, 2]
+
+
+def test_stopped_configurations_are_marked_and_rank_last() -> None:
+    results = search(cv=5, n_trials=20).fit(X, Y).cv_results_
+    stopped = results["stopped"]
+    assert 0 < stopped.sum() < 20
+    folds = np.stack([results[f"split{fold}_test_score"] for fold in range(5)], axis=1)
+    assert (np.isfinite(folds).sum(axis=1) == results["n_folds"]).all()
+    assert results["mean_test_score"] == pytest.approx(np.nanmean(folds, axis=1))
+    assert results["rank_test_score"][~stopped].max() < results["rank_test_score"][stopped].min()
+
+
+def test_a_seed_repeats_the_search() -> None:
+    first, second = (search(cv=3).fit(X, Y).cv_results_ for _ in range(2))
+    assert first["params"] == second["params"]
+    assert first["mean_test_score"].tolist() == second["mean_test_score"].tolist()
+
+
+def test_parameters_of_pipelines_and_groups_and_weights() -> None:
+    pipeline = make_pipeline(StandardScaler(), SVC())
+    space = {"svc__C": Float(0.1, 10, log=True)}
+    found = search(pipeline, space, cv=GroupKFold(3), n_trials=3).fit(
+        X, Y, groups=np.arange(150) % 10, svc__sample_weight=np.ones(150)
+    )
+    assert set(found.best_params_) == {"svc__C"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"space": {"c": Float(0, 1)}}, "SVC has no parameter 'c'"),
+        ({"scoring": ["accuracy", "f1"]}, "scoring must be one metric"),
+        ({"refit": "accuracy"}, "refit must be True or False"),
+        ({"error_score": "nan"}, "error_score must be a number or 'raise'"),
+    ],
+)
+def test_mistakes_are_answered_before_anything_starts(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        search(**options).fit(X, Y)
+
+
+def test_configurations_that_fail_have_the_error_score_and_rank_last() -> None:
+    found = search(SVC(), {"kernel": ["rbf", "precomputed"], "C": Float(0.1, 10)}, cv=2, error_score=-1.0).fit(X, Y)
+    failed = np.array([params["kernel"] == "precomputed" for params in found.cv_results_["params"]])
+    assert failed.any()
+    assert (found.cv_results_["mean_test_score"][failed] == -1.0).all()
+    assert found.best_params_["kernel"] == "rbf"
+
+
+@pytest.mark.e2e
+def test_processes_of_this_machine_run_it(tmp_path: Any) -> None:
+    found = search(cv=3, n_trials=3, engine="local", workers=1, directory=tmp_path).fit(X, Y)
+    assert found.best_score_ > 0.3
+    assert list(tmp_path.iterdir())
+
+
+DO_NOT_APPLY = {
+    "check_dtype_object": "the TypeError is raised in a worker: the search fails with a TrialsFailedError that has it",
+    "check_supervised_y_2d": "Ridge takes y of two dimensions without the DataConversionWarning",
+}
+
+
+@pytest.mark.e2e
+@pytest.mark.filterwarnings("ignore")  # data of the checks that is wrong on purpose warns before it fails
+@pytest.mark.parametrize(
+    ("estimator", "space"),
+    [(LogisticRegression(), {"C": Float(0.1, 1)}), (Ridge(), {"alpha": Float(0.1, 1)})],
+    ids=["classifier", "regressor"],
+)
+def test_the_checks_of_scikit_learn(estimator: Any, space: Any) -> None:
+    candidate = search(estimator, space, n_trials=2, cv=2)
+    results = check_estimator(candidate, expected_failed_checks=DO_NOT_APPLY, on_skip=None)
+    assert sum(result["status"] == "passed" for result in results) > 30
