@@ -17,9 +17,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import indexable
 
 from maggy_like.api.lagom import lagom
+from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.errors import ConfigError
 from maggy_like.sklearn.folds import Folds
 from maggy_like.sklearn.tables import cv_results
+from optimizers.core.trial import TrialState
 
 if TYPE_CHECKING:
     from maggy_like.engines.base import Engine
@@ -164,6 +166,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
                 engine=self.engine,
                 workers=self.workers,
                 seed=seed,
+                # A configuration that cannot be fitted is part of the search, as in scikit-learn's own.
+                failures=FailurePolicy(expected=(Exception,)),
                 directory=temporary if self.directory is None else self.directory,
                 progress=self.progress,
             )
@@ -173,18 +177,19 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
 
         Raises:
             RuntimeError: A configuration failed, with ``error_score="raise"``.
-            ConfigError: No configuration ran all folds.
+            ConfigError: All failed, or none ran all folds.
         """
-        if self.error_score == "raise":
-            for trial in result.trials:
-                if trial.failure is not None and trial.state == "failed":
-                    raise RuntimeError(f"the configuration {trial.config} failed: {trial.failure}")
+        failed = [trial for trial in result.trials if trial.state is TrialState.FAILED]
+        if failed and self.error_score == "raise":
+            raise RuntimeError(f"the configuration {failed[0].config} failed: {failed[0].failure}")
+        if failed and len(failed) == len(result.trials):
+            raise ConfigError(f"all {len(failed)} configurations failed; {failed[0].config}: {failed[0].failure}")
         error_score = np.nan if self.error_score == "raise" else float(self.error_score)
         self.cv_results_ = cv_results(result.trials, self.n_splits_, error_score)
         if not (self.cv_results_["n_folds"] == self.n_splits_).any():
             raise ConfigError(
                 f"none of {len(result.trials)} configurations ran all {self.n_splits_} folds; give the search more "
-                f"n_trials than {self.n_trials}, or look at the failures with error_score='raise'"
+                f"n_trials than {self.n_trials}, or look at what failed with error_score='raise'"
             )
         self.best_index_ = int(np.argmin(self.cv_results_["rank_test_score"]))
         self.best_params_ = self.cv_results_["params"][self.best_index_]

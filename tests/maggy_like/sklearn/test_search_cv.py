@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import check_estimator
 
-from maggy_like import Float
+from maggy_like import Float, RandomSearch
 from maggy_like.errors import ConfigError
 from maggy_like.sklearn import SearchCV
 
@@ -82,6 +82,22 @@ def test_configurations_that_fail_have_the_error_score_and_rank_last() -> None:
     assert failed.any()
     assert (found.cv_results_["mean_test_score"][failed] == -1.0).all()
     assert found.best_params_["kernel"] == "rbf"
+
+
+def test_failures_alike_end_no_search_and_if_all_fail_the_first_is_told() -> None:
+    space = {"kernel": ["precomputed", "rbf"], "C": Float(0.1, 10)}
+    found = search(SVC(), space, cv=2, n_trials=8, optimizer=RandomSearch()).fit(X, Y)
+    assert np.isnan(found.cv_results_["mean_test_score"]).any()
+    with pytest.raises(ConfigError, match=r"all 4 configurations failed; .*X should be a square kernel matrix"):
+        search(SVC(), {"kernel": ["precomputed"], "C": Float(0.1, 10)}, cv=2, n_trials=4).fit(X, Y)
+    with pytest.raises(RuntimeError, match="'precomputed'.* failed: .*X should be a square kernel matrix"):
+        search(SVC(), space, cv=2, n_trials=8, optimizer=RandomSearch(), error_score="raise").fit(X, Y)
+
+
+@pytest.mark.spark
+def test_spark_runs_it(spark_local: Any, tmp_path: Any) -> None:
+    found = search(cv=2, n_trials=2, engine="spark", workers=1, directory=tmp_path).fit(X, Y)
+    assert found.best_score_ > 0.3
 
 
 @pytest.mark.e2e
