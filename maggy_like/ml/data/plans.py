@@ -33,7 +33,8 @@ def parquet_files(df: DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
     if len(scans) != 1 or not _FILE_SCAN.match(scans[0]) or "DataFilters: []" not in scans[0]:
         return ()
     read = scans[0].rsplit("ReadSchema: struct<", 1)[-1]
-    if any(f"{name}:" not in read for name in columns):  # of a folder's name (date=2026-01-01), in no file; or cut off
+    there = re.findall(r"(?:^|,)([^:<>,]+):", re.sub(r"<[^<>]*>", "", read))  # without the fields of structs
+    if not set(columns).issubset(there):  # of a folder's name (date=2026-01-01), in no file; or cut off
         return ()
     return tuple(sorted(selected.inputFiles()))
 

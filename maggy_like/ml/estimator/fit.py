@@ -22,6 +22,7 @@ from maggy_like.ml.estimator.data_checks import CheckedData, check_data
 from maggy_like.ml.estimator.names import Kind
 from maggy_like.ml.estimator.network import build_network, is_lightning
 from maggy_like.ml.estimator.plan import Data, TrainingPlan, home_of
+from maggy_like.ml.estimator.run_checks import check_options, check_values
 from maggy_like.ml.estimator.train import loss_name, outcome, search_network, train_network
 from optimizers.space.search_space import SearchSpace
 
@@ -111,7 +112,9 @@ def train_checked(
     if space is None:
         found = run(partial(train_network, plan), budget=epochs, **options)
     else:
-        named = {"metric": loss_name(one.plan), "direction": "min", "seed": plan.seed, "train_best": True}
+        named: dict[str, Any] = {"seed": plan.seed, "train_best": True}
+        if options.get("metric") is None:  # another metric has a direction of its own
+            named |= {"metric": loss_name(one.plan), "direction": "min"}
         result = lagom(partial(search_network, plan), space, max_budget=epochs, **named | options)
         if result.training is None or result.best_config is None:
             raise TrainingError(
@@ -171,22 +174,26 @@ def plan_of(params: TrainingParams) -> TrainingPlan:
 
 
 def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str, Any]) -> SearchSpace | None:
-    """The search space, if there is a search, each of whose names belongs to something.
+    """The search space, if there is a search, each of whose names belongs to something that takes its values.
 
     Args:
         of_stages: Domains of Params of the stages before.
 
     Raises:
-        ConfigError: A name belongs to nothing, or to two things.
+        ConfigError: A name belongs to nothing, or to two things, a value is not taken, or ``runOptions`` are wrong.
     """
     given = params._given("search") or {}
-    if not given and not of_stages:
+    is_search = bool(given or of_stages)
+    check_options(params, plan, is_search)
+    if not is_search:
         return None
     for name in given:
         home_of(name, plan)
         if name in of_stages:
             raise ConfigError(f"search: {name!r} is a Param of a stage before the network, and searched there already")
-    return SearchSpace({**of_stages, **given})
+    space = SearchSpace({**of_stages, **given})
+    check_values(params, {name: space.domains[name] for name in given})
+    return space
 
 
 def _prepare(params: TrainingParams, df: DataFrame, plan: TrainingPlan) -> PreparedData:

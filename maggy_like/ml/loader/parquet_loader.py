@@ -13,10 +13,10 @@ import torch
 
 from maggy_like.argument_checks import whole
 from maggy_like.distributed.loader import latest, to_device
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.column import Column, check_names, columns_of_arrow
 from maggy_like.ml.loader.plan import Plan
-from maggy_like.ml.loader.sources import source_of
+from maggy_like.ml.loader.sources import Source, source_of
 from maggy_like.ml.loader.windows import Positions, Window, fill_windows
 
 _WINDOW_BYTES = 32 << 20
@@ -99,7 +99,7 @@ class ParquetLoader:
         self._prefetch = whole("prefetch", prefetch, least=1)
         self._drop_last = drop_last
         self._source = source_of(data)
-        self.columns, row_bytes = self._source.measured(_wanted(columns, self._source.schema))
+        self.columns, row_bytes = self._source.measured(_wanted(columns, self._source))
         default = max(min(_WINDOW_BYTES // max(row_bytes, 1), _MOST_ROWS), 1)
         self._buffer_rows = default if buffer_rows is None else whole("buffer_rows", buffer_rows, least=1)
         self._read_rows = max(min(_READ_BYTES // max(row_bytes, 1), _READ_ROWS), 1)
@@ -220,7 +220,7 @@ class ParquetLoader:
         return np.random.default_rng([self._seed, epoch, self._rank, steps.start]).permutation(stop - start)
 
 
-def _wanted(columns: Sequence[str | Column] | None, schema: Any) -> tuple[Column, ...]:
+def _wanted(columns: Sequence[str | Column] | None, source: Source) -> tuple[Column, ...]:
     """The columns asked for, in order.
 
     Raises:
@@ -228,11 +228,18 @@ def _wanted(columns: Sequence[str | Column] | None, schema: Any) -> tuple[Column
         DataError: One is missing, or of a type that no tensor has.
     """
     if columns is None:
-        return columns_of_arrow(schema)
+        return columns_of_arrow(source.schema)
     if isinstance(columns, str) or not columns:
         raise ConfigError(f"columns must be a list of columns, as in [{columns or 'features'!r}]; got {columns!r}")
-    check_names([column if isinstance(column, str) else column.name for column in columns], schema.names)
-    return tuple(columns_of_arrow(schema, [it])[0] if isinstance(it, str) else it for it in columns)
+    names = [column if isinstance(column, str) else column.name for column in columns]
+    for name in names:
+        if name in source.partitions and name not in source.schema.names:
+            raise DataError(
+                f"column {name!r} is in the names of folders ({name}=...) and in none of the files, as partitionBy "
+                "leaves it; write the rows without partitionBy, or partition by a copy of the column"
+            )
+    check_names(names, source.schema.names)
+    return tuple(columns_of_arrow(source.schema, [it])[0] if isinstance(it, str) else it for it in columns)
 
 
 class _Ahead(Generic[T]):

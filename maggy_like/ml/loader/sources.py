@@ -31,10 +31,12 @@ class Source(Protocol):
     Attributes:
         schema: The columns.
         group_rows: Rows of each row group.
+        partitions: Columns that only the names of folders have, ``date=2026-11-23/``.
     """
 
     schema: pa.Schema
     group_rows: list[int]
+    partitions: frozenset[str]
 
     def measured(self, columns: Sequence[Column]) -> tuple[tuple[Column, ...], int]:
         """The columns with the lengths that are known before reading, and bytes of a row; it checks for nulls."""
@@ -45,6 +47,8 @@ class Source(Protocol):
 
 class TableSource:
     """A table in memory, which travels with the loader."""
+
+    partitions = frozenset[str]()
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table.combine_chunks()
@@ -85,6 +89,8 @@ class FileSource:
         self._groups = [(n, group) for n, footer in enumerate(self._footers) for group in range(footer.num_row_groups)]
         self.group_rows = [self._footers[n].row_group(group).num_rows for n, group in self._groups]
         self.schema = self._footers[0].schema.to_arrow_schema()
+        folders = {part for path in self._paths for part in path.split("/")[:-1]}
+        self.partitions = frozenset(part.partition("=")[0] for part in folders if "=" in part)
 
     def _state(self, path: str) -> tuple[int, int | None]:
         """What changes as a file is written anew."""

@@ -57,6 +57,15 @@ def test_what_is_filtered_computed_or_renamed_is_written_once(files: DataFrame, 
     assert not any(tmp_path.rglob("out/**/*.parquet"))
 
 
+def test_a_column_that_only_folders_name_is_written(spark_local: SparkSession, tmp_path: Path) -> None:
+    df = spark_local.range(4).selectExpr("id", "id % 2 as d", "struct(id as d) as inner")
+    df.write.partitionBy("d").parquet(f"{tmp_path}/in")
+    read = spark_local.read.parquet(f"{tmp_path}/in")
+    copied = prepare_data(read, ["id", "inner", "d"], tmp_path / "out")
+    assert copied.copy is not None
+    assert pq.read_schema(copied.train[0].removeprefix("file://")).names == ["id", "inner", "d"]
+
+
 def test_other_content_by_the_same_plan_is_written_anew(
     files: DataFrame, spark_local: SparkSession, tmp_path: Path
 ) -> None:

@@ -191,6 +191,14 @@ def test_what_cannot_be_read_is_told_before(made: dict[str, Any], message: str, 
             ParquetLoader(data, ["x"], batch_size=1)
 
 
+def test_a_column_that_only_folders_name_is_told(tmp_path: Path) -> None:
+    (tmp_path / "day=3").mkdir()
+    pq.write_table(pa.table({"x": [1.0]}), tmp_path / "day=3" / "a.parquet")
+    assert len(ParquetLoader(tmp_path, batch_size=1)) == 1
+    with pytest.raises(DataError, match=r"column 'day' is in the names of folders \(day=...\).*without partitionBy"):
+        ParquetLoader(tmp_path, ["x", "day"], batch_size=1)
+
+
 def test_rows_of_several_lengths_are_told_with_the_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [[1.0], [1.0, 2.0], [3.0]]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="column 'x' has rows of different lengths"):

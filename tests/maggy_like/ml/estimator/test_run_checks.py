@@ -1,0 +1,62 @@
+"""What a search and ``runOptions`` must not say is told before rows are written or workers start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from maggy_like import Float, Integer
+from maggy_like.errors import ConfigError
+from maggy_like.ml import TorchEstimator
+from maggy_like.ml.estimator.fit import plan_of, space_of
+
+
+def checked(**given: Any) -> Any:
+    estimator = TorchEstimator(**{"model": lambda hidden=4: nn.Linear(hidden, 3), "loss": "cross_entropy"} | given)
+    return space_of(estimator, plan_of(estimator), {})
+
+
+WRONG_SEARCHES: list[tuple[dict[str, Any], str]] = [
+    ({"learningRate": "a"}, "search: learningRate cannot be 'a', of Constant"),
+    ({"learningRate": Float(0.0, 0.1)}, "learningRate cannot be 0.0, of Float.*above 0"),
+    ({"batchSize": Float(8, 64)}, "batchSize cannot be .*whole number"),
+    ({"batchSize": [0, 32]}, "batchSize cannot be 0.*at least 1"),
+    ({"optimizer": ["adam", "adem"]}, "optimizer cannot be 'adem'.*'adam'"),
+    ({"loss": ["cross_entropy", "cross"]}, "loss cannot be 'cross'"),
+]
+
+
+@pytest.mark.parametrize(("search", "message"), WRONG_SEARCHES)
+def test_values_that_a_param_does_not_take_are_told(search: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        checked(search=search)
+
+
+WRONG_OPTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"metric": "loss"}, "'metric' is no argument of maggy_like.run, which trains without a search"),
+    ({"search": {"hidden": [4]}}, {"n_trial": 3}, "'n_trial' is no argument.*did you mean 'n_trials'"),
+    ({"search": {"hidden": [4]}}, {"max_budget": 3}, "'max_budget' is set by the Estimator; pass epochs"),
+    ({"search": {"hidden": [4]}}, {"train_best": False}, "would leave fit without a model"),
+    ({"search": {"hidden": [4]}}, {"metric": ["loss", "accuracy"]}, "the name of one metric"),
+    ({"search": {"hidden": [4]}}, {"metric": "acuracy"}, "'acuracy'.*mean 'accuracy'.*there are loss, accuracy"),
+    ({"search": {"hidden": [4]}}, {"metric": "validation_loss"}, "no epoch reports.*validationFraction"),
+]
+
+
+@pytest.mark.parametrize(("given", "options", "message"), WRONG_OPTIONS)
+def test_options_that_the_run_does_not_take_are_told(
+    given: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        checked(**given, runOptions=options)
+
+
+def test_what_is_right_is_taken() -> None:
+    search = {"learningRate": Float(1e-4, 1e-1, log=True), "batchSize": Integer(8, 64), "patience": [None, 3]}
+    options = {"metric": "validation_accuracy", "n_trials": 3, "train_best": 5}
+    assert checked(search=search, validationFraction=0.2, runOptions=options).names == tuple(search)
+    assert checked(search={"loss": ["mse", "l1"]}, runOptions={"metric": "accuracy"}) is not None  # as it is drawn
+    assert checked(search={"optimizer": ["adam", "sgd"]}, loss=torch.nn.MSELoss()) is not None
