@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import threading
+import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ from maggy_like.ml.data.plans import content_key, fsspec_url, parquet_files
 
 VALIDATION = "maggy_validation"
 """The column by which a copy is partitioned where some of its rows are for validation."""
+
+_OWN = uuid.uuid4().hex[:8]
+"""Ends the names of this process's copies, so that no other process writes to them, or reads one that goes with us."""
+
+_FULL_OR_CLOSED = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Permission denied")
+"""How the systems beneath Spark say that nothing can be written somewhere."""
 
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # of each folder, as fits may run side by side
 _written: dict[str, int] = {}  # the process that wrote each: a fork of it removes nothing
@@ -101,12 +108,13 @@ def prepare_data(
     if validation_fraction:
         folder += f"-{validation_fraction:g}-{seed}"
         rows = rows.withColumn(VALIDATION, F.rand(seed) < validation_fraction)
+    if not keep and not _is_complete(folder):  # one that is kept serves all
+        folder += f"-{_OWN}"
     with _locks[folder]:
         if not _is_complete(folder):
             _write(rows, folder, is_split)
-            _written[folder] = os.getpid()
-        if keep:
-            _written.pop(folder, None)
+            if not keep:
+                _written[folder] = os.getpid()
     if not is_split:
         return PreparedData(_parts(folder), (), tuple(columns), folder)
     parts = [_parts(f"{folder}/{VALIDATION}={value}") for value in ("false", "true")]
@@ -120,7 +128,11 @@ def _write(rows: DataFrame, folder: str, is_split: bool) -> None:
     except Exception as error:
         with contextlib.suppress(Exception):
             _remove(folder)
-        if "PATH" in type(error).__name__.upper() or "Permission" in str(error):
+        if found := next((reason for reason in _FULL_OR_CLOSED if reason in str(error)), None):
+            raise ConfigError(
+                f"the DataFrame cannot be written to {folder}: {found}; make room there, or name another directory"
+            ) from error
+        if "PATH" in type(error).__name__.upper():
             raise ConfigError(
                 f"the DataFrame cannot be written to {folder}: {error}; name another directory"
             ) from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
+from maggy_like.errors import ConfigError
 from maggy_like.ml.data.prepared import PreparedData, prepare_data
 
 if TYPE_CHECKING:
@@ -104,5 +105,31 @@ def test_what_nobody_keeps_goes_when_the_process_ends(files: DataFrame, tmp_path
     other = prepare_data(files.where("id > 2"), ["id"], tmp_path / "out")
     module._clean_up()
     assert ids(kept.train) == list(range(2, 10))
+    assert prepare_data(files.where("id > 1"), ["id"], tmp_path / "out") == kept
     assert other.copy is not None
     assert not Path(other.copy.removeprefix("file://")).exists()
+
+
+def test_a_process_neither_removes_nor_reads_the_copy_of_another(
+    files: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from maggy_like.ml.data import prepared as module
+
+    mine = prepare_data(files.where("id > 7"), ["id"], tmp_path / "out")
+    monkeypatch.setattr(module, "_OWN", "another")
+    prepare_data(files.where("id > 7"), ["id"], tmp_path / "out").delete()
+    assert ids(mine.train) == [8, 9]
+
+
+@pytest.mark.parametrize("reason", ["No space left on device", "Permission denied"])
+def test_a_folder_that_takes_no_more_is_told_in_a_line(
+    files: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    from pyspark.sql import DataFrameWriter
+
+    def fail(self: DataFrameWriter, path: str) -> None:
+        raise RuntimeError(f"Job aborted\n\tat java.io.FileOutputStream.writeBytes\nCaused by: IOException: {reason}")
+
+    monkeypatch.setattr(DataFrameWriter, "parquet", fail)
+    with pytest.raises(ConfigError, match=f"cannot be written to .*out.*: {reason}; make room there, or name another"):
+        prepare_data(files.where("id > 8"), ["id"], tmp_path / "out")

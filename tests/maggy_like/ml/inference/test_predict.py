@@ -16,7 +16,7 @@ from maggy_like.ml.columns.column import Column
 from maggy_like.ml.inference.predict import as_udf, predict
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -91,23 +91,6 @@ def test_a_network_runs_once_for_all_columns_that_it_makes(spark_local: SparkSes
     assert plan.count("ArrowEvalPython") == 1
 
 
-def test_a_stream_gives_what_a_batch_gives(spark_local: SparkSession, network: nn.Module, tmp_path: Path) -> None:
-    df = spark_local.range(20).select("id", F.array(F.col("id") * 0.5, F.col("id") % 3).alias("x"))
-    df.repartition(4).write.parquet(str(tmp_path / "rows"))
-    stream = spark_local.readStream.schema(df.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "rows"))
-    query = (
-        predict(stream, network, [X], "classes", into=INTO)
-        .writeStream.format("parquet")
-        .option("path", str(tmp_path / "predictions"))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(300)
-    streamed = spark_local.read.parquet(str(tmp_path / "predictions")).orderBy("id").collect()
-    assert streamed == predict(df, network, [X], "classes", into=INTO).orderBy("id").collect()
-
-
 def test_as_udf_serves_sql(spark_local: SparkSession, network: nn.Module) -> None:
     spark_local.udf.register("classified", as_udf(network, [X], "classes"))
     found = spark_local.sql(
@@ -141,6 +124,38 @@ def test_a_worker_loads_a_network_once(spark_local: SparkSession, tmp_path: Path
     assert noted.pop(str(os.getpid())) == 1  # to check that it takes its inputs
     assert noted
     assert set(noted.values()) == {1}
+
+
+def test_a_stream_gives_what_a_batch_gives_and_goes_on_after_a_restart(
+    spark_local: SparkSession, tmp_path: Path
+) -> None:
+    """Bad rows stay, marked; no row comes twice; a worker loads the network once for all micro-batches."""
+    rows, noted = str(tmp_path / "rows"), tmp_path / "noted"
+    noted.mkdir()
+    whole = spark_local.range(12).select("id", F.expr("array(id * 0.5D, if(id % 7 = 0, null, id % 3))").alias("x"))
+
+    def predicted(df: DataFrame) -> DataFrame:
+        return predict(df, Noting(str(noted)), [X], into={"y": "vector", "why_not": "error"})
+
+    for part in (whole.where("id < 8").repartition(2), whole.where("id >= 8").coalesce(1)):
+        part.write.mode("append").parquet(rows)
+        stream = spark_local.readStream.schema(whole.schema).option("maxFilesPerTrigger", 1).parquet(rows)
+        query = (
+            predicted(stream)
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "predictions"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(300)
+    streamed = spark_local.read.parquet(str(tmp_path / "predictions")).orderBy("id").collect()
+    assert streamed == predicted(whole).orderBy("id").collect()
+    assert {row.id: row.why_not for row in streamed if row.y is None} == dict.fromkeys(
+        (0, 7), "column 'x' holds a null"
+    )
+    loads = [path.read_text().count("loaded") for path in noted.iterdir() if path.name != str(os.getpid())]
+    assert set(loads) == {1}
 
 
 def test_no_rows_make_no_rows(spark_local: SparkSession, network: nn.Module) -> None:
