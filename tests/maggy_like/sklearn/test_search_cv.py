@@ -90,7 +90,7 @@ def test_failures_alike_end_no_search_and_if_all_fail_the_first_is_told() -> Non
     assert np.isnan(found.cv_results_["mean_test_score"]).any()
     with pytest.raises(ConfigError, match=r"all 4 configurations failed; .*X should be a square kernel matrix"):
         search(SVC(), {"kernel": ["precomputed"], "C": Float(0.1, 10)}, cv=2, n_trials=4).fit(X, Y)
-    with pytest.raises(RuntimeError, match="'precomputed'.* failed: .*X should be a square kernel matrix"):
+    with pytest.raises(RuntimeError, match=r"'precomputed'.* failed: .*X should be a square kernel matrix"):
         search(SVC(), space, cv=2, n_trials=8, optimizer=RandomSearch(), error_score="raise").fit(X, Y)
 
 
