@@ -3,7 +3,8 @@
 Turnaround is the time from the last line of a trial's ``train_fn`` to the first line of the next
 one's on the same worker; utilisation is the share of the gang's time spent inside ``train_fn``
 from the first trial's start to the last one's end. The clock is the machine's monotonic one, which
-all processes share. A bare round trip of ZeroMQ stands beside them as the physical limit.
+all processes share. A bare round trip of ZeroMQ stands beside them as the physical limit. What a turnaround consists of
+(``segment_us``: see :mod:`benchmarks.segments`) is measured locally, in runs of its own.
 
 With ``--optimizer`` it measures instead whether a worker waits for that optimizer once it has many
 observations: its turnaround stands beside that of random search, trials of 0.2 s in fresh processes
@@ -28,6 +29,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from benchmarks.common import parser, publish
+from benchmarks.segments import marked, segments
 from maggy_like import (
     Choice,
     Float,
@@ -196,6 +198,18 @@ def of_the_gang(n_short: int) -> dict[str, float]:
     return figures
 
 
+def of_segments(n_trials: int) -> dict[str, float]:
+    """Where the time between two trials goes, locally."""
+    figures = {}
+    kinds: tuple[tuple[Literal["process", "worker"], int], ...] = (("process", n_trials), ("worker", 2 * n_trials))
+    for isolation, count in kinds:
+        with marked() as marks:
+            result = search("local", isolation, count)
+        for segment, microseconds in segments(result.trials, marks).items():
+            figures[f"local.{isolation}.segment_us.{segment}"] = microseconds
+    return figures
+
+
 def of_an_optimizer(optimizer: str, n_observations: int, engine: str, n_trials: int) -> dict[str, float]:
     """Turnaround with an optimizer that has much to think about, and with random search."""
     prefix = "" if engine == "local" else f"{engine}."
@@ -220,6 +234,7 @@ def main() -> None:
             stack.enter_context(spark_of_two())
         if arguments.optimizer is None:
             figures |= of_the_gang(100 if arguments.quick else 500)
+            figures |= of_segments(50 if arguments.quick else 200)
         else:
             for engine in ("local",) if arguments.quick else ("local", "spark"):
                 n_trials = 100 if arguments.quick else 250
