@@ -1,7 +1,7 @@
 """The process that runs the training function, one trial after another or just one.
 
-The main thread waits for an assignment and runs it; a service thread, alive for as long as the
-child, sends buffered reports and hears the driver's answers.
+The main thread waits for an assignment itself and runs it; while it does, a service thread sends
+buffered reports and hears the driver's answers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import select
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from queue import SimpleQueue
@@ -83,7 +84,7 @@ def serve(
     service = _Service(channel, task.interval, on_orphaned)
     channel.send(encode(Ready()))
     done, process = 0, os.getpid()
-    while (trials is None or done < trials) and (assigned := service.assignments.get()) is not None:
+    while (trials is None or done < trials) and (assigned := service.next_assignment()) is not None:
         assign, sender = assigned
         retry = StoreRetry(task.store, sender, assign.trial, assign.attempt)
         store = CheckpointStore(task.store, assign.trial, assign.discard, retry)
@@ -102,7 +103,7 @@ def serve(
             service.sender = None
         done += 1
     if done == trials:  # the agent says when to exit: tearing a process down keeps a core busy for milliseconds
-        service.assignments.get()
+        service.next_assignment()
 
 
 def send_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Finished) -> None:
@@ -220,17 +221,34 @@ def raised(
 
 
 class _Service:
-    """The child's second thread: sends each interval, listens always."""
+    """What the agent says to the child; one thread at a time listens.
+
+    Between trials that is the main thread, so that an assignment wakes the thread that runs it, and no other before.
+    While a trial runs, it is a second thread, which also sends the reports of each interval.
+    """
 
     def __init__(self, channel: Channel, interval: float, on_orphaned: Callable[[], None]) -> None:
-        self.assignments: SimpleQueue[tuple[Assign, Sender] | None] = SimpleQueue()
         self.meetings: SimpleQueue[Meet] = SimpleQueue()
         self.sender: Sender | None = None
         self.membership: Membership | None = None
+        self._assignments: deque[tuple[Assign, Sender]] = deque()
+        self._is_over = False
+        self._listening = threading.Lock()
         self._channel = channel
         self._interval = interval
         self._on_orphaned = on_orphaned
         threading.Thread(target=self._run, name="maggy-service", daemon=True).start()
+
+    def next_assignment(self) -> tuple[Assign, Sender] | None:
+        """Wait for the next assignment; None once there will be no other."""
+        with self._listening:
+            while not (self._assignments or self._is_over):
+                if (frame := self._channel.receive()) is None:
+                    self._is_over = True
+                    self._on_orphaned()
+                else:
+                    self._heard(frame)
+        return self._assignments.popleft() if self._assignments else None
 
     def meeting(self, assign: Assign) -> tuple[str, int]:
         """Wait for the host and port at which the ranks of an attempt meet."""
@@ -240,43 +258,42 @@ class _Service:
                 return meet.host, meet.port
 
     def _run(self) -> None:
-        alive, poller = True, select.poll()  # select.select() takes no descriptor past 1024
+        poller = select.poll()  # select.select() takes no descriptor past 1024
         poller.register(self._channel, select.POLLIN)
-        while alive:
-            try:
-                behind = self.sender is not None and self.sender.is_behind
-                events = poller.poll(0 if behind else self._interval * 1000)
-            except OSError:  # the trial may open no file at all any more
-                break
-            if any(event & select.POLLNVAL for _, event in events):  # the trial has closed what it did not open
-                break
-            if events:
-                frames, alive = self._channel.drain()
-                for frame in frames:
-                    self._heard(frame)
+        while self._listen():
             if self.membership is not None:
                 self.membership.hold()
             sender = self.sender
-            if sender is not None and sender.buffer:
-                try:
+            try:
+                if sender is not None and sender.buffer:
                     sender.flush_behind()
-                except Disconnected:
-                    alive = False
+                behind = sender is not None and sender.is_behind
+                poller.poll(0 if behind else self._interval * 1000)
+            except OSError:  # the agent is gone, or the trial may open no file at all any more
+                break
         if self.sender is not None and self.sender.fault is None:
             self.sender.fault = Disconnected("the worker is gone")  # no report can be sent from now on
-        self.assignments.put(None)
+        self._is_over = True
         self._on_orphaned()
+
+    def _listen(self) -> bool:
+        """Take in what has arrived, once the main thread does not wait for it; False where nothing more can."""
+        with self._listening:
+            frames, alive = self._channel.drain()
+            for frame in frames:
+                self._heard(frame)
+        return alive
 
     def _heard(self, frame: bytes) -> None:
         sender = self.sender
         match decode_to_worker(frame):
             case Assign() as assign:
                 self.sender = Sender(assign, self._channel.send)
-                self.assignments.put((assign, self.sender))
+                self._assignments.append((assign, self.sender))
             case Meet() as meet:
                 self.meetings.put(meet)
             case Shutdown():
-                self.assignments.put(None)
+                self._is_over = True
             case Decided(stop=stop) if sender is not None:
                 sender.stop.decide(stop)
             case Kept(discard=discard) if sender is not None:

@@ -1,4 +1,4 @@
-"""The child's two threads: the service goes on whatever the trial reports, and every end can be told."""
+"""The child's two threads: one or the other hears what comes, whatever the trial reports, and every end is told."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import inspect
 import resource
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,19 @@ import pytest
 
 from maggy_like.processes.channel import Channel
 from maggy_like.protocol.codec import decode_to_driver, encode
-from maggy_like.protocol.messages import Assign, Broken, Checkpointed, Finished, Kept, Ready, Reported, Stop, ToWorker
+from maggy_like.protocol.messages import (
+    Assign,
+    Broken,
+    Checkpointed,
+    Decided,
+    Finished,
+    Kept,
+    Ready,
+    Reported,
+    Shutdown,
+    Stop,
+    ToWorker,
+)
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, returned_url
 from maggy_like.worker.child import process as child
@@ -44,8 +57,10 @@ class Agent:
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
-    def tell(self, message: ToWorker) -> None:
-        self._channel.send(encode(message))
+    def tell(self, *messages: ToWorker) -> None:
+        """Say all in one piece."""
+        frames = map(encode, messages)
+        self._channel._sock.sendall(b"".join(struct.pack("!I", len(frame)) + frame for frame in frames))
 
     def hear(self) -> Any:
         frame = self._channel.receive()
@@ -105,6 +120,26 @@ def test_reports_of_one_batch_may_hold_more_than_the_first(serve: Serve) -> None
     assert agent.hear() == Reported(0, 1, "loss", columns)
     agent.tell(STOP)
     assert agent.hear() == Finished(0, 1, "stopped")
+
+
+def test_what_comes_together_with_an_assignment_is_heard(serve: Serve) -> None:
+    """The main thread takes the assignment, the other one what stands behind it."""
+
+    def train(reporter: Reporter) -> None:
+        await_stop(reporter)
+        reporter.report(1.0)
+
+    agent = serve(train)
+    for messages in ([ASSIGN, STOP], [ASSIGN, Kept(0, 1), STOP], [Decided(0, 1, stop=False), ASSIGN, STOP]):
+        agent.tell(*messages)
+        assert agent.hear() == Finished(0, 1, "stopped")
+
+
+def test_an_assignment_that_comes_while_a_trial_runs_is_the_next(serve: Serve) -> None:
+    """So it is inline, where an attempt that cannot be killed may have been given up."""
+    agent = serve(lambda reporter: reporter.trial)
+    agent.tell(Assign(0, 1, {}, 9), Assign(1, 1, {}, 9), Shutdown())
+    assert [agent.hear() for _ in range(2)] == [Finished(trial, 1, "returned", float(trial)) for trial in range(2)]
 
 
 @pytest.fixture
