@@ -21,7 +21,9 @@ from typing import Any
 SHARED_MEMORY = Path("/dev/shm")
 
 _OWN_THREADS = 2
-"""The main thread, and the one that listens to the agent."""
+"""The main thread, and the one that listens to the agent while a trial runs."""
+
+_FLUSH_C = ctypes.CDLL(None).fflush
 
 POOL_HINT = (
     "joblib started processes in this trial and will start them anew in each, which takes seconds; "
@@ -63,7 +65,7 @@ def flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    ctypes.CDLL(None).fflush(None)
+    _FLUSH_C(None)
 
 
 def uses_joblib() -> bool:

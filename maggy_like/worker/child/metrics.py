@@ -39,7 +39,7 @@ def as_number(what: str, value: object) -> float:
     Raises:
         ReportError: It is no number.
     """
-    if isinstance(value, SupportsFloat) and not isinstance(value, str | bytes):
+    if isinstance(value, float | int | SupportsFloat) and not isinstance(value, str | bytes):
         detach = getattr(value, "detach", None)  # torch warns of a loss that is turned into a float as it is
         try:
             return float(value if detach is None else detach())
