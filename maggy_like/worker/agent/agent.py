@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from maggy_like.protocol.codec import encode
 from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import (
     Abort,
@@ -224,11 +225,11 @@ class Agent:
         if self._context.accelerators and self._children.exiting:
             return  # the last trial's process still holds the GPU's memory
         self._waiting = None
+        child.channel.post(encode(pending.assign))  # before all else: the trial begins with it
         self._children.run_standby()
         self._attempt = attempt = Attempt(pending.assign, child, self._task, self._logs)
         if child.output is not None and (output := attempt.output) is not None:
             self._poller.add(child.output, lambda: self._read_output(child, output))
-        attempt.tell(pending.assign)
         for message in pending.messages:
             attempt.pass_on(message)
         if self._task.isolation == "process":
@@ -282,13 +283,13 @@ class Agent:
         if attempt.output is not None:
             attempt.output.read_all()
             self._forward_log(attempt, last=True)
+        self._client.send(finished)  # the next assignment is the answer; what else is to be done has time until then
         self._release()
         is_used_up = self._task.isolation == "process" or attempt.is_wide or child.status is not None
         if is_used_up or (child.is_spoiled and self._children.are_processes):  # else there is but this one
             self._children.let_exit(child, 0.0 if self._context.accelerators else STANDBY_DELAY)
         else:
             self._children.standby.child = child
-        self._client.send(finished)
         self._children.spawn()
 
     def _release(self) -> None:
