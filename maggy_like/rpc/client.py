@@ -14,6 +14,7 @@ from maggy_like.protocol.messages import Beat, Hello, Refused, ToDriver, ToWorke
 from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc.limits import WINDOW, limit_client
 from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, read_header
+from maggy_like.rpc.poller import is_readable
 from maggy_like.rpc.security import secure_client
 
 CLOSE_PATIENCE = 1.0
@@ -103,13 +104,11 @@ class Client:
 
     def receive(self) -> list[ToWorker]:
         """All messages that have arrived; unreadable ones are left out."""
-        self._watch_connection()
+        if is_readable(self._monitor):
+            self._watch_connection()
         messages: list[ToWorker] = []
-        while True:
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                break
+        while is_readable(self._socket):
+            frame = self._socket.recv(zmq.NOBLOCK)
             with contextlib.suppress(LinkError, msgspec.DecodeError):
                 messages += self._take(frame)
         if self._link.owes_ack and self._welcome:

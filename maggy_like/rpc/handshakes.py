@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import deque
+from collections.abc import Container
 
 import zmq
 
@@ -31,6 +32,9 @@ class Handshakes:
         socket: Not yet bound.
         allowed: Says who may come in.
         refusals: Where the others are counted.
+
+    Attributes:
+        sockets: To be polled for :meth:`attend`.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], allowed: AllowList, refusals: Refusals) -> None:
@@ -43,12 +47,16 @@ class Handshakes:
         self._attended = time.monotonic()
         self.sockets = (allowed.socket, self._monitor)
 
-    def attend(self) -> None:
-        """Take in what happened; bounded, never waits."""
-        for _ in range(_ROUND):
+    def attend(self, ready: Container[object]) -> None:
+        """Take in what happened; bounded, never waits.
+
+        Args:
+            ready: Those of :attr:`sockets` that can be read; to try the others takes time from each message.
+        """
+        for _ in range(_ROUND if self._allowed.socket in ready else 0):
             if not self._allowed.answer():
                 break
-        for _ in range(_ROUND):
+        for _ in range(_ROUND if self._monitor in ready else 0):
             try:
                 event, _ = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
             except zmq.Again:

@@ -13,7 +13,7 @@ import enum
 import secrets
 import struct
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SESSION_SIZE = 8
 """Bytes of a session's name."""
@@ -45,8 +45,7 @@ class Arrival(enum.Enum):
     """It has no number: hello, welcome or beat."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What stands before each body.
 
     Attributes:

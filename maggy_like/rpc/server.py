@@ -139,7 +139,7 @@ class Server:
         ready = dict(self._poller.poll(0 if self._backlog else int(timeout * 1000)))
         if self._wake_read.fileno() in ready:
             self._wake_read.recv(4096)
-        self._handshakes.attend()
+        self._handshakes.attend(ready)
         if self._socket in ready:
             self._fetch()
         fetched = time.monotonic()
