@@ -114,6 +114,9 @@ class Curve:
                 last = step
 
 
+_NO_CURVE = Curve()
+
+
 def _rise(steps: list[int]) -> bool:
     """Whether each step comes after the one before."""
     return len(steps) == 1 or all(map(operator.lt, steps, islice(steps, 1, None)))
@@ -194,9 +197,8 @@ class Trial:
 
     @property
     def curve(self) -> Curve:
-        """The objective's curve; empty while nothing was reported."""
-        curve = self.curves.get(self.objective or "")
-        return Curve() if curve is None else curve
+        """The objective's curve, to be read alone; empty while nothing was reported."""
+        return self.curves.get(self.objective or "", _NO_CURVE)
 
     @property
     def step(self) -> int:
