@@ -30,6 +30,7 @@ from maggy_like.worker import spark_files
 from maggy_like.worker.agent.memory import offer_as_victim, oom_kills
 from maggy_like.worker.child.exits import begin_process, end_process, flush_output, remove_leftovers
 from maggy_like.worker.child.process import serve
+from maggy_like.worker.child.rehearsal import ROUNDS, rehearse
 
 
 class Forked(msgspec.Struct, frozen=True, tag="forked"):
@@ -79,6 +80,8 @@ def main(control_fd: int, parent: int) -> None:
         with contextlib.suppress(Exception):  # if it was needed, the child fails of it
             importlib.import_module(module)
     spark_files.take_over()
+    for _ in range(ROUNDS):
+        rehearse(task)
     gc.collect()
     gc.freeze()  # so that a child's collector leaves the shared pages alone
     ForkServer(socket.socket(fileno=control_fd), task).run()
@@ -209,6 +212,7 @@ class ForkServer:
                 os.close(fd)
             begin_process()
             redirect_output(output_fd)
+            rehearse(self._task)
             reused = self._task.isolation == "worker"
             serve(
                 Channel(socket.socket(fileno=channel_fd)),
