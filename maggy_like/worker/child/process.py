@@ -69,7 +69,7 @@ def serve(
         trials: How many trials to run before leaving; None for no bound.
         before_end: Called after each trial, before its end is sent (to run exit hooks and flush output), with
             a function that sends the end, for hooks that hang.
-        on_orphaned: Called by the service thread when the agent is gone.
+        on_orphaned: Called when the agent is gone, by whichever thread hears of it.
 
     Raises:
         Disconnected: The agent cannot be reached.
