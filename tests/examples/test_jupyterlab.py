@@ -27,7 +27,14 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 200.0
 """Seconds that anything may take on a machine that does much else; a few pass on an idle one."""
 
+SETTINGS = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "notebook-extension/tracker": {"windowingMode": "none"},  # else what is scrolled away is not in the page
+}
+
 CELL = ".jp-OutputArea-output .maggy"
+KERNEL = "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
+CONNECTED = f"() => {KERNEL}?.connectionStatus === 'connected'"
 DELAY = """() => {
   const times = [...document.body.innerText.matchAll(/printed at ([0-9.]+)/g)].map(found => Number(found[1]));
   return times.length ? Date.now() / 1000 - Math.max(...times) : null;
@@ -57,9 +64,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def jupyterlab(folder: Path, tmp_path: Path) -> Iterator[str]:
     """The address of a JupyterLab with the notebook; it ends with all that it has started."""
-    settings = tmp_path / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
-    settings.parent.mkdir(parents=True)
-    settings.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
+    for name, values in SETTINGS.items():
+        settings = tmp_path / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(json.dumps(values))
     places = {
         name: str(tmp_path / name.lower())
         for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_WORKSPACES_DIR")
@@ -70,6 +78,7 @@ def jupyterlab(folder: Path, tmp_path: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
     command += ["--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.extension_manager=readonly"]
+    command += ["--LabApp.expose_app_in_browser=True"]
     server = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
     ready, said = threading.Event(), list[str]()
 
@@ -118,10 +127,8 @@ def test_a_person_sees_a_search_run_stops_it_and_finds_it_again(
 ) -> None:
     page: Page = browser.new_page()
     page.goto(jupyterlab)
-    page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').first.wait_for(state="attached")
-    page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()  # the menu acts on the notebook in focus
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.locator('.lm-Menu-item[data-command="runmenu:run-all"]').click()
+    page.wait_for_function(CONNECTED)  # the notebook says "idle" before, and asks for a kernel if it is run then
+    page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
     page.locator(CELL).wait_for()
     page.locator(".jp-CodeCell").last.scroll_into_view_if_needed()  # the cell above it is drawn anew all the time
     delay = page.wait_for_function(DELAY).json_value()
