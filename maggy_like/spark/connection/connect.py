@@ -115,6 +115,17 @@ def ping(session: SparkSession, timeout: float = PATIENCE) -> None:
         raise EngineError(f"{server_name(session)} refuses: {details}") from None
 
 
+def is_released(session: SparkSession) -> bool:
+    """Whether the server of a Spark Connect session has let go of it: ``stop()`` asks it to before it returns."""
+    try:
+        ping(session)
+    except ServerSilent:
+        return False
+    except (EngineError, ValueError):  # grpc's for a channel that another thread closes meanwhile
+        return True
+    return False
+
+
 def check_server(session: SparkSession) -> None:
     """See that the server of a Spark Connect session answers, before anything starts.
 

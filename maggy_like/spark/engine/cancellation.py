@@ -18,6 +18,8 @@ _CLOSED = re.compile(r"\[INVALID_HANDLE\.SESSION_CLOSED\]|^Cannot invoke RPC|^de
 # A standalone Master whose user killed the application. "FAILED" instead: its executors failed too often.
 _KILLED = re.compile(r"Master removed our application: KILLED")
 
+INTERRUPTED = "its Spark Connect operation was interrupted"
+
 _REASONS = (
     (re.compile(r"^(?:as )?part of cancelled job group (.+)$"), "job {job} was cancelled with its job group {what!r}"),
     (re.compile(r"^(?:as )?part of cancelled job tags? (.+)$"), "job {job} was cancelled with its job tag {what!r}"),
@@ -38,7 +40,7 @@ def cancelled_by(text: str) -> str:
         if (match := _CANCELLED.search(line)) is not None:
             return _in_words(match[1], match[2])
         if _INTERRUPTED.search(line):
-            return "its Spark Connect operation was interrupted"
+            return INTERRUPTED
         if _CLOSED.search(line):
             return SESSION_STOPPED
         if _KILLED.search(line):

@@ -12,9 +12,9 @@ from maggy_like.engines.base import EngineRun
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.reach import CANNOT_REACH
 from maggy_like.spark.capacity.executors import first_failure, in_words, is_cluster_s
-from maggy_like.spark.connection.connect import is_unknown, unknown_session
+from maggy_like.spark.connection.connect import is_released, is_unknown, unknown_session
 from maggy_like.spark.connection.server_watch import ServerWatch, Watch
-from maggy_like.spark.engine.cancellation import cancelled_by
+from maggy_like.spark.engine.cancellation import INTERRUPTED, cancelled_by
 from maggy_like.spark.engine.details import write_details
 from maggy_like.spark.engine.entry import entry
 from maggy_like.spark.engine.failures import JavaEnd, cause_of, java_end, unfit_worker
@@ -173,8 +173,11 @@ class SparkRun(EngineRun):
         if gone is not None:
             return gone.text if gone.was_shut_down else ""
         by = SESSION_STOPPED if is_stopped(self._session) else cancelled_by(text)
-        is_ours = self._is_cancelled and (self.tag in by or not is_classic(self._session))
-        return "" if is_ours else by
+        if self._is_cancelled and (self.tag in by or not is_classic(self._session)):
+            return ""
+        if by == INTERRUPTED and is_released(self._session):  # stop() interrupts first, and is not over yet
+            return SESSION_STOPPED
+        return by
 
     def _explain(self, text: str, gone: JavaEnd | None) -> str:
         """Why the job ended; notes whether another would end in the same way."""

@@ -50,6 +50,12 @@ if __name__ == "__main__":
 sys.exit(0)
 """
 
+# A line is one write: torchrun's ranks are unbuffered and share a pipe, where the words of two prints would mix.
+TOLD = """
+def tell(*words):
+    print("told " + " ".join(map(str, words)) + "\\n", end="", flush=True)
+"""
+
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -57,7 +63,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "code").mkdir()
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    (tmp_path / "code" / "told.py").write_text("def tell(*words): print('told', *words, flush=True)\n")
+    (tmp_path / "code" / "told.py").write_text(TOLD)
     (tmp_path / "code" / "train.py").write_text(TRAINING)
     return tmp_path / "code" / "train.py"
 
