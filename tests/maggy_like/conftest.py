@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from script_process import ScriptProcess
 
+from maggy_like.storage.journal import claims
+
 if TYPE_CHECKING:
     from maggy_like import StandaloneCluster
+
+
+@pytest.fixture(autouse=True, scope="session")
+def claims_settle_at_once() -> None:
+    """No test has two drivers that claim the same run by chance: races are forced, step by step."""
+    claims.SETTLE = 0.01
 
 
 @pytest.fixture

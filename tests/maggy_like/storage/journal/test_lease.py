@@ -17,7 +17,7 @@ import pytest
 from module_time import patch_time
 
 from maggy_like.errors import JournalError
-from maggy_like.storage.journal.claims import SETTLE
+from maggy_like.storage.journal import claims
 from maggy_like.storage.journal.lease import LAPSE, RENEWAL, Lease
 
 
@@ -211,7 +211,7 @@ def test_a_write_that_another_follows_at_once_does_not_count(shelf: Shelf, monke
     with pytest.raises(JournalError, match="is in use"):
         early.take()
     assert shelf.says()["owner"] == late._owner
-    assert sleeps == [SETTLE] * 2
+    assert sleeps == [claims.SETTLE] * 2
 
 
 def test_an_answer_that_was_lost_on_its_way_is_no_other_driver(
