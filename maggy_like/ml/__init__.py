@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from maggy_like.ml.featurizer import TorchFeaturizer
     from maggy_like.ml.inference.predict import as_udf, predict
     from maggy_like.ml.loader.parquet_loader import ParquetLoader
+    from maggy_like.ml.pyfunc import log_pyfunc, save_pyfunc
 
 _HOMES = {
     "Column": "maggy_like.ml.columns.column",
@@ -29,7 +30,9 @@ _HOMES = {
     "TorchFeaturizer": "maggy_like.ml.featurizer",
     "TorchModel": "maggy_like.ml.estimator.model",
     "as_udf": "maggy_like.ml.inference.predict",
+    "log_pyfunc": "maggy_like.ml.pyfunc",
     "predict": "maggy_like.ml.inference.predict",
+    "save_pyfunc": "maggy_like.ml.pyfunc",
 }
 
 __all__ = [
@@ -40,7 +43,9 @@ __all__ = [
     "TorchFeaturizer",
     "TorchModel",
     "as_udf",
+    "log_pyfunc",
     "predict",
+    "save_pyfunc",
 ]
 
 

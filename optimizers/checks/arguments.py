@@ -129,7 +129,8 @@ def _explanation(
     if len(args) > len(by_place):
         extra = _short(args[len(by_place)])
         return (
-            f"{name}() takes {' and '.join(by_place)} by place alone, and got {extra} after them; give it its name: "
+            f"{name}() takes {' and '.join(by_place) or 'no argument'} by place{' alone' if by_place else ''}, and got "
+            f"{extra}{' after them' if by_place else ''}; give it its name: "
             f"{', '.join(f'{other}=' for other in others[:6])} ..."
         )
     return f"{name}(): {error}; it takes {', '.join(by_place)}"

@@ -13,8 +13,10 @@ from maggy_like.ml.estimator.fit import fit_network
 from maggy_like.ml.estimator.model import TorchModel
 from maggy_like.ml.estimator.params import TrainingParams
 from maggy_like.ml.estimator.persistence import ObjectsReader, ObjectsWriter
+from optimizers.checks.arguments import explains_init
 
 
+@explains_init
 class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEstimator"], MLWritable):
     """Trains a network of torch on the rows of a DataFrame, on a gang of workers together.
 
@@ -128,7 +130,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         """Set Params by name, as in the constructor.
 
         Raises:
-            ConfigError: A value is none that its Param takes.
+            ConfigError: There is no such Param, or a value is none that its Param takes.
         """
         self._take(given)
         return self

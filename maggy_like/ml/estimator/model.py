@@ -87,7 +87,7 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
         """Set Params by name.
 
         Raises:
-            ConfigError: A value is none that its Param takes.
+            ConfigError: There is no such Param, or a value is none that its Param takes.
         """
         self._take(given)
         return self
@@ -112,6 +112,21 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
         )
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        into, probabilities = self._made()
+        found = predict(
+            dataset,
+            self.network,
+            self._inputs(),
+            self._kinds(),
+            into=into,
+            batch_size=self._given("batchSize"),
+            decode=self._given("decode"),
+        )
+        numbers = {name: F.col(f"`{name}`").cast("array<double>") for name in probabilities}
+        return found.withColumns({name: F.when(it.isNotNull(), array_to_vector(it)) for name, it in numbers.items()})
+
+    def _made(self) -> tuple[dict[str, str | tuple[str, str]], list[str]]:
+        """The columns that predictions make, with what each gets (see ``predict``), and those of probabilities."""
         into: dict[str, str | tuple[str, str]] = {}
         probabilities = []
         for label, kind in self.outputs.items():
@@ -124,17 +139,7 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
                 if self._given(param) is not None:
                     fields[f"{self._given(param)}{ending}"] = field
             into |= {name: (label, field) if ending else field for name, field in fields.items()}
-        found = predict(
-            dataset,
-            self.network,
-            self._inputs(),
-            self._kinds(),
-            into=into,
-            batch_size=self._given("batchSize"),
-            decode=self._given("decode"),
-        )
-        numbers = {name: F.col(f"`{name}`").cast("array<double>") for name in probabilities}
-        return found.withColumns({name: F.when(it.isNotNull(), array_to_vector(it)) for name, it in numbers.items()})
+        return into, probabilities
 
     def _inputs(self) -> list[Column]:
         """What the network takes, under the names of the DataFrame's columns."""

@@ -9,6 +9,7 @@ from pyspark.ml.param import Param, Params, TypeConverters
 
 from maggy_like.errors import ConfigError
 from maggy_like.ml.estimator.names import Kind
+from optimizers.checks.near_names import did_you_mean
 
 OBJECTS = ("model", "loss", "optimizer", "optimizerParams", "callbacks", "decode", "search", "engine", "runOptions")
 """Params that may hold objects of Python: they are saved as pickles, beside the others' JSON."""
@@ -113,9 +114,13 @@ class PredictionParams(Params):
         """Set Params by name; those that are None stay as they are.
 
         Raises:
-            ConfigError: A value is none that its Param takes.
+            ConfigError: There is no Param of that name, or a value is none that its Param takes.
         """
+        known = [param.name for param in self.params]
         for name, value in given.items():
+            if name not in known:
+                kind, meant = type(self).__name__, did_you_mean(name, known) or f"; there are {', '.join(known)}"
+                raise ConfigError(f"{kind} has no Param {name!r}, got {name}={value!r}{meant}")
             if value is None:
                 continue
             param = self.getParam(name)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import cloudpickle
 import torch
-from pyspark import TaskContext
 from torch import nn
 
 from maggy_like.errors import ConfigError
@@ -70,6 +69,8 @@ class ShippedNetwork:
 
 def task_device() -> torch.device:
     """The first GPU that Spark gave this task, or else the CPU."""
+    from pyspark import TaskContext  # here, so that a server of MLflow's predicts without it
+
     context = TaskContext.get()
     gpu = context.resources().get("gpu") if context is not None else None
     if gpu is None or not gpu.addresses:

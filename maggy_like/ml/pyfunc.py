@@ -1,0 +1,179 @@
+"""A fitted network as a model of MLflow's ``python_function`` flavor, which predicts from a pandas DataFrame.
+
+MLflow loads it with this module (``_load_pyfunc``), without Spark. The code of this package travels with it.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+import torch
+
+import maggy_like
+import optimizers
+from maggy_like.errors import ConfigError, DataError
+from maggy_like.extras import require
+from maggy_like.ml.columns.column import Column
+from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_bytes
+from maggy_like.ml.estimator.persistence import pickled
+from maggy_like.ml.inference.predictor import Predictor
+from maggy_like.ml.inference.results import FIELDS
+from maggy_like.ml.inference.shipped import ShippedNetwork
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from maggy_like.ml.estimator.model import TorchModel
+
+_NEEDED = ("torch", "pyarrow", "numpy", "pandas", "cloudpickle", "fsspec", "msgspec")
+_OWN = ("loader_module", "data_path", "code_paths", "python_model", "artifacts")
+"""Options of MLflow that are set here."""
+
+
+def save_pyfunc(model: TorchModel, path: str | Path, **options: Any) -> None:
+    """Save a fitted model as a folder of MLflow's ``python_function`` flavor.
+
+    It takes a pandas DataFrame with the columns of ``featuresCol`` (numbers, lists or arrays, bytes), and gives one
+    with the columns that ``transform`` adds: ``predictionCol``, ``probabilityCol``, and those that were named. A row
+    that the network cannot take has nulls there. The model's result and history stay with :meth:`TorchModel.save`.
+
+    Args:
+        model: A fitted :class:`TorchModel`.
+        path: A folder that is not there yet.
+        options: Further arguments of ``mlflow.pyfunc.save_model`` (``signature``, ``metadata``, ...).
+
+    Raises:
+        ConfigError: An option is set here already, or the network cannot be pickled.
+        UserError: MLflow is not installed.
+
+    Example:
+        >>> save_pyfunc(estimator.fit(df), "model")  # doctest: +SKIP
+        >>> mlflow.pyfunc.load_model("model").predict(pandas_df)["prediction"]  # doctest: +SKIP
+    """
+    _with_files(model, "save_model", options, path=str(path))
+
+
+def log_pyfunc(model: TorchModel, name: str = "model", **options: Any) -> Any:
+    """Log a fitted model to the active run of MLflow, or a new one: see :func:`save_pyfunc`.
+
+    Args:
+        model: A fitted :class:`TorchModel`.
+        name: Of the model, in the run.
+        options: Further arguments of ``mlflow.pyfunc.log_model`` (``registered_model_name``, ``signature``, ...).
+
+    Returns:
+        MLflow's ``ModelInfo``; its ``model_uri`` loads it.
+
+    Raises:
+        ConfigError: An option is set here already, or the network cannot be pickled.
+        UserError: MLflow is not installed.
+
+    Example:
+        >>> log_pyfunc(model, registered_model_name="churn").model_uri  # doctest: +SKIP
+    """
+    return _with_files(model, "log_model", options, name=name)
+
+
+def _with_files(model: TorchModel, function: str, options: Mapping[str, Any], **place: str) -> Any:
+    """Call a function of ``mlflow.pyfunc`` on the files of a model."""
+    require("mlflow", f"{function.split('_')[0]}_pyfunc")
+    import mlflow.pyfunc
+
+    if not hasattr(model, "outputs") or not model.outputs:
+        raise ConfigError(f"pass a fitted TorchModel, which TorchEstimator.fit returns, got {model!r}")
+    if taken := sorted(set(options) & set(_OWN)):
+        raise ConfigError(f"{taken[0]} is set by {function.split('_')[0]}_pyfunc; leave it out")
+    if "pip_requirements" not in options:
+        options = {**options, "pip_requirements": [f"{name}=={version(name)}" for name in _NEEDED]}
+    with tempfile.TemporaryDirectory() as folder:
+        _write(model, Path(folder, "network"))
+        return getattr(mlflow.pyfunc, function)(
+            **place,
+            loader_module=__name__,
+            data_path=str(Path(folder, "network")),
+            code_paths=[str(Path(package.__path__[0])) for package in (maggy_like, optimizers)],
+            **options,
+        )
+
+
+def _write(model: TorchModel, folder: Path) -> None:
+    folder.mkdir()
+    about = {
+        "inputs": [[it.name, it.shape, it.dtype] for it in model._inputs()],
+        "outputs": model.outputs,
+        "columns": {name: [part] if isinstance(part, str) else part for name, part in model._made()[0].items()},
+        "batch_size": model._given("batchSize"),
+    }
+    parts = {**network_to_bytes(model.network), "decode": pickled("decode", model._given("decode"))}
+    for name, content in {**parts, "about.json": json.dumps(about).encode()}.items():
+        (folder / name).write_bytes(content)
+
+
+def _load_pyfunc(path: str) -> _Predictions:
+    """What MLflow calls to load a model."""
+    folder = Path(path)
+    about = json.loads((folder / "about.json").read_bytes())
+    network = network_of_bytes({name: (folder / name).read_bytes() for name in ("structure", "weights")})
+    inputs = tuple(Column(name, shape and tuple(shape), dtype) for name, shape, dtype in about["inputs"])
+    outputs, columns = about["outputs"], about["columns"]
+    taken = {field for *_, field in columns.values()}
+    predictor = Predictor(
+        ShippedNetwork.of(network),
+        inputs,
+        outputs if len(outputs) > 1 else next(iter(outputs.values())),
+        about["batch_size"],
+        cloudpickle.loads((folder / "decode").read_bytes()),
+        tuple(name for name in FIELDS if "struct" in taken or name in taken),
+        torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+    )
+    return _Predictions(predictor, columns)
+
+
+class _Predictions:
+    """Predicts; MLflow calls it with what came to its server or to ``predict``."""
+
+    def __init__(self, predictor: Predictor, columns: Mapping[str, list[str]]) -> None:
+        self._predictor, self._columns = predictor, columns
+
+    def predict(self, data: pd.DataFrame) -> pd.DataFrame:
+        """The columns that ``transform`` adds, for each row.
+
+        Raises:
+            DataError: A column is missing, or is not what the network takes.
+        """
+        import pandas as pd
+
+        names = [column.name for column in self._predictor.inputs]
+        if not isinstance(data, pd.DataFrame) or set(names) - set(data.columns):
+            has = f"the columns {', '.join(map(repr, data.columns))}" if hasattr(data, "columns") else type(data).__name__
+            raise DataError(f"the model takes a pandas DataFrame with {', '.join(map(repr, names))}, and got {has}")
+        found = list(self._predictor(iter([[_array(data[name]) for name in names]]))) if len(data) else []
+        return pd.DataFrame({name: _values(found, part) for name, part in self._columns.items()}, data.index)
+
+
+def _array(values: pd.Series) -> pa.Array:
+    """A column as Arrow has it. Rows of arrays within arrays are lists, which is all that Arrow takes."""
+    if values.dtype != object:
+        return pa.array(values.to_numpy())
+    rows = [it.toArray() if hasattr(it, "toArray") else it for it in values]  # vectors of pyspark.ml
+    return pa.array([it.tolist() if isinstance(it, np.ndarray) else it for it in rows])
+
+
+def _values(found: list[pa.StructArray], part: list[str]) -> pd.Series:
+    """A column of the results: a field of an output, or the whole struct as a dict."""
+    import pandas as pd
+
+    *output, field = part
+    arrays = [it.field(output[0]) if output else it for it in found]
+    if field != "struct":
+        arrays = [it.field(field) for it in arrays]
+    arrays = arrays or [pa.array([], FIELDS.get(field, pa.null()))]
+    return pd.concat([it.to_pandas() for it in arrays], ignore_index=True).array
