@@ -153,7 +153,8 @@ class _Predictions:
 
         names = [column.name for column in self._predictor.inputs]
         if not isinstance(data, pd.DataFrame) or set(names) - set(data.columns):
-            has = f"the columns {', '.join(map(repr, data.columns))}" if hasattr(data, "columns") else type(data).__name__
+            columns = ", ".join(map(repr, getattr(data, "columns", [])))
+            has = f"the columns {columns}" if columns else f"a {type(data).__name__}"
             raise DataError(f"the model takes a pandas DataFrame with {', '.join(map(repr, names))}, and got {has}")
         found = list(self._predictor(iter([[_array(data[name]) for name in names]]))) if len(data) else []
         return pd.DataFrame({name: _values(found, part) for name, part in self._columns.items()}, data.index)
@@ -167,7 +168,7 @@ def _array(values: pd.Series) -> pa.Array:
     return pa.array([it.tolist() if isinstance(it, np.ndarray) else it for it in rows])
 
 
-def _values(found: list[pa.StructArray], part: list[str]) -> pd.Series:
+def _values(found: list[pa.StructArray], part: list[str]) -> Any:
     """A column of the results: a field of an output, or the whole struct as a dict."""
     import pandas as pd
 

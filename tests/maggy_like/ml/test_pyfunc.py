@@ -104,7 +104,9 @@ def test_several_outputs_and_bytes(model: TorchModel, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_told(model: TorchModel, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="pass a fitted TorchModel, which TorchEstimator.fit returns, got TorchModel"):
+    with pytest.raises(
+        ConfigError, match=r"pass a fitted TorchModel, which TorchEstimator.fit returns, got TorchModel"
+    ):
         save_pyfunc(TorchModel(), tmp_path / "model")
     with pytest.raises(ConfigError, match="python_model is set by save_pyfunc; leave it out"):
         save_pyfunc(model, tmp_path / "model", python_model=1)
