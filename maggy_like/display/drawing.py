@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from maggy_like.display.base import FailureLine, Snapshot, TrainingLine, WorkerLine
+from maggy_like.display.base import Snapshot, TrainingLine, WorkerLine
+from maggy_like.display.failures import failures_by_kind
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.fields import UNBOUNDED
-from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 
@@ -49,18 +49,8 @@ def draw(
         best_config=best.config if best is not None else None,
         workers=tuple(workers),
         training=_draw_training(study, now),
-        failures=_draw_failures(study),
+        failures=failures_by_kind(study.trials),
     )
-
-
-def _draw_failures(study: Study) -> tuple[FailureLine, ...]:
-    newest: dict[str, FailureLine] = {}
-    for trial in study.trials:
-        failure = trial.failure
-        if failure is not None and failure.kind is not FailureKind.DRIVER_LOST:  # what an interrupt cuts off is none
-            count = newest[failure.kind].count + 1 if failure.kind in newest else 1
-            newest[failure.kind] = FailureLine(failure.kind, count, trial.id, failure.message)
-    return tuple(sorted(newest.values(), key=lambda line: -line.count))
 
 
 def _draw_training(study: Study, now: float) -> TrainingLine | None:

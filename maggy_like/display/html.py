@@ -148,7 +148,7 @@ def _headline(first: Snapshot, now: Snapshot) -> str:
     return (
         f'<div class="row"><span class="name">{_safe(now.name)}</span>'
         f'<span class="soft">{_safe(text.goal(now))}</span>'
-        f'<span class="end"><b>{escape(text.words(now.phase))}</b> &nbsp;{text.clock(first, now)}</span></div>'
+        f'<span class="end"><b>{escape(text.state(now))}</b> &nbsp;{text.clock(first, now)}</span></div>'
     )
 
 

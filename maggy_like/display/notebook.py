@@ -8,6 +8,7 @@ from IPython.display import DisplayHandle, display
 
 from maggy_like.display import html, text
 from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.display.bests import Bests
 from maggy_like.display.lines import LineBuffer
 from maggy_like.display.live import LiveLines
 
@@ -16,30 +17,31 @@ REDRAW_SECONDS = 0.5
 
 LOG_LINES = 500
 LOG_BYTES = 1 << 20
-MAX_BESTS = 120
 PLAIN_LINES = 10
 
 
 class NotebookDisplay:
     """Draws HTML, with a text beside it for front ends that show none (a console, a converted notebook).
 
-    Nothing is drawn between two updates, and at most twice a second of the search's own time.
+    It has its place in the cell that makes it, and is drawn there whatever cell and thread run later: so a run in the
+    background, whose first drawing may come late, is not shown in the next cell. Nothing is drawn between two updates,
+    and at most twice a second of the search's own time.
     """
 
     _first: Snapshot
-    _handle: DisplayHandle | None
 
     def __init__(self) -> None:
+        place = {"text/html": "", "text/plain": "starting"}
+        self._handle: DisplayHandle | None = display(place, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         self._log = LineBuffer(LOG_LINES, LOG_BYTES)
         self._live = LiveLines()
-        self._bests: list[tuple[float, float]] = []
+        self._bests = Bests()
         self._drawn = 0.0
 
     def start(self, snapshot: Snapshot) -> None:
         self._first, self._drawn = snapshot, snapshot.elapsed
         self._take(snapshot, ())
-        bundle = self._bundle(snapshot)
-        self._handle = display(bundle, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        self._draw(snapshot)
 
     def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         self._take(snapshot, lines)
@@ -52,11 +54,7 @@ class NotebookDisplay:
 
     def _take(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         self._log.extend(self._live.take(snapshot, lines))
-        value = snapshot.best_value
-        if value is not None and (not self._bests or self._bests[-1][1] != value):
-            self._bests.append((snapshot.elapsed, value))
-            if len(self._bests) > MAX_BESTS:
-                del self._bests[1::2]  # a finer line than can be seen
+        self._bests.take(snapshot)
 
     def _draw(self, snapshot: Snapshot, final: bool = False) -> None:
         self._drawn = snapshot.elapsed
@@ -68,6 +66,6 @@ class NotebookDisplay:
         newest = [text.prefix(line) + line.text for line in log[-PLAIN_LINES:]]
         state = text.summary(snapshot) if final else [text.status(self._first, snapshot)]
         return {
-            "text/html": html.page(self._first, snapshot, self._bests, log, self._log.left_out),
+            "text/html": html.page(self._first, snapshot, self._bests.points, log, self._log.left_out),
             "text/plain": "\n".join([*state, *newest]),
         }

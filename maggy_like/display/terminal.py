@@ -14,6 +14,7 @@ from rich.text import Text
 
 from maggy_like.display import text
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from maggy_like.display.bests import Bests
 from maggy_like.display.live import LiveLines
 from maggy_like.display.plain import PlainDisplay
 from optimizers.core.trial import TrialState
@@ -30,7 +31,8 @@ STATE_STYLES = {
 TRIAL_STYLES = ("cyan", "magenta", "green", "yellow", "blue")
 """Colours of the terminal's own palette, so that they suit its background; red is for failures."""
 
-_HEADER_LINES = 7  # rule, headline, bar, counts, best, "and N more", and the line where the cursor rests
+CURVE_WIDTH = 40
+_HEADER_LINES = 8  # rule, headline, bar, counts, best, its curve, "and N more", and the line where the cursor rests
 _starting = threading.Lock()
 
 
@@ -53,9 +55,11 @@ class TerminalDisplay:
         self._console = console or Console(markup=False, emoji=False, highlight=False)
         self._fallback: PlainDisplay | None = None
         self._lines = LiveLines()
+        self._bests = Bests()
 
     def start(self, snapshot: Snapshot) -> None:
         self._first, self._drawn = snapshot, snapshot.elapsed
+        self._bests.take(snapshot)
         with _starting:
             if hasattr(sys.stdout, "rich_proxied_file"):  # rich redirects the stream to a live region
                 self._fallback = PlainDisplay()
@@ -77,6 +81,7 @@ class TerminalDisplay:
         if self._fallback is not None:
             self._fallback.update(snapshot, lines)
             return
+        self._bests.take(snapshot)
         finished = self._lines.take(snapshot, lines)
         if due := snapshot.elapsed - self._drawn >= REDRAW_SECONDS:
             self._drawn = snapshot.elapsed
@@ -106,6 +111,12 @@ class TerminalDisplay:
         # Wrapped by the terminal and not by rich: a line that someone copies stays one line.
         self._console.print(Group(*lines), soft_wrap=True)
 
+    def _curve(self, snapshot: Snapshot) -> list[Text]:
+        """The best value over the time, once it has improved, where there is room."""
+        has_room = self._console.height > 2 * _HEADER_LINES
+        line = self._bests.line(snapshot.elapsed, CURVE_WIDTH) if has_room else ""
+        return [Text(line, style="dim")] if line else []
+
     def _region(self, snapshot: Snapshot) -> RenderableType:
         width = self._console.width
         headline = Table.grid(expand=True, padding=(0, 1))
@@ -113,7 +124,7 @@ class TerminalDisplay:
         headline.add_column(no_wrap=True, justify="right")
         headline.add_row(
             Text.assemble((text.clean(snapshot.name), "bold"), "  ", (text.goal(snapshot), "dim")),
-            Text.assemble((text.words(snapshot.phase), "bold"), "  ", text.clock(self._first, snapshot)),
+            Text.assemble((text.state(snapshot), "bold"), "  ", text.clock(self._first, snapshot)),
         )
         found = snapshot.best_trial is not None or snapshot.pareto
         best = Text(text.best(snapshot), style="bold" if found else "dim")
@@ -127,7 +138,7 @@ class TerminalDisplay:
             Text("─" * width, style="dim"),
             headline,
             *([_search_bar(snapshot, width), _counts(snapshot)] if text.searches(snapshot) else []),
-            *([best] if text.searches(snapshot) and not snapshot.is_ablation else []),
+            *([best, *self._curve(snapshot)] if text.searches(snapshot) and not snapshot.is_ablation else []),
             *_training(snapshot, width),
             *(Text(line, style="red") for line in failures),
         ]

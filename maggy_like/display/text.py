@@ -181,9 +181,20 @@ def training(snapshot: Snapshot) -> str:
     return f"{verb} on {line.workers} worker{'s' * (line.workers > 1)}{steps}"
 
 
-def words(phase: Phase | Ending) -> str:
-    """A phase, or the end of a search, for people."""
+def words(phase: Phase | Ending, training: TrialState | None = None) -> str:
+    """A phase, or the end of a run, for people.
+
+    Args:
+        training: State of the training that followed the search, or was all there is: where it failed, the run did.
+    """
+    if training is TrialState.FAILED and isinstance(phase, Ending) and phase.is_planned:
+        return "training failed"
     return clean("target reached" if phase is Ending.TARGET else phase)
+
+
+def state(snapshot: Snapshot) -> str:
+    """What the run does, or how it ended: ``searching``, ``completed``, ``training failed``."""
+    return words(snapshot.phase, None if snapshot.training is None else snapshot.training.state)
 
 
 def fraction(snapshot: Snapshot) -> str:
@@ -230,7 +241,7 @@ def place(trial: int | None, step: int | None, *, failed: bool = False) -> str:
 
 def status(first: Snapshot, now: Snapshot) -> str:
     """The whole search on one line: ``[12/30] best 0.973 at step 9 (trial 4) | 5 completed, 3 running | 0:31``."""
-    counted = tally(now.counts) or words(now.phase)
+    counted = tally(now.counts) or state(now)
     found = [] if now.is_ablation else [best(now)]
     search = [" ".join([f"[{fraction(now)}]", *found]), counted] if searches(now) else []
     return " | ".join([*search, *filter(None, [training(now)]), clock(first, now)])
@@ -247,7 +258,7 @@ def summary(snapshot: Snapshot) -> list[str]:
     trials = n_trials(snapshot)
     if snapshot.counts:
         trials += f" ({tally(snapshot.counts)})"
-    end = f"{clean(snapshot.name)}: {words(snapshot.phase)} after {duration(snapshot.elapsed)}"
+    end = f"{clean(snapshot.name)}: {state(snapshot)} after {duration(snapshot.elapsed)}"
     lines = [f"{end}, {trials}" if searches(snapshot) else end]
     if snapshot.pareto:
         lines.append(best(snapshot))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  # while the interpreter exits it could not be imported any more
+import contextvars
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -127,7 +128,9 @@ class RunHandle(Generic[T]):
             outlives: Whether the run goes on by itself when this process ends.
         """
         inheriting = engine.inheriting(execute)
-        self._threads.append(Thread(target=self._execute, args=[inheriting], name="maggy-run", daemon=outlives))
+        within = contextvars.copy_context().run  # what is printed there stands in the notebook's cell of this call
+        run = Thread(target=within, args=[self._execute, inheriting], name="maggy-run", daemon=outlives)
+        self._threads.append(run)
         if not outlives:
             self._threads.append(Thread(target=self._stop_at_exit, name="maggy-exit", daemon=True))
         for thread in self._threads:

@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from maggy_like.display.text import config_text, duration, number
+from maggy_like.display.text import config_text, duration, number, words
 from maggy_like.errors import ConfigError, MaggyError
 from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
@@ -18,6 +18,7 @@ from maggy_like.results.runs import open_run, runs_in
 from maggy_like.results.text_table import aligned, as_html
 from maggy_like.storage.folders import check_folder
 from maggy_like.storage.journal import Contents, backend_of
+from optimizers.core.trial import TrialState
 from optimizers.space.config import Config
 
 if TYPE_CHECKING:
@@ -40,9 +41,12 @@ class RunSummary:
         seconds: How long its last driver had it.
         optimizer: The optimizer and its options.
         trials: How many there are.
+        failed: How many of them failed.
+        training: State of the training that followed the search, or was all there is; None where there is none.
         objective: Name of the metric that is optimised, of the first where there are several.
         direction: ``max`` or ``min``.
-        best_value: What its best trial is worth; None where none has a value, and in searches of several objectives.
+        best_value: What its best trial is worth, or the training of a run without a search; None where nothing has a
+            value, and in searches of several objectives.
         best_config: That trial's configuration.
         problem: Why it cannot be read; empty otherwise.
     """
@@ -54,6 +58,8 @@ class RunSummary:
     seconds: float = 0.0
     optimizer: str = ""
     trials: int = 0
+    failed: int = 0
+    training: TrialState | None = None
     objective: str = ""
     direction: str = ""
     best_value: float | None = None
@@ -63,6 +69,8 @@ class RunSummary:
     @classmethod
     def of(cls, result: Result, contents: Contents) -> RunSummary:
         """The summary of a run that was read."""
+        training = None if result.training is None else result.training.trial
+        best = result.best_trial if result.trials else training
         return cls(
             name=result.name,
             directory=str(result.directory),
@@ -71,10 +79,12 @@ class RunSummary:
             seconds=result.seconds,
             optimizer=contents.header.optimizer,
             trials=len(result.trials),
+            failed=len(result.failures),
+            training=None if training is None else training.state,
             objective=result.objective,
             direction=result.direction,
-            best_value=result.best_value,
-            best_config=result.best_config,
+            best_value=None if best is None else best.value,
+            best_config=None if best is None else best.config,
         )
 
     @property
@@ -84,10 +94,19 @@ class RunSummary:
             return [self.name, "-", "cannot be read", "-", "-", "-", "-", _cut(self.problem)]
         begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.created))
         config = "" if self.best_config is None else _cut(config_text(self.best_config))
-        metric = f"{self.direction} {self.objective}"
+        has_metric = self.trials or self.best_value is not None
+        metric = f"{self.direction} {self.objective}" if has_metric else "-"
         seconds = duration(self.seconds)
         best = number(self.best_value)
-        return [self.name, begun, str(self.ending), seconds, str(self.trials), metric, best, config]
+        ended = "-" if self.ending is None else words(self.ending, self.training)
+        return [self.name, begun, ended, seconds, self._counted(), metric, best, config]
+
+    def _counted(self) -> str:
+        """``12``, ``12 (3 failed)``, ``12, training`` or ``training``."""
+        trials = f"{self.trials}{f' ({self.failed} failed)' * bool(self.failed)}"
+        if self.training is None:
+            return trials
+        return f"{trials}, training" if self.trials else "training"
 
 
 class RunList(list[RunSummary]):
@@ -111,7 +130,10 @@ class RunList(list[RunSummary]):
         require("pandas", "to_pandas()")
         import pandas
 
-        rows: list[dict[str, Any]] = [{**asdict(run), "ending": run.ending and str(run.ending)} for run in self]
+        rows: list[dict[str, Any]] = [
+            {**asdict(run), "ending": run.ending and str(run.ending), "training": run.training and str(run.training)}
+            for run in self
+        ]
         table = pandas.DataFrame(rows, columns=list(RunSummary.__slots__))
         table["created"] = pandas.to_datetime(table["created"], unit="s", utc=True)
         return table

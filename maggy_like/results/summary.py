@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from maggy_like.display.text import config_text, duration, number, place, words
+from maggy_like.display.failures import failures_by_kind
+from maggy_like.display.text import MAX_FAILURES, config_text, duration, failure, number, place, words
 from maggy_like.results.data import ResultData
 from maggy_like.results.pareto import pareto_lines
 from maggy_like.results.training import training_line
@@ -12,8 +13,10 @@ from optimizers.core.trial import TrialState
 def summary(result: ResultData) -> str:
     """A few lines: how the search ended, what was best, what failed, and where its files are."""
     counted = ", ".join(f"{count} {state.value}" for state, count in result.counts.items())
-    trials = f"{len(result.trials)} trials" + (f" ({counted})" if counted else "")
-    lines = [f"{words(result.ending)} after {duration(result.seconds)}: {trials}"]
+    trials = f": {len(result.trials)} trials" + (f" ({counted})" if counted else "")
+    is_training_alone = result.training is not None and not result.trials
+    ended = words(result.ending, None if result.training is None else result.training.trial.state)
+    lines = [f"{ended} after {duration(result.seconds)}{'' if is_training_alone else trials}"]
     if result.others:
         lines += pareto_lines(result)
     elif result.best_trial is not None:
@@ -25,10 +28,7 @@ def summary(result: ResultData) -> str:
         lines.append("none is the best: an ablation compares groups of trials, and ablate(...) returns what it found")
     elif result.trials or result.training is None:
         lines.append("no trial has a value")
-    if failures := result.failures:
-        first = failures[0]
-        cause = first.failure.message if first.failure is not None else ""
-        lines.append(f"{len(failures)} failed, the first (trial {first.id}) with: {cause}")
+    lines += [failure(line) for line in failures_by_kind(result.trials)[:MAX_FAILURES]]
     if result.training is not None:
         lines.append(training_line(result.training))
     lines.append(f"files: {result.directory}")

@@ -20,6 +20,7 @@ from maggy_like.api.lagom import lagom
 from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.errors import ConfigError
 from maggy_like.sklearn.folds import Folds
+from maggy_like.sklearn.spaces import read_space
 from maggy_like.sklearn.tables import cv_results
 from optimizers.core.trial import TrialState
 
@@ -38,7 +39,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
 
     Args:
         estimator: What is searched over; in a ``Pipeline`` parameters are named as ``clf__C``.
-        search_space: Domains by parameter, as :func:`maggy_like.lagom` takes them.
+        search_space: Domains by parameter, as :func:`maggy_like.lagom` or ``RandomizedSearchCV`` takes them: also an
+            array of values, and ``loguniform``, ``uniform`` or ``randint`` of ``scipy.stats``.
         n_trials: How many configurations to try.
         optimizer: As :func:`maggy_like.lagom` takes it.
         scoring: One metric: a name, a scorer, or None for the estimator's own ``score``. Greater is better.
@@ -111,7 +113,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
             UserError: An argument is wrong, all configurations fail, or none ran all folds.
             RuntimeError: A configuration failed, with ``error_score="raise"``.
         """
-        self._check_arguments()
+        space = self._check_arguments()
         self.scorer_ = check_scoring(self.estimator, scoring=self.scoring)
         self.multimetric_ = False
         X, y = indexable(X, y)
@@ -120,7 +122,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         splits = list(splitter.split(X, y, **routed.splitter.split))
         self.n_splits_ = len(splits)
         to_folds = {name: value for name, value in params.items() if name != "groups"}
-        result = self._search(Folds(self.estimator, X, y, splits, self.scorer_, to_folds))
+        result = self._search(Folds(self.estimator, X, y, splits, self.scorer_, to_folds), space)
         self._read(result)
         if self.refit:
             self.best_estimator_ = clone(self.estimator).set_params(**self.best_params_)
@@ -131,14 +133,17 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
                 self.feature_names_in_ = self.best_estimator_.feature_names_in_
         return self
 
-    def _check_arguments(self) -> None:
+    def _check_arguments(self) -> SearchSpace:
         """Check what lagom does not.
+
+        Returns:
+            What is searched.
 
         Raises:
             ConfigError: An argument is wrong.
         """
-        known = self.estimator.get_params()
-        wrong = [name for name in self.search_space if name not in known]
+        space, known = read_space(self.search_space), self.estimator.get_params()
+        wrong = [name for name in space if name not in known]
         if wrong:
             raise ConfigError(
                 f"{type(self.estimator).__name__} has no parameter {wrong[0]!r}; it has {', '.join(sorted(known))}"
@@ -150,13 +155,14 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         is_number = isinstance(self.error_score, (int, float)) and not isinstance(self.error_score, bool)
         if not is_number and self.error_score != "raise":
             raise ConfigError(f"error_score must be a number or 'raise', not {self.error_score!r}")
+        return space
 
-    def _search(self, folds: Folds) -> Result:
+    def _search(self, folds: Folds, space: SearchSpace) -> Result:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with tempfile.TemporaryDirectory() as temporary:
             return lagom(
                 folds,
-                self.search_space,
+                space,
                 optimizer=self.optimizer,
                 metric="mean_test_score",
                 direction="max",

@@ -135,6 +135,38 @@ def test_lines_are_live_and_an_interrupt_ends_the_run(
     }  # fmt: skip
 
 
+IN_THE_BACKGROUND = """
+def train(x, reporter):
+    for step in (1, 2):
+        print("step", step)
+        reporter.report(score=x * step, step=step)
+
+from maggy_like import Float, lagom
+handle = lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=3, workers=1, engine="local",
+               metric="score", direction="max", block=False)
+"""
+
+
+def test_a_run_in_the_background_is_drawn_in_the_cell_that_began_it(
+    kernel: tuple[KernelManager, BlockingKernelClient],
+) -> None:
+    _, client = kernel
+    cell, waits = client.execute(IN_THE_BACKGROUND), client.execute("handle.result(); print('over')")
+    shown: list[tuple[str, str]] = []
+    while ("stream", "over\n") not in shown:
+        message = client.get_iopub_msg(timeout=300)
+        kind, parent = message["msg_type"], message["parent_header"].get("msg_id")
+        if kind in ("display_data", "update_display_data"):
+            assert parent == cell
+            shown.append((kind, message["content"]["data"]["text/plain"]))
+        elif kind in ("stream", "error"):
+            assert parent == waits
+            shown.append((kind, output_of(message)))
+    assert [kind for kind, _ in shown].count("display_data") == 1
+    assert shown[0] == ("display_data", "starting")
+    assert "completed after" in shown[-2][1]
+
+
 def is_alive(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from maggy_like.display import LogLine, SilentDisplay, Snapshot, make_display
+from maggy_like.display import LogLine, SilentDisplay, Snapshot, make_display, notebook
 from maggy_like.display.notebook import NotebookDisplay
 from maggy_like.display.plain import PlainDisplay
 from maggy_like.display.terminal import TerminalDisplay
@@ -29,6 +29,7 @@ def place(
 
 def test_a_kernel_gets_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     place(monkeypatch, shell=SimpleNamespace(kernel=object()), tty=True)
+    monkeypatch.setattr(notebook, "display", lambda *args, **options: None)
     display = make_display(True)
     monkeypatch.undo()
     assert isinstance(display, NotebookDisplay)

@@ -29,13 +29,12 @@ class Handle:
 
 @pytest.fixture
 def bundles(monkeypatch: pytest.MonkeyPatch) -> Bundles:
-    """What the display sends, in order."""
+    """What the display draws, in order."""
     sent: Bundles = []
 
     def display(bundle: dict[str, str], *, raw: bool, display_id: bool) -> Handle:
         assert raw
         assert display_id
-        sent.append(bundle)
         return Handle(sent)
 
     monkeypatch.setattr(notebook, "display", display)
@@ -72,6 +71,13 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         return "|".join(self.words)
+
+
+def test_its_place_is_the_cell_that_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed: list[dict[str, str]] = []
+    monkeypatch.setattr(notebook, "display", lambda bundle, **options: placed.append(bundle))
+    NotebookDisplay()
+    assert placed == [{"text/html": "", "text/plain": "starting"}]
 
 
 def test_a_search(bundles: Bundles, snap: Snap) -> None:

@@ -151,3 +151,11 @@ def test_a_second_search_writes_plain_lines(display: TerminalDisplay, console: C
     assert "second: completed after" in drawn(console)
     display.update(snap(elapsed=40.0), [])
     assert "digits" in drawn(console)
+
+
+def test_the_curve_of_the_best_has_a_scale(display: TerminalDisplay, console: Console, snap: Snap) -> None:
+    display.start(snap(elapsed=10.0, best_value=0.5))
+    assert "█" not in drawn(console)
+    display.update(snap(elapsed=20.0, best_value=0.75), [])
+    display.update(snap(elapsed=50.0, best_value=1.0), [])
+    assert f"0.5 {'▁' * 9}{'▅' * 30}█ 1  0:10 to 0:50" in drawn(console)

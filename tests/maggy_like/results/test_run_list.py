@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.report import write_run
-from maggy_like import Float, compare_runs, lagom, list_runs, load_run
-from maggy_like.errors import ConfigError
+from maggy_like import FailurePolicy, Float, compare_runs, lagom, list_runs, load_run, run
+from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError
+
+
+def fails_below_one(x: int) -> float:
+    if x < 1:
+        raise ValueError("too small")
+    return float(x)
+
+
+def reports(x: int, reporter: Any) -> None:
+    reporter.report(score=x, step=1)
 
 
 def test_runs_are_listed_the_newest_first_with_those_that_cannot_be_read(tmp_path: Path) -> None:
@@ -30,6 +41,25 @@ def test_runs_are_listed_the_newest_first_with_those_that_cannot_be_read(tmp_pat
     assert "cannot be read" in lines[3]
     assert list(runs.to_pandas()["name"]) == ["new", "old", "broken"]
     assert runs._repr_html_().count("<tr>") == 4
+
+
+def test_runs_say_what_failed_and_what_they_trained(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"engine": "inline", "directory": tmp_path, "progress": False}
+    failures = FailurePolicy(max_attempts=1, expected=(ValueError,))
+    search: dict[str, Any] = {"optimizer": "grid", "metric": "score", "direction": "max", **options}
+    lagom(fails_below_one, {"x": [0, 1, 2]}, name="search", train_best=True, failures=failures, **search)
+    with pytest.raises(TrialsFailedError):
+        lagom(fails_below_one, {"x": [-1, 0]}, name="nothing", failures=FailurePolicy(max_attempts=1), **search)
+    run(reports, {"x": 5}, name="training", **options)
+    with pytest.raises(TrainingError):
+        run(fails_below_one, {"x": 0}, name="bad-training", failures=failures, **options)
+    cells = {summary.name: summary.cells for summary in list_runs(tmp_path)}
+    assert cells["search"][2:] == ["completed", "0:00", "3 (1 failed), training", "max score", "2", "x=2"]
+    assert cells["nothing"][2:5] == ["error", "0:00", "2 (2 failed)"]
+    assert cells["training"][4:] == ["training", "max score", "5", "x=5"]
+    assert cells["bad-training"][2:] == ["training failed", "0:00", "training", "-", "-", "x=0"]
+    assert str(load_run(tmp_path / "bad-training")).startswith("training failed after 0:00\n")
+    assert "exception in trial 0: ValueError: too small\n" in str(load_run(tmp_path / "search"))
 
 
 def test_a_folder_without_runs_is_said_to_be_one(tmp_path: Path) -> None:

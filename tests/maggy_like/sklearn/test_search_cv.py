@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GroupKFold
@@ -14,9 +15,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import check_estimator
 
-from maggy_like import Float, RandomSearch
-from maggy_like.errors import ConfigError
+from maggy_like import Choice, Float, Integer, RandomSearch
+from maggy_like.errors import ConfigError, UserError
 from maggy_like.sklearn import SearchCV
+from maggy_like.sklearn.spaces import read_space
 
 X, Y = load_iris(return_X_y=True)
 SPACE = {"C": Float(1e-4, 1e2, log=True)}
@@ -62,17 +64,45 @@ def test_parameters_of_pipelines_and_groups_and_weights() -> None:
     assert set(found.best_params_) == {"svc__C"}
 
 
+def test_spaces_of_randomized_search_cv() -> None:
+    space = {
+        "C": stats.loguniform(1e-3, 1e3),
+        "gamma": stats.uniform(1, 4),
+        "degree": stats.randint(2, 6),
+        "tol": np.array([1e-5, 1e-4, 1e-3]),
+        "kernel": np.array(["rbf", "poly", "rbf"]),
+        "shrinking": [True, False],
+    }
+    assert dict(read_space(space).domains) == {
+        "C": Float(1e-3, 1e3, log=True),
+        "gamma": Float(1, 5),
+        "degree": Integer(2, 5),
+        "tol": Choice([1e-5, 1e-4, 1e-3]),
+        "kernel": Choice(["rbf", "poly"]),
+        "shrinking": Choice([True, False]),
+    }
+    assert set(search(SVC(), space, cv=2, n_trials=2).fit(X, Y).best_params_) == set(space)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"space": {"c": Float(0, 1)}}, "SVC has no parameter 'c'"),
+        ({"space": [SPACE]}, r"search_space maps .* use one dict"),
+        ({"space": {"C": np.ones((2, 2))}}, r"'C': got a ndarray"),
+        (
+            {"space": {"C": stats.expon(scale=100)}},
+            r"'C': there is no domain for scipy's expon; use Float\(0\.50125, 529\.83\)",
+        ),
+        ({"space": {"C": stats.loguniform(1, 10, loc=5)}}, "there is no domain for scipy's loguniform"),
+        ({"space": {"C": stats.Uniform(a=1, b=2)}}, r"there is no domain for scipy's Uniform; use Float\(low"),
         ({"scoring": ["accuracy", "f1"]}, "scoring must be one metric"),
         ({"refit": "accuracy"}, "refit must be True or False"),
         ({"error_score": "nan"}, "error_score must be a number or 'raise'"),
     ],
 )
 def test_mistakes_are_answered_before_anything_starts(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UserError, match=message):
         search(**options).fit(X, Y)
 
 
