@@ -24,6 +24,7 @@ from maggy_like.ml.estimator.network import build_network, is_lightning
 from maggy_like.ml.estimator.plan import Data, TrainingPlan, home_of
 from maggy_like.ml.estimator.run_checks import check_options, check_values
 from maggy_like.ml.estimator.train import loss_name, outcome, search_network, train_network
+from maggy_like.protocol.endings import Ending
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def fit_network(params: TrainingParams, df: DataFrame) -> Fitted:
 
     Raises:
         UserError: A Param or a column is wrong; this is found before a worker starts.
-        TrainingError: The training failed.
+        TrainingError: The training failed, or the search ended before the best was trained (``error.result``).
+        KeyboardInterrupt: Ctrl-C; its message says how to go on.
     """
     plan = plan_of(params)
     space = space_of(params, plan, {})
@@ -117,9 +119,7 @@ def train_checked(
             named |= {"metric": loss_name(one.plan), "direction": "min"}
         result = lagom(partial(search_network, plan), space, max_budget=epochs, **named | options)
         if result.training is None or result.best_config is None:
-            raise TrainingError(
-                f"the search ended ({result.ending}) before the best configuration was trained: {result}"
-            )
+            raise _no_model(result)
         found, config = outcome(result.training.load()), dict(result.best_config)
     best = plan.with_config(config)
     network = build_network(best.model, best.model_params, best.seed)
@@ -134,6 +134,19 @@ def train_checked(
         config,
         result,
     )
+
+
+def _no_model(result: Result) -> BaseException:
+    """What to raise where a search ended before its best configuration was trained."""
+    name = str(result.directory).rstrip("/").rpartition("/")[2]
+    again = f"runOptions={{'name': {name!r}, 'resume': True}} goes on with it"
+    if result.ending is Ending.INTERRUPTED:  # as Ctrl-C ends any other cell or script
+        return KeyboardInterrupt(f"the search was interrupted before the best configuration was trained; {again}")
+    error = TrainingError(
+        f"the search ended ({result.ending}) before the best configuration was trained; {again}\n{result}"
+    )
+    error.result = result
+    return error
 
 
 def plan_of(params: TrainingParams) -> TrainingPlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ import torch
 from torch import nn
 
 from maggy_like import Float, Integer
-from maggy_like.errors import ConfigError, DataError, UserError
+from maggy_like.errors import ConfigError, DataError, TrainingError, UserError
 from maggy_like.ml import TorchEstimator, TorchModel
+from optimizers.core.events import AttemptEnded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -207,6 +209,30 @@ def test_one_fit_searches_and_trains_the_best(estimator: TorchEstimator, df: Dat
     assert model.network[0].out_features == model.config["hidden"]
     assert model.result.training is not None
     assert model.history[-1]["epoch"] == 2
+
+
+def test_ctrl_c_ends_a_fit_and_the_next_goes_on(estimator: TorchEstimator, df: DataFrame) -> None:
+    def interrupt(event: object) -> None:
+        if isinstance(event, AttemptEnded):
+            signal.raise_signal(signal.SIGINT)
+
+    options = {"progress": False, "n_trials": 3, "optimizer": "random", "name": "august"}
+    estimator.setParams(engine="local", workers=1, search={"hidden": Integer(4, 16)}, epochs=1)
+    estimator.setParams(runOptions={**options, "callbacks": [interrupt]})
+    with pytest.raises(KeyboardInterrupt, match=r"runOptions=\{'name': 'august', 'resume': True\} goes on with it"):
+        estimator.fit(df)
+    model = estimator.setParams(engine="inline", runOptions={**options, "resume": True}).fit(df)
+    assert model.result is not None
+    assert len(model.result.trials) == 3
+    assert model.history
+
+
+def test_a_search_that_ends_early_says_how_to_go_on(estimator: TorchEstimator, df: DataFrame) -> None:
+    estimator.setParams(search={"hidden": [4, 8]}, runOptions={"progress": False, "timeout": 1e-3, "name": "short"})
+    with pytest.raises(TrainingError, match=r"ended \(timeout\) before .*'name': 'short', 'resume': True") as caught:
+        estimator.fit(df)
+    assert caught.value.result is not None
+    assert caught.value.result.ending == "timeout"
 
 
 WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
