@@ -5,10 +5,14 @@ Kinds of noise without any difference, and with one of one deviation, through th
 - family_error.KIND: the share of studies with any false difference, where the documents claim 5 % at most;
   family_error.max the largest, family_error.max_upper the largest upper end of a 95 % interval (of few with --quick)
 - family_error.beyond.KIND: the same where the documents say that the claim ends
+- skewed.t_test, skewed.bootstrap: one comparison of that kind, how often each test errs; skewed.noted: the share of
+  studies that err of which a note says so; skewed.noted.gaussian, skewed.noted.heavy: of symmetric noise, needlessly
 - coverage.KIND: the share of studies of which all intervals hold the truth; coverage.min the smallest
 - power.6.sd1, power.6.sd1.adaptive: of six components one is worth one deviation of a difference; share of studies
-  that find it. share.sd1: trials that adaptive repeats take of those of 20 fixed ones; share.sd1_all where all six are
-- overstated.fixed, overstated.adaptive: found differences by true ones
+  that find it; power.6.sd1.predicted: what study.power says; power.20.*: of twenty components.
+  share.sd1: trials that adaptive repeats take of those of 20 fixed ones; share.sd1_all where all six are worth that
+- overstated.fixed, overstated.adaptive: means that were found by true differences, on average; overstated.unbiased: the
+  median-unbiased estimates; median.adaptive, median.unbiased: the medians of both over all studies, found or not
 - share of stopped studies with a false difference, if one may stop a fixed study when it shows one: interrupted
 
 Whole studies, by ask and tell, for the designs leave_one_out and pairs: features A, B, C and D, of which A is worth 1,
@@ -26,7 +30,7 @@ trial by its own noise (deviation 0.35, and 1 where nothing is planted). Trials 
 from __future__ import annotations
 
 import math
-from statistics import fmean
+from statistics import fmean, median
 from typing import Literal
 
 import numpy as np
@@ -36,12 +40,15 @@ from benchmarks.ablation_worlds import Case
 from benchmarks.common import parser, publish
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
 from optimizers import WAIT, History, Observation, Pending, Problem
-from optimizers.comparisons.paired_tests import compare
+from optimizers.comparisons.differences import Differences
+from optimizers.comparisons.paired_tests import Finding, compare, p_value
+from optimizers.comparisons.power import power
+from optimizers.comparisons.skewness import bootstrap_p, skewed, skewed_together
 
 ALPHA, REPEATS, WORKERS = 0.05, 20, 4
 DesignName = Literal["leave_one_out", "pairs"]
-ERRORS: dict[DesignName, int] = {"leave_one_out": 1000, "pairs": 400}  # studies for the shares of errors
-STUDIES, QUICK = 10_000, 500  # of each kind of noise; a tenth of it for 60 components, and if they are adaptive
+ERRORS: dict[DesignName, int] = {"leave_one_out": 500, "pairs": 200}  # studies for the shares of errors
+STUDIES, SLOW = 4000, 1500  # of each kind of noise; the second if adaptive or factorial
 RATIO = worlds.TEST / worlds.TRAIN
 CLAIMED = {
     **{f"gaussian.{k}": Case(worlds.gaussian, k) for k in (2, 6, 20, 60)},
@@ -55,7 +62,9 @@ CLAIMED = {
     "one_less_accuracy": Case(worlds.error_rate),
     "one_less_accuracy.two_seeds": Case(worlds.error_rate, seeds=2),
     "one_less_accuracy.adaptive": Case(worlds.error_rate, adaptive=True),
+    "skewed_alike": Case(worlds.skewed_alike),
     "missing": Case(worlds.missing),
+    "missing.factorial": Case(worlds.missing, factorial=True),
     "tuned": Case(worlds.tuned),
     "resampled": Case(worlds.splits, resampled=RATIO),
     "resampled.adaptive": Case(worlds.splits, adaptive=True, resampled=RATIO),
@@ -68,12 +77,14 @@ BEYOND = {
     "tuned_once": Case(worlds.tuned_once),
 }
 PLANTED = {
-    "sd1": Case(worlds.gaussian, effect=1.0),
-    "sd1.adaptive": Case(worlds.gaussian, effect=1.0, adaptive=True),
-    "sd1_all": Case(worlds.gaussian, effect=1.0, all_real=True),
-    "sd1_all.adaptive": Case(worlds.gaussian, effect=1.0, adaptive=True, all_real=True),
+    "6.sd1": Case(worlds.gaussian, effect=1.0),
+    "6.sd1.adaptive": Case(worlds.gaussian, effect=1.0, adaptive=True),
+    "20.sd1": Case(worlds.gaussian, 20, effect=1.0),
+    "20.sd1.adaptive": Case(worlds.gaussian, 20, effect=1.0, adaptive=True),
+    "6.sd1_all": Case(worlds.gaussian, effect=1.0, all_real=True),
+    "6.sd1_all.adaptive": Case(worlds.gaussian, effect=1.0, adaptive=True, all_real=True),
 }
-SAVINGS = 200  # studies, each by ask and tell
+SAVINGS = 100  # studies, each by ask and tell
 STUDY = AblationStudy(data=["A", "B", "C", "D", "y"], label="y").features("A", "B", "C", "D")
 
 
@@ -176,37 +187,75 @@ def measure(case: Case, studies: int) -> dict[str, float]:
             note["share"] = (max(seeds) + sum(seeds)) / ((case.components + 1) * case.seeds)
         for name, value in note.items():
             figures.setdefault(name, []).append(float(value))
-        if found and found[0].differs and truths[0]:
-            figures.setdefault("overstated", []).append(found[0].difference / truths[0])
-    return {name: fmean(values) for name, values in figures.items()}
+        if found and truths[0]:
+            mean, unbiased = found[0].difference / truths[0], (found[0].unbiased or 0.0) / truths[0]
+            figures.setdefault("means", []).append(mean)
+            figures.setdefault("estimates", []).append(unbiased)
+            if found[0].differs:
+                figures.setdefault("overstated", []).append(mean)
+                figures.setdefault("overstated_unbiased", []).append(unbiased)
+    medians = {f"median_{name}": median(figures[name]) for name in ("means", "estimates") if name in figures}
+    return {name: fmean(values) for name, values in figures.items()} | medians
 
 
-def count(case: Case, studies: int) -> int:
+def count(case: Case, fewer: int) -> int:
     """How many studies of a kind are made."""
-    return studies // 10 if case.components == 60 or case.adaptive else studies
+    return (SLOW if case.adaptive or case.factorial else STUDIES) // fewer
 
 
-def noises(fewer: bool) -> dict[str, float]:
+def skewness(studies: int) -> dict[str, float]:
+    """What tests make of one comparison with a long tail, and whether a note warns of what errs."""
+    rng, t_tests, bootstraps, noted = np.random.default_rng(0), [], [], []
+    for _ in range(studies):
+        base, without = worlds.skewed(rng, 2, REPEATS)
+        sample = Differences(without - base, np.arange(REPEATS), 0, 0.0)
+        p = p_value(sample)
+        t_tests.append(p is not None and p <= ALPHA)
+        bootstraps.append(bootstrap_p(sample) <= ALPHA)
+    for number in range(studies):
+        found = Case(worlds.skewed).study(number)
+        if any(line.differs for line in found):
+            noted.append(_is_noted(found))
+    figures = {"skewed.t_test": fmean(t_tests), "skewed.bootstrap": fmean(bootstraps), "skewed.noted": fmean(noted)}
+    for noise in (worlds.gaussian, worlds.heavy):
+        all_of = [Case(noise).study(number, whole=True) for number in range(studies // 4)]
+        figures[f"skewed.noted.{noise.__name__}"] = fmean(map(_is_noted, all_of))
+    return figures
+
+
+def _is_noted(found: list[Finding]) -> bool:
+    """Whether a note below the table says that differences are skewed."""
+    samples = [line.sample for line in found]
+    return skewed_together(samples) is not None or any(
+        skewed(sample, of=len(samples)) is not None for sample in samples
+    )
+
+
+def noises(fewer: int) -> dict[str, float]:
     """The figures of all kinds of noise."""
-    studies = QUICK if fewer else STUDIES
     figures: dict[str, float] = {}
     for name, case in CLAIMED.items():
-        made = measure(case, count(case, studies))
+        made = measure(case, count(case, fewer))
         figures |= {f"family_error.{name}": made["family_error"], f"coverage.{name}": made["coverage"]}
     for name, case in BEYOND.items():
-        made = measure(case, studies // 10)
+        made = measure(case, SLOW // fewer)
         figures[f"family_error.beyond.{name}"] = made["family_error"]
+    figures |= skewness(SLOW // fewer)
     for name, case in PLANTED.items():
-        made = measure(case, studies // 10)
-        kind = "adaptive" if case.adaptive else "fixed"
-        figures[f"power.6.{name}"], figures[f"coverage.{name}"] = made["power"], made["coverage"]
+        made = measure(case, count(case, fewer))
+        figures[f"power.{name}"], figures[f"coverage.{name}"] = made["power"], made["coverage"]
         if case.adaptive:
-            figures[f"share.{name.removesuffix('.adaptive')}"] = made["share"]
-        if not case.all_real:
-            figures[f"overstated.{kind}"] = made["overstated"]
-    figures["interrupted"] = interrupted(studies // 20)
+            figures[f"share.{name.removeprefix('6.').removesuffix('.adaptive')}"] = made["share"]
+        if name == "6.sd1":
+            contrasts = [*worlds.contrasts_of(case.components, False).values()]
+            figures["power.6.sd1.predicted"] = power(1.0, 1.0, REPEATS, contrasts=contrasts)
+            figures["overstated.fixed"] = made["overstated"]
+        if name == "6.sd1.adaptive":
+            figures |= {"overstated.adaptive": made["overstated"], "overstated.unbiased": made["overstated_unbiased"]}
+            figures |= {"median.adaptive": made["median_means"], "median.unbiased": made["median_estimates"]}
+    figures["interrupted"] = interrupted(SLOW // 4 // fewer)
     figures["coverage.min"] = min(value for name, value in figures.items() if name.startswith("coverage."))
-    errors_of = {name: (figures[f"family_error.{name}"], count(case, studies)) for name, case in CLAIMED.items()}
+    errors_of = {name: (figures[f"family_error.{name}"], count(case, fewer)) for name, case in CLAIMED.items()}
     figures["family_error.max"] = max(share for share, _ in errors_of.values())
     figures["family_error.max_upper"] = max(
         share + 1.96 * math.sqrt(share * (1.0 - share) / number) for share, number in errors_of.values()
@@ -237,7 +286,7 @@ def main() -> None:
     """Measure and print."""
     arguments = parser(__doc__).parse_args()
     fewer = 10 if arguments.quick else 1
-    figures: dict[str, float] = {"level": ALPHA, **noises(arguments.quick)}
+    figures: dict[str, float] = {"level": ALPHA, **noises(20 if arguments.quick else 1)}
     designs: tuple[DesignName, ...] = ("leave_one_out", "pairs")
     for name in designs:
         design = STUDY.designed(name)

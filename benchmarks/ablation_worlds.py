@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from maggy_like.ablation import AblationStudy
+from optimizers.comparisons.differences import Contrast
 from optimizers.comparisons.paired_tests import Finding, compare
 from optimizers.comparisons.sequential_tests import SequentialTests
 
@@ -49,6 +52,11 @@ def skewed(rng: np.random.Generator, variants: int, seeds: int) -> Values:
     made = rng.exponential(size=(variants, seeds)) - 1.0
     made[0] = 0.2 * rng.normal(size=seeds)
     return made
+
+
+def skewed_alike(rng: np.random.Generator, variants: int, seeds: int) -> Values:
+    """Exponential noise of all, the base included: the differences are symmetric."""
+    return rng.exponential(size=(variants, seeds))
 
 
 def accuracy(rng: np.random.Generator, variants: int, seeds: int) -> Values:
@@ -103,6 +111,15 @@ def tuned_once(rng: np.random.Generator, variants: int, seeds: int) -> Values:
     return tuned(rng, variants, seeds, once=True)
 
 
+@lru_cache(maxsize=16)
+def contrasts_of(components: int, factorial: bool) -> Mapping[str, Contrast]:
+    """The comparisons of a study with so many components; the base is the first variant."""
+    names = [f"c{number}" for number in range(components)]
+    if factorial:
+        return AblationStudy(data=[*names, "always", "y"], label="y").features(*names).designed("factorial").contrasts
+    return {name: {"base": -1.0, f"without {name}": 1.0} for name in names}
+
+
 @dataclass(frozen=True)
 class Case:
     """One kind of study.
@@ -115,6 +132,7 @@ class Case:
         resampled: As the tests are told.
         effect: What the first component is worth, in deviations of a difference.
         all_real: Whether all components are worth as much.
+        factorial: Whether all combinations of the components are tried.
     """
 
     noise: Noise
@@ -124,23 +142,32 @@ class Case:
     resampled: float = 0.0
     effect: float = 0.0
     all_real: bool = False
+    factorial: bool = False
 
     def truths(self) -> NDArray[np.float64]:
-        """The difference that each component makes."""
-        made = np.full(self.components, self.effect * np.sqrt(2.0))
+        """The difference that each comparison has."""
+        made = np.full(len(contrasts_of(self.components, self.factorial)), self.effect * np.sqrt(2.0))
         if not self.all_real:
             made[1:] = 0.0
         return made
 
-    def study(self, number: int) -> list[Finding]:
-        """The findings of one study; none where a look at plain t-tests says that there is nothing to find."""
+    def study(self, number: int, *, whole: bool = False) -> list[Finding]:
+        """The findings of one study; none where a look at plain t-tests says that there is nothing to find.
+
+        Args:
+            number: Which.
+            whole: Give them all the same.
+        """
         rng = np.random.default_rng([number, self.components, self.seeds, zlib.crc32(self.noise.__name__.encode())])
-        values = self.noise(rng, self.components + 1, self.seeds)
-        values[1:] += self.truths()[:, None]
-        if not self.adaptive and not self.effect and self._is_clear(values):
-            return []
-        losses = {(f"v{v}", seed): loss for v, row in enumerate(values.tolist()) for seed, loss in enumerate(row)}
-        contrasts = {f"v{v}": {f"v{v}": 1.0, "v0": -1.0} for v in range(1, self.components + 1)}
+        contrasts = contrasts_of(self.components, self.factorial)
+        variants = [*dict.fromkeys(name for contrast in contrasts.values() for name in contrast)]
+        values = self.noise(rng, len(variants), self.seeds)
+        if not self.factorial:
+            values[1:] += self.truths()[:, None]
+            if not (whole or self.adaptive or self.effect) and self._is_clear(values):
+                return []
+        rows = zip(variants, values.tolist(), strict=True)
+        losses = {(variant, seed): loss for variant, row in rows for seed, loss in enumerate(row)}
         if self.adaptive:
             return [*SequentialTests(contrasts, self.seeds, resampled=self.resampled).compare(losses).values()]
         return [*compare(contrasts, losses, planned=self.seeds, resampled=self.resampled).values()]

@@ -162,7 +162,7 @@ class Comparisons:
                 int(seed) + self.first_seed: sign * float(value) + 0.0
                 for seed, value in zip(sample.seeds, sample.values, strict=True)
             },
-            skewed(sample),
+            skewed(sample, of=len(self.design.effects)),
             None if effect.is_interaction else self._seconds_saved(effect),
             None if effect.is_interaction else self._parameters_saved(effect),
         )

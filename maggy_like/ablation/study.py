@@ -236,7 +236,7 @@ class AblationStudy(Declaration):
             sd: The standard deviation of paired differences. A pilot of a few seeds has it: ``difference`` by
                 ``effect_size`` in its ``to_pandas()``.
             repeats: Seeds of each variant.
-            design: The number of its comparisons counts.
+            design: Its comparisons are tested together, as :func:`maggy_like.ablate` does.
             resampled: As for :func:`maggy_like.ablate`.
 
         Raises:
@@ -244,10 +244,10 @@ class AblationStudy(Declaration):
 
         Example:
             >>> study.power(effect=0.01, sd=0.01, repeats=20)
-            0.92
+            0.93
         """
-        comparisons = len(self.designed(design).effects)
-        return power(effect, sd, repeats, comparisons=comparisons, resampled=resampled)
+        contrasts = [*self.designed(design).contrasts.values()]
+        return power(effect, sd, repeats, contrasts=contrasts, resampled=resampled)
 
     def without(self, *names: str, called: str | None = None) -> Variant:
         """The variant without some components, for a look at it in a notebook; without any name, the base.

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizers.comparisons.least_squares import LeastSquares
+
 Contrast = Mapping[str, float]
 """Weights of variants by name."""
 
@@ -45,6 +47,7 @@ class Differences:
         dropped: Seeds left out, since a trial failed.
         rounding: Deviations below this are none.
         resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
+        fitted: Seeds of which a trial failed, and whose value is that of a fit to the others.
     """
 
     values: NDArray[np.float64]
@@ -52,6 +55,7 @@ class Differences:
     dropped: int
     rounding: float
     resampled: float = 0.0
+    fitted: int = 0
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Differences):
@@ -59,7 +63,8 @@ class Differences:
         return (
             np.array_equal(self.values, other.values)
             and np.array_equal(self.seeds, other.seeds)
-            and ((self.dropped, self.rounding, self.resampled) == (other.dropped, other.rounding, other.resampled))
+            and (self.dropped, self.rounding, self.resampled, self.fitted)
+            == (other.dropped, other.rounding, other.resampled, other.fitted)
         )
 
     @property
@@ -101,8 +106,22 @@ def is_usable(loss: float) -> bool:
     return math.isfinite(loss) and abs(loss) < _LARGEST
 
 
-def differences(contrast: Contrast, losses: Losses, seeds: Iterable[int], *, resampled: float = 0.0) -> Differences:
+def differences(
+    contrast: Contrast,
+    losses: Losses,
+    seeds: Iterable[int],
+    *,
+    resampled: float = 0.0,
+    fit: LeastSquares | None = None,
+) -> Differences:
     """The values of a contrast at those of ``seeds`` at which all trials of it ended.
+
+    Args:
+        contrast: Weights of variants.
+        losses: The results.
+        seeds: Those to take.
+        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
+        fit: Of the design that the contrast is one of: gives a value where a trial failed, if the others determine it.
 
     Example:
         >>> losses = {("base", 0): 1.0, ("without A", 0): 1.5, ("base", 1): 1.0, ("without A", 1): math.inf}
@@ -112,16 +131,24 @@ def differences(contrast: Contrast, losses: Losses, seeds: Iterable[int], *, res
     values: list[float] = []
     whole: list[int] = []
     used: list[float] = []
-    dropped = 0
+    dropped = fitted = 0
     for seed in seeds:
-        terms = [(weight, losses[variant, seed]) for variant, weight in contrast.items() if (variant, seed) in losses]
-        if not all(is_usable(loss) for _, loss in terms):
-            dropped += 1
-        elif len(terms) == len(contrast):
-            values.append(math.fsum(weight * loss for weight, loss in terms))
-            whole.append(seed)
-            used += [loss for _, loss in terms]
-    return Differences(np.array(values), np.array(whole, dtype=np.int64), dropped, _rounding(used), resampled)
+        ended = {variant: losses[variant, seed] for variant in contrast if (variant, seed) in losses}
+        usable = {variant: loss for variant, loss in ended.items() if is_usable(loss)}
+        failed, fits = len(usable) < len(ended), fit is not None and fit.has_spare
+        if len(ended) < len(contrast) and (fits or not failed):
+            continue  # more trials may come that matter
+        weights: Contrast | None = contrast
+        if failed:
+            weights = fit.weights(contrast, usable) if fit is not None and fits else None
+            if weights is None:
+                dropped += 1
+                continue
+            fitted += 1
+        values.append(math.fsum(weight * usable[variant] for variant, weight in weights.items()))
+        whole.append(seed)
+        used += usable.values()
+    return Differences(np.array(values), np.array(whole, dtype=np.int64), dropped, _rounding(used), resampled, fitted)
 
 
 def _rounding(losses: list[float]) -> float:

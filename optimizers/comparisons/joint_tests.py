@@ -17,7 +17,7 @@ Applications in Genetics and Molecular Biology, 2005, with the variance that a c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -46,17 +46,10 @@ class JointTests:
     """
 
     def __init__(self, samples: Sequence[Differences], alpha: float) -> None:
-        from scipy import special
-
         self._number = len(samples)
         self._alpha = alpha
-        self.level = alpha / self._number
-        if self._number > 1:
-            drawn = _normals(self._number) @ np.linalg.cholesky(correlations(samples)).T
-            self._highest = np.sort(np.abs(drawn).max(axis=1))
-            beyond = int(alpha * _DRAWS)
-            if beyond >= _FEWEST:
-                self.level = max(self.level, float(2.0 * special.ndtr(-self._highest[-beyond])))
+        self._highest = highest(correlations(samples)) if self._number > 1 else np.zeros(0)
+        self.level = level_of(self._highest, alpha, self._number)
 
     def corrected(self, p: float) -> float:
         """The probability that the smallest p-value of all is at most ``p``; at most alpha if ``p`` is at the level."""
@@ -69,6 +62,44 @@ class JointTests:
         exact = min(bound, max(p, above / _DRAWS)) if above >= _FEWEST else bound
         # Between two draws both are right, and a table must not print 0.05 beside an interval that has zero in it.
         return min(exact, self._alpha) if p <= self.level else max(exact, math.nextafter(self._alpha, 1.0))
+
+
+def expected_level(contrasts: Sequence[Mapping[str, float]], seeds: int, alpha: float) -> float:
+    """The level that a study is likely to test at, if the noise of all variants is alike: known before any trial.
+
+    Example:
+        >>> expected_level([{"A": 1.0, "base": -1.0}, {"B": 1.0, "base": -1.0}], 20, 0.05)
+        0.0266
+    """
+    if len(contrasts) == 1:
+        return alpha
+    names = {name: place for place, name in enumerate(dict.fromkeys(v for c in contrasts for v in c))}
+    weights = np.zeros((len(contrasts), len(names)))
+    for row, contrast in zip(weights, contrasts, strict=True):
+        row[[names[name] for name in contrast]] = [*contrast.values()]
+    weights /= np.linalg.norm(weights, axis=1, keepdims=True)
+    made = weights @ weights.T
+    np.fill_diagonal(made, 0.0)
+    squares = float(np.sum(made**2))
+    by_chance = float(np.sum((1.0 - made**2) ** 2) - len(contrasts)) / max(1, seeds - 1)
+    made *= (1.0 - 1e-6) * (squares / (squares + by_chance) if squares > 0.0 else 0.0)  # as it is shrunk on average
+    np.fill_diagonal(made, 1.0)
+    return level_of(highest(made), alpha, len(contrasts))
+
+
+def highest(correlated: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The largest of normal variables with these correlations, by size, in many draws that are sorted."""
+    return np.sort(np.abs(_normals(len(correlated)) @ np.linalg.cholesky(correlated).T).max(axis=1))
+
+
+def level_of(drawn: NDArray[np.float64], alpha: float, number: int) -> float:
+    """The p-value below which the smallest of ``number`` comes by chance with probability ``alpha``."""
+    from scipy import special
+
+    beyond = int(alpha * _DRAWS)
+    if number == 1 or beyond < _FEWEST:
+        return alpha / number
+    return max(alpha / number, float(2.0 * special.ndtr(-drawn[-beyond])))
 
 
 def correlations(samples: Sequence[Differences]) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from optimizers.comparisons.differences import Contrast, Differences, Losses, differences
 from optimizers.comparisons.joint_tests import JointTests
+from optimizers.comparisons.least_squares import LeastSquares
 from optimizers.errors import OptimizerError
 
 
@@ -28,6 +29,8 @@ class Finding:
         corrected: The p-value, corrected for the number of contrasts.
         differs: Whether the difference is not zero, at the level that was asked for: the interval leaves zero out.
         decided: Whether no more repeats are due.
+        unbiased: The median-unbiased estimate of the difference, where looks after every seed decided how many there
+            are; None where the mean is unbiased, or no such estimate is known.
     """
 
     sample: Differences
@@ -37,6 +40,7 @@ class Finding:
     corrected: float | None
     differs: bool
     decided: bool = True
+    unbiased: float | None = None
 
     @property
     def difference(self) -> float:
@@ -84,7 +88,17 @@ def compare(
     """
     check_contrasts(contrasts, alpha, resampled)
     seeds = sorted({seed for _, seed in losses})
-    samples = {name: differences(contrast, losses, seeds, resampled=resampled) for name, contrast in contrasts.items()}
+    fit = LeastSquares(contrasts.values())
+    samples = {
+        name: differences(contrast, losses, seeds, resampled=resampled, fit=fit) for name, contrast in contrasts.items()
+    }
+    return compare_samples(samples, alpha=alpha, planned=planned)
+
+
+def compare_samples(
+    samples: Mapping[str, Differences], *, alpha: float = 0.05, planned: int | None = None
+) -> dict[str, Finding]:
+    """The same tests of differences that are known."""
     joint = JointTests([*samples.values()], alpha)
     found = {}
     for name, sample in samples.items():

@@ -25,6 +25,8 @@ that the probability of any false difference at any look keeps to the level.
   found to differ at the bound is below 0.03 (Spiegelhalter, Freedman and Blackburn, "Monitoring Clinical Trials:
   Conditional or Predictive Power?", Controlled Clinical Trials, 1986). Ending for futility finds no difference, so
   it can only make false ones rarer; it costs a little power.
+- What is found is overstated by its mean; beside it stands a median-unbiased estimate
+  (:mod:`optimizers.comparisons.median_unbiased`).
 - The interval is the repeated confidence interval of Jennison and Turnbull, "Interim Analyses: The Repeated
   Confidence Interval Approach", JRSS B, 1989.
 
@@ -42,6 +44,8 @@ from functools import lru_cache
 from optimizers.checks.options import integer
 from optimizers.comparisons.differences import Contrast, Differences, Losses, differences
 from optimizers.comparisons.joint_tests import JointTests
+from optimizers.comparisons.least_squares import LeastSquares
+from optimizers.comparisons.median_unbiased import median_unbiased
 from optimizers.comparisons.paired_tests import Finding, check_contrasts, interval
 
 FIRST_LOOK = 3
@@ -114,6 +118,7 @@ class SequentialTests:
         self.bound = integer("the bound of repeats", bound, least=FIRST_LOOK)
         self.alpha = alpha
         self.resampled = resampled
+        self._fit = LeastSquares(self.contrasts.values())
 
     def follow(self, losses: Losses, looks: Looks | None = None) -> Looks:
         """Look as far as the results go: a look waits for all trials of the contrasts that are still open.
@@ -151,11 +156,25 @@ class SequentialTests:
                 continue
             low, high = interval(sample, self._width(len(sample.values), crossing_height(look.level)))
             p = crossing_probability(look.highest)
-            findings[name] = Finding(sample, low, high, p, look.corrected, look.found, not is_open)
+            unbiased = self._unbiased(look)
+            findings[name] = Finding(sample, low, high, p, look.corrected, look.found, not is_open, unbiased)
         return findings
 
+    def _unbiased(self, look: Look) -> float | None:
+        """The mean, less what stopping at a lucky look adds (see :mod:`optimizers.comparisons.median_unbiased`).
+
+        Splits of the same rows make no Brownian motion, so that there is no such estimate.
+        """
+        n, height = len(look.sample.values), self._height(look.sample)
+        if self.resampled or n < FIRST_LOOK or height == 0.0:
+            return look.sample.mean if not self.resampled else None
+        critical = crossing_height(look.level)
+        times = [number / self.bound for number in range(FIRST_LOOK, n + 1)]
+        drift = median_unbiased(times, [critical * self._line(number) for number in range(FIRST_LOOK, n + 1)], height)
+        return look.sample.mean * drift / (height / times[-1])
+
     def _sample(self, name: str, losses: Losses, seeds: int) -> Differences:
-        return differences(self.contrasts[name], losses, range(seeds), resampled=self.resampled)
+        return differences(self.contrasts[name], losses, range(seeds), resampled=self.resampled, fit=self._fit)
 
     def _height(self, sample: Differences) -> float:
         """The Brownian motion after these differences; 0 while nothing is known of their noise."""
