@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean
 from typing import Literal
 
 from maggy_like.ablation.design import Design, Effect
-from optimizers.comparisons.differences import is_usable
+from optimizers.comparisons.differences import Differences, differences, is_usable
+from optimizers.comparisons.least_squares import LeastSquares
 from optimizers.comparisons.paired_tests import Finding, compare
 from optimizers.comparisons.sequential_tests import SequentialTests
 from optimizers.comparisons.skewness import skewed
@@ -45,16 +45,21 @@ class Row:
         with_it: The mean of the metric with it, over the seeds; None for an interaction.
         without_it: The mean without it.
         difference: Without less with; of an interaction, what removing both makes beyond what removing each makes.
+        unbiased: The same as a median-unbiased estimate, where looks after every seed decided how many there are, which
+            the mean overstates; None where none is known.
         low: Lower end of the simultaneous confidence interval.
         high: Upper end of it.
         p: The p-value, corrected for the number of rows; None where there is no test.
         verdict: In words.
         repeats: Seeds that were compared.
         dropped: Seeds left out, since a trial failed.
+        fitted: Seeds of which a trial failed, and whose difference was fitted to the others by least squares.
         failed: How many trials of the variants without it failed.
         effect_size: The difference in standard deviations of itself; None where there is none to divide by.
         by_seed: The difference with each seed.
-        seconds_saved: Seconds of a trial that removing it saves, if known.
+        seconds_saved: Seconds of a trial that removing it saves, if known; paired by seed, as the differences are.
+        seconds_low: Lower end of its interval; all of these hold together, as those of the differences do.
+        seconds_high: Upper end of it.
         parameters_saved: Parameters of the model that removing it saves, where there is a model.
         skewed: The skewness of the differences and the p-value of a studentised bootstrap, where the skewness is more
             than chance would give.
@@ -64,17 +69,21 @@ class Row:
     with_it: float | None
     without_it: float | None
     difference: float
+    unbiased: float | None
     low: float
     high: float
     p: float | None
     verdict: str
     repeats: int
     dropped: int
+    fitted: int
     failed: int
     effect_size: float | None
     by_seed: dict[int, float]
     skewed: tuple[float, float] | None
     seconds_saved: float | None
+    seconds_low: float | None
+    seconds_high: float | None
     parameters_saved: int | None
 
     @property
@@ -113,22 +122,37 @@ class Comparisons:
         self.resampled = resampled
         self.negligible = negligible
 
+    @property
+    def sign(self) -> float:
+        """By which a value is a loss."""
+        return -1.0 if self.direction == "max" else 1.0
+
     @cached_property
-    def findings(self) -> dict[str, Finding]:
-        """What the tests say, by row; in losses, so that positive is worse."""
-        sign = -1.0 if self.direction == "max" else 1.0
-        losses = {
-            (run.variant, run.seed - self.first_seed): sign * run.value
+    def losses(self) -> dict[tuple[str, int], float]:
+        """By variant and repeat, the first of which is 0 whatever its seed; ``inf`` where the trial failed."""
+        return {
+            (run.variant, run.seed - self.first_seed): self.sign * run.value
             if run.value is not None and math.isfinite(run.value)
             else math.inf
             for run in self.runs
         }
+
+    @cached_property
+    def findings(self) -> dict[str, Finding]:
+        """What the tests say, by row; in losses, so that positive is worse."""
         if self.bound is None:
             return compare(
-                self.design.contrasts, losses, alpha=self.alpha, planned=self.planned, resampled=self.resampled
+                self.design.contrasts, self.losses, alpha=self.alpha, planned=self.planned, resampled=self.resampled
             )
         tests = SequentialTests(self.design.contrasts, self.bound, alpha=self.alpha, resampled=self.resampled)
-        return tests.compare(losses)
+        return tests.compare(self.losses)
+
+    @cached_property
+    def seconds(self) -> dict[str, Finding]:
+        """Seconds of a trial, compared as the results are after a number of repeats that was fixed beforehand."""
+        known = {(run.variant, run.seed): run.seconds for run in self.runs if run.seconds and run.value is not None}
+        contrasts = {effect.label: effect.contrast for effect in self.design.effects if not effect.is_interaction}
+        return compare(contrasts, known, alpha=self.alpha) if known else {}
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -136,35 +160,42 @@ class Comparisons:
         return [self._row(effect, self.findings[effect.label]) for effect in self.design.effects]
 
     def _row(self, effect: Effect, finding: Finding) -> Row:
-        sign = -1.0 if self.direction == "max" else 1.0
+        sign, sample = self.sign, finding.sample
         low, high = sorted((sign * finding.low, sign * finding.high))
-        sample = finding.sample
         removed = {variant for variant, weight in effect.contrast.items() if weight > 0.0}
-        with_it = without_it = None
-        if not effect.is_interaction:
-            with_it, without_it = self._side(effect, -1.0), self._side(effect, 1.0)
+        saved, saved_low, saved_high = self._seconds_saved(effect)
+        difference = sign * finding.difference + 0.0  # no negative zero
+        unbiased = None if finding.unbiased is None else sign * finding.unbiased + 0.0
         return Row(
-            effect.label,
-            with_it,
-            without_it,
-            sign * finding.difference + 0.0,  # no negative zero
-            low,
-            high,
-            finding.corrected,
-            verdict(
-                finding, is_interaction=effect.is_interaction, fails=self._fails(effect), negligible=self.negligible
+            component=effect.label,
+            with_it=None if effect.is_interaction else self._side(effect, sample, -1.0),
+            without_it=None if effect.is_interaction else self._side(effect, sample, 1.0),
+            difference=difference,
+            unbiased=difference if self.bound is None else unbiased,
+            low=low,
+            high=high,
+            p=finding.corrected,
+            verdict=verdict(
+                finding,
+                is_interaction=effect.is_interaction,
+                fails=self._fails(effect),
+                negligible=self.negligible,
+                bound=self.bound,
             ),
-            finding.seeds,
-            finding.dropped,
-            sum(run.value is None or not is_usable(run.value) for run in self.runs if run.variant in removed),
-            sign * finding.difference / sample.deviation if sample.deviation > 0.0 else None,
-            {
+            repeats=finding.seeds,
+            dropped=finding.dropped,
+            fitted=sample.fitted,
+            failed=sum(run.value is None or not is_usable(run.value) for run in self.runs if run.variant in removed),
+            effect_size=sign * finding.difference / sample.deviation if sample.deviation > 0.0 else None,
+            by_seed={
                 int(seed) + self.first_seed: sign * float(value) + 0.0
                 for seed, value in zip(sample.seeds, sample.values, strict=True)
             },
-            skewed(sample, of=len(self.design.effects)),
-            None if effect.is_interaction else self._seconds_saved(effect),
-            None if effect.is_interaction else self._parameters_saved(effect),
+            skewed=skewed(sample, of=len(self.design.effects)),
+            seconds_saved=saved,
+            seconds_low=saved_low,
+            seconds_high=saved_high,
+            parameters_saved=None if effect.is_interaction else self._parameters_saved(effect),
         )
 
     def _fails(self, effect: Effect) -> bool:
@@ -175,26 +206,20 @@ class Comparisons:
                 values[weight > 0.0].append(run.value is not None and is_usable(run.value))
         return not effect.is_interaction and bool(values[True]) and not any(values[True]) and any(values[False])
 
-    def _side(self, effect: Effect, sign: float) -> float | None:
+    def _side(self, effect: Effect, sample: Differences, sign: float) -> float | None:
         """The mean of the metric over the variants on one side of a difference, at the seeds that were compared."""
-        values = {(r.variant, r.seed): r.value for r in self.runs if r.value is not None and is_usable(r.value)}
-        seeds = sorted({run.seed for run in self.runs})
-        whole = [seed for seed in seeds if all((variant, seed) in values for variant in effect.contrast)]
-        compared = whole[: self.findings[effect.label].seeds]  # a sequential test takes the first of them
-        side = {variant: abs(weight) for variant, weight in effect.contrast.items() if weight * sign > 0.0}
-        means = [
-            weight * fmean(values[variant, seed] for seed in compared) for variant, weight in side.items() if compared
-        ]
-        return math.fsum(means) if means else None
+        side = {variant: max(0.0, weight * sign) for variant, weight in effect.contrast.items()}
+        fit = LeastSquares(self.design.contrasts.values()) if sample.fitted else None
+        means = differences(side, self.losses, sample.seeds.tolist(), fit=fit)
+        return self.sign * means.mean + 0.0 if len(sample.values) and len(means.values) == len(sample.values) else None
 
-    def _seconds_saved(self, effect: Effect) -> float | None:
-        seconds: dict[str, list[float]] = {}
-        for run in self.runs:
-            if run.seconds is not None and run.value is not None:
-                seconds.setdefault(run.variant, []).append(run.seconds)
-        if not all(variant in seconds for variant in effect.contrast):
-            return None
-        return -math.fsum(weight * fmean(seconds[variant]) for variant, weight in effect.contrast.items())
+    def _seconds_saved(self, effect: Effect) -> tuple[float | None, float | None, float | None]:
+        """With the ends of its interval; None where they are not known."""
+        found = self.seconds.get(effect.label)
+        if found is None or not found.seeds:
+            return None, None, None
+        bounded = math.isfinite(found.low)
+        return -found.difference + 0.0, -found.high if bounded else None, -found.low if bounded else None
 
     def _parameters_saved(self, effect: Effect) -> int | None:
         known = self.design.parameters
@@ -203,9 +228,17 @@ class Comparisons:
         return round(-math.fsum(weight * known[variant] for variant, weight in effect.contrast.items()))
 
 
-def verdict(finding: Finding, *, is_interaction: bool, fails: bool = False, negligible: float | None = None) -> str:
+def verdict(
+    finding: Finding,
+    *,
+    is_interaction: bool,
+    fails: bool = False,
+    negligible: float | None = None,
+    bound: int | None = None,
+) -> str:
     """A finding in words.
 
+    With ``bound``, what ended before that many seeds and found nothing was given up.
     With ``negligible``, an interval inside of plus and minus that says that the difference is no larger: both one-sided
     tests reject (Schuirmann, 1987), those of all comparisons together.
     """
@@ -221,4 +254,6 @@ def verdict(finding: Finding, *, is_interaction: bool, fails: bool = False, negl
         return "not tested"
     if negligible is not None and -negligible < finding.low and finding.high < negligible:
         return f"no larger than {negligible:g}"
+    if bound is not None and finding.sample.ended < bound:
+        return f"given up after {finding.sample.ended} seeds"
     return "no interaction seen" if is_interaction else "no difference seen"

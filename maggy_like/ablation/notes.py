@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from maggy_like.ablation.comparisons import UNDECIDED, Comparisons, Row
 from maggy_like.display.text import clean
+from optimizers.comparisons.skewness import skewed_together
 
 
 def notes(ablation: Comparisons) -> list[str]:
@@ -30,10 +31,21 @@ def notes(ablation: Comparisons) -> list[str]:
         ),
         *_unchanged(ablation),
         *_counted("seeds left out, since a trial failed: {}", rows, lambda row: row.dropped),
+        *_counted(
+            "seeds that lack a trial, fitted by least squares with no interaction of three and more: {}",
+            rows,
+            lambda row: row.fitted,
+        ),
     ]
     if open_rows := [row for row in rows if row.verdict == UNDECIDED]:
         lines.append(_undecided(ablation, open_rows))
     skewed = {row.component: row.skewed for row in tested if row.skewed is not None}
+    together = skewed_together([finding.sample for finding in ablation.findings.values() if finding.p is not None])
+    if together is not None:
+        lines.append(
+            f"the differences of all lines together are skewed (skewness {abs(together):.1f} on average), so that "
+            "t-tests find too many"
+        )
     if skewed:
         said = [f"{clean(name)} (skewness {g:.1f}, p {p:.2g})" for name, (g, p) in skewed.items()]
         lines.append(

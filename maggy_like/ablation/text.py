@@ -60,7 +60,13 @@ def method(ablation: Comparisons) -> str:
     level = f"{'simultaneous ' if n > 1 else ''}{100 * (1 - ablation.alpha):g} % confidence intervals"
     corrected = f", corrected for {n} comparisons by max-T" if n > 1 else ""
     said = f"{means}; {level}; p-values of {tests}{corrected}{_resampled(ablation)}."
-    return f"{said}{_negligible(ablation)}{_tuned(ablation)}"
+    return f"{said}{_estimates(ablation)}{_negligible(ablation)}{_tuned(ablation)}"
+
+
+def _estimates(ablation: Comparisons) -> str:
+    if not has_estimates(ablation):
+        return ""
+    return " Means of what stopped early overstate; unbiased are median-unbiased estimates (stage-wise order)."
 
 
 def _resampled(ablation: Comparisons) -> str:
@@ -174,10 +180,11 @@ def _columns(ablation: Comparisons) -> list[_Column]:
         ("with", [_mean(row, row.with_it) for row in rows] if with_everything(ablation) is None else []),
         ("without", [_mean(row, row.without_it) for row in rows]),
         ("difference", [difference_text(row) for row in rows]),
+        ("unbiased", [_unbiased_text(row) for row in rows] if has_estimates(ablation) else []),
         (f"{100 * (1 - ablation.alpha):g} % interval", [interval_text(row) for row in rows]),
         ("p", [p_text(row.p) for row in rows]),
         ("repeats", [str(row.repeats) for row in rows] if len({row.repeats for row in rows}) > 1 else []),
-        (_SECONDS, [_seconds(row.seconds_saved) for row in rows]),
+        (_SECONDS, [_seconds(row) for row in rows]),
         (_PARAMETERS, ["-" if row.parameters_saved is None else f"{row.parameters_saved:,}" for row in rows]),
         ("failed", [f"{row.failed}" for row in rows] if any(row.failed for row in rows) else []),
         ("verdict", [row.verdict for row in rows]),
@@ -226,9 +233,21 @@ def _transposed(columns: list[_Column]) -> tuple[list[str], list[list[str]]]:
     return [head for head, _ in columns], [list(cells) for cells in zip(*(cells for _, cells in columns), strict=True)]
 
 
-def _seconds(saved: float | None) -> str:
-    """Seconds to a hundredth: how long a trial takes is never known better."""
-    return "-" if saved is None else f"{round(saved, 2) + 0.0:+.2f}"
+def _seconds(row: Row) -> str:
+    """Seconds to a hundredth, with half the width of their interval: how long a trial takes is never known better."""
+    if row.seconds_saved is None:
+        return "-"
+    saved = f"{round(row.seconds_saved, 2) + 0.0:+.2f}"
+    return f"{saved} ± {row.seconds_high - row.seconds_saved:.2f}" if row.seconds_high is not None else saved
+
+
+def _unbiased_text(row: Row) -> str:
+    return _rounded(row.unbiased, _digits(row), "+") if row.unbiased is not None else "-"
+
+
+def has_estimates(ablation: Comparisons) -> bool:
+    """Whether a median-unbiased estimate stands beside a mean that overstates."""
+    return any(row.repeats and row.unbiased not in (None, row.difference) for row in ablation.rows)
 
 
 def _mean(row: Row, mean: float | None) -> str:

@@ -138,12 +138,13 @@ def differences(
         failed, fits = len(usable) < len(ended), fit is not None and fit.has_spare
         if len(ended) < len(contrast) and (fits or not failed):
             continue  # more trials may come that matter
-        weights: Contrast | None = contrast
+        weights = contrast
         if failed:
-            weights = fit.weights(contrast, usable) if fit is not None and fits else None
-            if weights is None:
+            made = fit.weights(contrast, usable) if fit is not None and fits else None
+            if made is None:
                 dropped += 1
                 continue
+            weights = made
             fitted += 1
         values.append(math.fsum(weight * usable[variant] for variant, weight in weights.items()))
         whole.append(seed)

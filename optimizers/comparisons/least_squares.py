@@ -51,7 +51,7 @@ class LeastSquares:
         rows = self._basis[[self._places[name] for name in names]]
         key = frozenset(names)
         if key not in self._inverses:
-            self._inverses[key] = np.linalg.pinv(rows, rcond=_EXACT)
+            self._inverses[key] = np.asarray(np.linalg.pinv(rows, rcond=_EXACT), dtype=np.float64)
         made = asked @ self._inverses[key]
         if not names or np.abs(made @ rows - asked).max() > _EXACT:
             return None

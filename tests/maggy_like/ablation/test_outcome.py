@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
-from maggy_like.errors import UserError
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure, Trial, TrialState
 
@@ -267,77 +266,3 @@ class Sized(nn.Module):
     def __init__(self, n_features: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1000 * n_features))
-
-
-# -- what a sceptical reader looks for --------------------------------------------------------------
-
-
-def test_a_fixed_study_that_ended_early_is_undecided(design: Design) -> None:
-    """Who stops at the first difference seen would find one in a quarter of studies without any."""
-    found = Ablation(design, runs(design, 4), planned=10)
-    assert verdicts(found) == ["undecided"] * 3
-    assert all(row.p is None for row in found.rows)
-    assert "4 of 10 seeds, so undecided: A, B_1, C&D" in found.notes[0]
-    assert verdicts(Ablation(design, runs(design, 10), planned=10))[0] == "worse without it"
-
-
-def test_a_failed_trial_has_ended_and_does_not_hold_a_study_up(design: Design) -> None:
-    made = [replace(r, value=None) if (r.variant, r.seed) == ("without A", 2) else r for r in runs(design)]
-    assert verdicts(Ablation(design, made, planned=SEEDS))[0] == "worse without it"
-
-
-def test_what_always_fails_without_a_component_says_so(design: Design) -> None:
-    made = [replace(run, value=None) if run.variant == "without A" else run for run in runs(design)]
-    found = Ablation(design, made)
-    assert verdicts(found)[0] == "fails without it"
-    assert [row.failed for row in found.rows] == [SEEDS, 0, 0]
-    assert "failed" in repr(found).splitlines()[1]
-    assert "0 to" not in found.method
-
-
-def test_a_component_that_changes_nothing_is_told_from_a_seed_that_does_nothing(design: Design) -> None:
-    unchanged = [Run(v.name, seed, 0.1 * seed) for v in design.variants for seed in range(5)]
-    assert "changed nothing with any seed (is it used?): A, B_1, C&D" in repr(Ablation(design, unchanged))
-    constant = [Run(v.name, seed, 0.5) for v in design.variants for seed in range(5)]
-    assert "the seed is not used" in repr(Ablation(design, constant))
-
-
-def test_splits_of_the_same_rows_widen_the_intervals(design: Design) -> None:
-    plain, split = Ablation(design, runs(design)), Ablation(design, runs(design), resampled=0.3 / 0.7)
-    for a, b in zip(plain.rows, split.rows, strict=True):
-        wider = math.sqrt((1 / SEEDS + 0.3 / 0.7) / (1 / SEEDS))
-        assert b.high - b.low == pytest.approx(wider * (a.high - a.low))
-    assert "the variance of Nadeau and Bengio" in split.method
-
-
-def test_an_answer_has_effect_sizes_and_the_differences_of_each_seed(design: Design) -> None:
-    table = Ablation(design, runs(design)).to_pandas()
-    by_seed = table["by_seed"][0]
-    assert list(by_seed) == [*range(SEEDS)]
-    assert np.mean([*by_seed.values()]) == pytest.approx(table["difference"][0])
-    assert table["effect_size"][0] == pytest.approx(table["difference"][0] / np.std([*by_seed.values()], ddof=1))
-
-
-def test_what_is_shown_to_be_negligible_says_so(design: Design) -> None:
-    found = Ablation(design, runs(design), negligible=0.5)
-    assert verdicts(found) == ["worse without it", "better without it", "no larger than 0.5"]
-    assert "within ±0.5 is called no larger (two one-sided tests)" in found.method
-    assert verdicts(Ablation(design, runs(design), negligible=0.01))[2] == "no difference seen"
-
-
-def test_power_is_that_of_a_noncentral_t() -> None:
-    study = AblationStudy(data=[*"ABCDEF", "y"], label="y").features(*"ABCDEF")
-    assert study.power(effect=0.01, sd=0.01, repeats=20) == pytest.approx(0.921, abs=0.001)
-    assert study.power(effect=-0.01, sd=0.01, repeats=20, resampled=0.3 / 0.7) < 0.1
-    with pytest.raises(UserError, match=r"got 0\.01 and 0"):
-        study.power(effect=0.01, sd=0, repeats=20)
-
-
-def test_skewed_differences_are_told() -> None:
-    design = AblationStudy(data=["A", "y"]).features("A").designed()
-    noise = np.random.default_rng(1).exponential(size=20) ** 2
-    made = [Run("base", seed, 0.0) for seed in range(20)]
-    made += [Run("without A", seed, value) for seed, value in enumerate(noise.tolist())]
-    assert "skewed" in Ablation(design, made).notes[0]
-    even = [replace(run, value=run.seed - 9.5 if run.variant != "base" else 0.0) for run in made]
-    assert not Ablation(design, even).notes

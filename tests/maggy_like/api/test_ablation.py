@@ -143,7 +143,8 @@ def test_adaptive_repeats_end_once_all_is_decided(ablate: Any, seed: int) -> Non
     study = AblationStudy(data=fns.COLUMNS, label="y").features("A", "B")
     answer = ablate(fns.worth, study, repeats="auto", seed=seed)
     assert min(run.seed for run in answer.runs) == seed
-    assert verdicts(answer) == {"A": "worse without it", "B": "no difference seen"}
+    assert verdicts(answer)["A"] == "worse without it"
+    assert verdicts(answer)["B"].startswith("given up after ")
     assert len(answer.result.trials) < 40  # of 60 at most
     assert answer.result.ending == "completed"
     assert "at most 20 seeds" in answer.method
