@@ -270,6 +270,14 @@ class Optimizer(ABC):
         this process or in one that resumes the search. Draw from ``history.rng(index)``.
         """
 
+    def is_blind(self, history: History) -> bool:
+        """Whether the next answer depends on no result yet, as of the first points of a search with a model.
+
+        Then an adaptive optimizer answers in microseconds too, and nobody waits for its process to start. By default
+        no adaptive one is.
+        """
+        return not self.adaptive
+
     def scheduler(self, problem: Problem) -> Scheduler:
         """A fresh scheduler for one search; by default every trial runs to the end."""
         return FullBudget(problem.max_budget)

@@ -102,6 +102,9 @@ class ASHA(Optimizer):
     def ask(self, index: int, history: History) -> Answer:
         return self.sampler.ask(index, history)
 
+    def is_blind(self, history: History) -> bool:
+        return self.sampler.is_blind(history)
+
     def size(self, space: SearchSpace) -> int | None:
         return self.sampler.size(space)
 

@@ -91,6 +91,9 @@ class StoppingRule(Optimizer):
     def ask(self, index: int, history: History) -> Answer:
         return self.optimizer.ask(index, history)
 
+    def is_blind(self, history: History) -> bool:
+        return self.optimizer.is_blind(history)
+
     def validate(self, problem: Problem) -> None:
         self.optimizer.validate(problem)
 

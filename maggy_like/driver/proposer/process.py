@@ -31,6 +31,9 @@ _ONE_THREAD = dict.fromkeys(
 class ProcessProposer(Proposer):
     """Asks in a child process. If that dies, another one is started and gets the whole history.
 
+    Answers that depend on no result are computed here, so that the first trials do not wait for the process, which
+    starts meanwhile.
+
     What the optimizer prints comes back line by line, its exceptions with their traceback.
 
     Raises:
@@ -45,23 +48,35 @@ class ProcessProposer(Proposer):
         self._pickled = pickle_optimizer(study.optimizer)
         self._lock = threading.Lock()  # held where the process comes and goes
         self._interrupted = False
+        self._is_blind = True
+        self._untold: list[Update] = []  # what the history has and the process does not know
         self._process: subprocess.Popen[str] | None = None
         self._connection: Connection[bytes, bytes] | None = None
         self._reader: threading.Thread | None = None
 
     def start(self, show: Callable[[str], None]) -> None:
         self._show = show
-        with contextlib.suppress(EOFError, OSError):  # the first ask tries again, and raises
-            self._launch()
+        if not self._optimizer.is_blind(self._history):
+            self._launch_ahead()
 
     def ask(self, index: int, updates: Sequence[Update]) -> Answer:
         for update in updates:
             self._history.apply(update)
-        question = Question(index, tuple(updates))
+        self._untold += updates
+        self._is_blind = self._is_blind and self._optimizer.is_blind(self._history)
+        if not self._is_blind:
+            return self._asked(index)
+        answer = self._optimizer.ask(index, self._history)
+        if self._process is None:
+            self._launch_ahead()
+        return answer
+
+    def _asked(self, index: int) -> Answer:
+        """The answer of the process."""
         ends: list[str] = []
         while len(ends) < MAX_CRASHES and not self._interrupted:
             try:
-                answer = self._converse(question)
+                answer = self._converse(index)
             except (EOFError, ConnectionError) as error:
                 ends.append(self._end() or str(error))
             else:
@@ -81,12 +96,12 @@ class ProcessProposer(Proposer):
     def close(self) -> None:
         self._end()
 
-    def _converse(self, question: Question) -> Answer | Raised:
+    def _converse(self, index: int) -> Answer | Raised:
         if self._connection is None:
             self._launch()
-            question = Question(question.index, ())  # the updates came with the history
         assert self._connection is not None
-        self._connection.send_bytes(pack(question))
+        self._connection.send_bytes(pack(Question(index, tuple(self._untold))))
+        self._untold.clear()
         self._await_answer(self._connection)
         answer: Answer | Raised = unpack(self._connection.recv_bytes())
         return answer
@@ -116,6 +131,10 @@ class ProcessProposer(Proposer):
         error.add_note(f"raised in the optimizer's process:\n{answer.traceback}")
         raise error
 
+    def _launch_ahead(self) -> None:
+        with contextlib.suppress(EOFError, OSError):  # the first ask tries again, and raises
+            self._launch()
+
     def _launch(self) -> None:
         """Start a process, and send it the optimizer and the whole history."""
         launch = Launch(self._pickled, pack(self._history))
@@ -140,6 +159,7 @@ class ProcessProposer(Proposer):
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
         ours.send_bytes(pack(launch))
+        self._untold.clear()  # it came with the history
 
     def _read(self, output: IO[str]) -> None:
         with output:

@@ -72,13 +72,18 @@ class BayesianSearch(Optimizer):
         self._initial = Sobol()
         self._known: tuple[History, Surrogate] | None = None
 
-    def ask(self, index: int, history: History) -> Config:
-        space, rng = history.problem.space, history.rng(index)
+    def is_blind(self, history: History) -> bool:
+        if not history.problem.space.dimensions:
+            return True
         least = int(self.min_share * history.problem.max_budget + 1e-9)
         n_finite = sum(seen.step >= least and math.isfinite(seen.loss) for seen in history.observations)
+        return n_finite < self.n_initial and not any(history.problem.earlier)
+
+    def ask(self, index: int, history: History) -> Config:
+        space, rng = history.problem.space, history.rng(index)
         if not space.dimensions:
             return space.sample(rng)
-        if n_finite < self.n_initial and not any(history.problem.earlier):
+        if self.is_blind(history):
             proposal = space.sample(rng) if space.has_prior else self._initial.ask(index, history)
             ended = {space.key(seen.config) for seen in history.observations}
         else:

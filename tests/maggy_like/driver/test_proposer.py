@@ -22,7 +22,7 @@ from maggy_like import Float, LocalEngine, lagom
 from maggy_like.driver.proposer.base import DirectProposer, Proposer
 from maggy_like.driver.proposer.process import ProcessProposer
 from maggy_like.errors import OptimizerError
-from optimizers.core.base import Observation, Optimizer, Pending
+from optimizers.core.base import History, Observation, Optimizer, Pending
 from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
@@ -249,3 +249,33 @@ def test_a_search_that_ends_while_the_optimizer_thinks_leaves_nothing(tmp_path: 
         assert process.returncode == 0
         assert "ending interrupted" in out
         assert "Traceback" not in out
+
+
+class Blind(Climber):
+    """Is blind until there is a result; says of how much it knows, and where."""
+
+    def is_blind(self, history: History) -> bool:
+        return not history.observations
+
+    def ask(self, index: int, history: History) -> Any:
+        known = {"observed": len(history.observations), "pending": len(history.pending), "pid": os.getpid()}
+        return {**(super().ask(index, history) or {}), **known}
+
+
+def test_what_depends_on_no_result_waits_for_no_process(start: Start) -> None:
+    proposer = start(Blind())
+    assert proposer._process is None
+    told: Any = proposer.ask(0, UPDATES[:1])
+    assert told["pid"] == os.getpid()
+    process = proposer._process  # it starts once the first trial has its configuration
+    assert process is not None
+    told = proposer.ask(1, UPDATES[1:2])
+    assert (told["observed"], told["pending"], told["pid"]) == (0, 2, os.getpid())
+    told = proposer.ask(2, UPDATES[2:])
+    assert (told["observed"], told["pending"], told["pid"]) == (1, 1, process.pid)  # it is told what came meanwhile
+    told = proposer.ask(3, UPDATES[2:])
+    assert (told["observed"], told["pending"], told["pid"]) == (2, 1, process.pid)
+    process.kill()
+    told = proposer.ask(4, ())
+    assert (told["observed"], told["pending"]) == (2, 1)  # the next one gets the whole history
+    assert told["pid"] not in (os.getpid(), process.pid)
