@@ -19,7 +19,8 @@ MAX_CHOICES = 100
 """Trials, the newest of those in the log, to which it can be narrowed."""
 
 # Text takes JupyterLab's colours, else VS Code's, else the page's; the accents have the contrast to stand on
-# white and on black, and lines and fills are half transparent greys, so both themes come out right.
+# white and on black, and lines and fills are half transparent greys, so both themes come out right. The rules of the
+# table stand above JupyterLab's own, which align its cells to the right and stripe its rows.
 STATE_COLOURS = {
     TrialState.COMPLETED: "#2e9e5b",
     TrialState.STOPPED: "#1c97b0",
@@ -48,18 +49,20 @@ _STYLE = """<style>
 .maggy svg { display: block; overflow: visible; max-width: 100%; }
 .maggy svg text { fill: currentColor; font-size: 10px; opacity: .65; }
 .maggy .hit { fill: transparent; }
-.maggy .hit:hover { fill: #2f83d6; }
+.maggy .hit:hover { fill: #2f83d6; fill-opacity: 1; }
 .maggy .failures { margin: 6px 0; padding: 2px 10px; border-left: 3px solid #d64545; overflow-wrap: anywhere; }
 .maggy .scroll { overflow-x: auto; }
 .maggy details { margin: 6px 0; }
 .maggy summary { cursor: pointer; }
 .maggy select { margin: 6px 0; color: inherit; background: rgba(128,128,128,.16); border: 0; border-radius: 4px; }
 .maggy option { color: black; background: white; }
-.maggy table { width: 100%; margin: 8px 0; border-collapse: collapse; font-size: 12px; color: inherit; }
-.maggy th, .maggy td { padding: 2px 8px; text-align: left; background: none; border: 0;
+.maggy .scroll table { width: 100%; margin: 8px 0; table-layout: auto; border-collapse: collapse; font-size: 12px;
+  color: inherit; }
+.maggy .scroll tr { background: none !important; }
+.maggy .scroll th, .maggy .scroll td { padding: 2px 8px; text-align: left; background: none; border: 0;
   border-top: 1px solid rgba(128,128,128,.22); white-space: nowrap; }
-.maggy th { font-weight: 400; opacity: .65; border-top: 0; }
-.maggy .number { text-align: right; }
+.maggy .scroll th { font-weight: 400; opacity: .65; border-top: 0; }
+.maggy .scroll .number { text-align: right; }
 .maggy .log { display: flex; flex-direction: column-reverse; max-height: 240px; overflow: auto;
   padding: 6px 8px; border: 1px solid rgba(128,128,128,.3); border-radius: 4px;
   font: 12px/1.45 var(--jp-code-font-family, ui-monospace, monospace); }
