@@ -49,7 +49,7 @@ def draw(
         best_config=best.config if best is not None else None,
         workers=tuple(workers),
         training=_draw_training(study, now),
-        failures=failures_by_kind(study.trials),
+        failures=failures_by_kind([study.trials[number] for number in sorted(study.failing)]),
     )
 
 

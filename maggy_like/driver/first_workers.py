@@ -43,7 +43,7 @@ class FirstWorkers:
     def look(self, driver: Driver) -> None:
         """Give a hint about what the search waits for, if it is time to; end the search after too long a wait."""
         now = driver.elapsed()
-        came = len(driver.snapshot.workers)
+        came = driver.came
         # Where slots come and go, they need not all come.
         self._is_over = self._is_over or driver.has_ended or came >= (1 if self._engine.is_elastic else self._size)
         if self._is_over or now < self._due:

@@ -12,14 +12,15 @@ from typing import Any
 
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import LineBuffer
+from maggy_like.driver.asking import answers, as_exception
 from maggy_like.driver.drawing import draw_machine
+from maggy_like.driver.pace import Pace
 from maggy_like.driver.proposer.base import Proposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Replace, Send, Show
 from maggy_like.driver.state_machine.inputs import (
     Input,
     StopRequested,
-    SuggestionReady,
     Tick,
     TrialSaid,
     WorkerBroken,
@@ -29,7 +30,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerSeen,
 )
 from maggy_like.driver.write_ahead import WriteAhead
-from maggy_like.errors import OptimizerError, WorkerError
+from maggy_like.errors import WorkerError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
@@ -49,7 +50,7 @@ from maggy_like.protocol.messages import (
     Waiting,
 )
 from maggy_like.rpc.refusals import Unfit
-from maggy_like.rpc.server import Received, Server
+from maggy_like.rpc.server import ROUND_SECONDS, Received, Server
 from maggy_like.storage.journal import Journal
 from optimizers.core.events import Event
 
@@ -59,6 +60,10 @@ STALL = 1.0
 file system stood still."""
 
 SNAPSHOT_INTERVAL = 0.1
+SNAPSHOT_SHARE = 0.02
+"""Seconds between two snapshots at least, and the share of this thread's time that they may take: a large gang's are
+fewer."""
+
 MAX_LINES = 10_000
 MAX_LINE_BYTES = 8 << 20
 """Log lines kept for a display that is late, and their bytes; older ones stand in the trials' files."""
@@ -131,6 +136,11 @@ class Driver:
         """Whether the search itself is over, and the journal has it (workers may still be leaving)."""
         return self._has_ended or self.done.is_set()
 
+    @property
+    def came(self) -> int:
+        """How many places of the gang have ever had a worker; from any thread."""
+        return len(self._machine.workers)
+
     def start(self) -> None:
         """Begin to serve."""
         for thread in self._threads:
@@ -190,16 +200,18 @@ class Driver:
     def _serve(self) -> None:
         """Take in what arrives, and carry out what follows from it, until the search is over."""
         self._execute(self._machine.start(self._now()))
-        tick = drawn = stalled = 0.0
+        tick = stalled = 0.0
+        pace = Pace(SNAPSHOT_INTERVAL, SNAPSHOT_SHARE)
         heard = time.monotonic()
         while not (self._released or (self._all_left() and not self._write_ahead.is_stuck)):
             commands: list[Command] = []
-            for received in self._server.poll(min(TICK, SNAPSHOT_INTERVAL)):
+            for received in self._server.poll(0.0 if self._posted else min(TICK, SNAPSHOT_INTERVAL)):
                 commands += self._handle(self._take(received))
             before, heard = heard, time.monotonic()
             if heard - before > STALL:
                 stalled += heard - before
-            while self._posted:
+            until = time.monotonic() + ROUND_SECONDS
+            while self._posted and time.monotonic() < until:
                 event = self._posted.popleft()
                 self._is_stopped |= isinstance(event, StopRequested)
                 commands += self._handle(event)
@@ -211,9 +223,9 @@ class Driver:
                 self._timeout = None  # told once: a training may follow
                 commands += self._handle(StopRequested(Ending.TIMEOUT))
             self._execute(commands)
-            if now - drawn >= SNAPSHOT_INTERVAL:
-                drawn = now
+            if pace.is_due(began := time.monotonic()):
                 self.snapshot = self._draw()
+                pace.took(began, time.monotonic())
         if self._write_ahead.is_stuck:
             self._execute([])
 
@@ -312,20 +324,8 @@ class Driver:
         try:
             self._proposer.start(lambda line: self.lines.append(LogLine(None, line)))
             while (ask := self._asks.get()) is not None:
-                self.post(self._ask(ask))
+                for answer in answers(self._proposer, self._machine.study, ask, lambda: self.has_ended):
+                    self.post(answer)
             self._proposer.close()
         except BaseException as error:
-            self.post(StopRequested(Ending.ERROR, _as_exception(error)))
-
-    def _ask(self, ask: AskOptimizer) -> SuggestionReady:
-        """The optimizer's answer; the history is this thread's alone."""
-        try:
-            proposal = self._machine.study.checked(self._proposer.ask(ask.index, ask.updates))
-        except BaseException as error:
-            return SuggestionReady(ask.index, None, _as_exception(error))
-        return SuggestionReady(ask.index, proposal)
-
-
-def _as_exception(error: BaseException) -> Exception:
-    """What the caller gets to see: a ``sys.exit()`` of an optimizer is an error like any other."""
-    return error if isinstance(error, Exception) else OptimizerError(f"the optimizer raised {error!r}")
+            self.post(StopRequested(Ending.ERROR, as_exception(error)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver.callbacks import Callbacks
+from maggy_like.driver.collector import short_collections
 from maggy_like.driver.gang_size import gang_size, least_workers, size_hints
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.monitor import run_search
@@ -72,6 +73,7 @@ def execute(spec: RunSpec, site: Site | None = None) -> Outcome:
     """
     with contextlib.ExitStack() as interrupts:
         size = gang_size(spec.settings, spec.engine)
+        interrupts.enter_context(short_collections(size))
         if site is not None:
             return _execute(spec, size, site, interrupts)
         endpoint = spec.engine.endpoint()

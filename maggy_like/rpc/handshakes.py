@@ -12,8 +12,12 @@ import zmq
 from maggy_like.rpc.allowed import AllowList
 from maggy_like.rpc.refusals import Refusals
 
-HANDSHAKE_PATIENCE = 3.0
-"""Seconds that a connection gets to shake hands before it is cut off."""
+HANDSHAKE_PATIENCE = 30.0
+"""Seconds that a connection gets to shake hands before it is cut off.
+
+Thousands of workers that come at once wait for each other's cryptography. One that is cut off meanwhile begins again,
+so that a short patience makes more work the more there is.
+"""
 
 _EVENT = struct.Struct("=HI")
 _FAILURES = {
@@ -22,7 +26,7 @@ _FAILURES = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "key not on the list",
 }
 _WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | sum(_FAILURES)
-_ROUND = 200
+_ROUND = 2000
 
 
 class Handshakes:
@@ -42,7 +46,7 @@ class Handshakes:
         self._socket = socket
         self._allowed = allowed
         self._refusals = refusals
-        self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_WATCHED)
+        self._monitor = _monitor(socket)
         self._open: deque[float] = deque()  # when connections came whose handshake has not ended
         self._attended = time.monotonic()
         self.sockets = (allowed.socket, self._monitor)
@@ -82,3 +86,16 @@ class Handshakes:
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._allowed.socket.close(0)
+
+
+def _monitor(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+    """What tells of a socket's handshakes, without a bound on what waits there.
+
+    At a bound libzmq's I/O thread would stand still until somebody reads, and with it every connection.
+    """
+    address = f"inproc://handshakes-{id(socket)}"
+    socket.monitor(address, _WATCHED)
+    monitor: zmq.Socket[bytes] = socket.context.socket(zmq.PAIR)
+    monitor.setsockopt(zmq.RCVHWM, 0)
+    monitor.connect(address)
+    return monitor

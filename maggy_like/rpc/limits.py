@@ -20,6 +20,10 @@ MAX_BACKLOG = 128 << 20
 HIGH_WATER = 2000
 """Messages that ZeroMQ itself queues per peer; a link keeps fewer, so that an honest one never fills it."""
 
+ACCEPT_BACKLOG = 4096
+"""Connections that the kernel keeps for the driver until it accepts them: workers that come all at once. What overflows
+is tried again by the worker's kernel, after a second at the earliest. Kernels cut this to a bound of their own."""
+
 PING = 1.0
 """Seconds between two signs of life of a connection."""
 
@@ -40,6 +44,7 @@ def limit_server(socket: zmq.Socket[bytes]) -> None:
     """
     _limit(socket)
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
+    socket.setsockopt(zmq.BACKLOG, ACCEPT_BACKLOG)
 
 
 def limit_client(socket: zmq.Socket[bytes]) -> None:

@@ -42,6 +42,9 @@ class Ledger:
         objectives: What is optimised.
         points: Configurations to try before the optimizer's.
         value: What a trial is worth.
+
+    Attributes:
+        failing: Numbers of the trials whose last attempt to end failed or was lost.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Ledger:
         self.scheduler = optimizer.scheduler(problem)
         self.trials: list[Trial] = []
         self.counts: Counter[TrialState] = Counter()
+        self.failing: set[int] = set()
         self.n_asks = 0
         self._trainings: dict[int, Scheduler] = {}
         self.history = History(problem)
@@ -209,6 +213,10 @@ class Ledger:
     def _ended(self, event: AttemptEnded) -> None:
         trial = self.trials[event.trial]
         trial.failure, trial.stop_due = event.failure, False
+        if event.failure is not None:
+            self.failing.add(trial.id)
+        else:
+            self.failing.discard(trial.id)
         if trial.started is not None:
             trial.seconds += max(0.0, event.time - trial.started)
             trial.started = None

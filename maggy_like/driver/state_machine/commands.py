@@ -59,10 +59,17 @@ class Replace(AfterJournal):
 
 @dataclass(frozen=True, slots=True)
 class AskOptimizer(AfterJournal):
-    """Have the optimizer propose its ``index``-th configuration, once it knows ``updates``."""
+    """Have the optimizer propose its ``index``-th configuration, once it knows ``updates``.
+
+    Attributes:
+        trial: Number of the trial that will have it.
+        most: How many to propose at most, one after the other, each of which knows those before as pending.
+    """
 
     index: int
     updates: tuple[Update, ...]
+    trial: int = 0
+    most: int = 1
 
 
 @dataclass(frozen=True, slots=True)

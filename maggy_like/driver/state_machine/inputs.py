@@ -99,11 +99,13 @@ class SuggestionReady:
     Attributes:
         answer: The optimizer's, checked: a proposal, ``WAIT``, or None when it has none left.
         error: What it raised instead.
+        more: Whether the next proposal of the same question follows, which knows this one as pending.
     """
 
     index: int
     answer: Proposal | Wait | None
     error: Exception | None = None
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

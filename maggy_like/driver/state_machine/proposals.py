@@ -11,6 +11,10 @@ from optimizers.core.base import WAIT, Pending, Proposal
 from optimizers.core.events import TrialCreated
 from optimizers.core.study import Study
 
+MOST = 256
+"""Proposals that one question asks for at most: a large gang uses hundreds a second, and each question takes a turn of
+two threads."""
+
 
 class Proposals:
     """The study's points first, then the optimizer's proposals, up to the study's number of trials.
@@ -88,12 +92,17 @@ class Proposals:
         # What waited comes first: it may be a trial by now that has ended.
         updates = (*self._unsent, *self._study.take_updates())
         self._unsent.clear()
-        return AskOptimizer(self._next_ask, updates)
+        most = 1
+        if not self._study.optimizer.adaptive:  # it needs no result between two proposals
+            room = depth if n_trials is None else min(depth, len(self._ready) + n_trials - coming)
+            most = min(MOST, room - len(self._ready))
+        return AskOptimizer(self._next_ask, updates, self._known, most)
 
     def answer(self, event: SuggestionReady, now: float) -> None:
         """Take in the optimizer's answer."""
-        self._asking = False
+        self._asking = event.more
         self._prefetch.asked(now - self._asked)
+        self._asked = now
         if event.answer is WAIT:
             self._waiting = True
             return
@@ -101,7 +110,8 @@ class Proposals:
         if event.answer is None:
             self._exhausted = True
         else:
-            self._unsent.append(Pending(self._known, event.answer.config))
+            if not event.more:  # else it was sent with the next one
+                self._unsent.append(Pending(self._known, event.answer.config))
             self._ready.append((event.index, event.answer))
 
     @property

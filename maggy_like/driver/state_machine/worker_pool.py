@@ -84,7 +84,7 @@ class WorkerPool:
 
     def excuse(self, seconds: float, now: float) -> None:
         """Do not count a time in which the driver stood still as silence of the workers."""
-        for worker in self:
+        for worker in self if seconds else ():
             worker.seen = min(now, worker.seen + seconds)
 
     def silent(self, now: float, patience: float) -> list[Worker]:

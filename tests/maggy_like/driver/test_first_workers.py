@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ class Fake:
         self.now = 0.0
         self.lines: list[Any] = []
         self.posted: list[Any] = []
-        self.snapshot = SimpleNamespace(workers=())
+        self.came = 0
         self.has_ended = False
         self.looks = 0
 
@@ -98,7 +97,7 @@ def test_a_wait_without_a_reason_is_told_as_such(reason: str | Exception) -> Non
 def test_some_of_the_workers_are_enough_for_a_search_and_the_reader_hears_of_the_others() -> None:
     fake = Fake()
     until = watch(fake, 4)
-    fake.snapshot.workers = ("worker",)
+    fake.came = 1
     until(JOIN_PATIENCE + 2)
     fake.reason = "job 7 'count' holds 3 slots"
     until(START_PATIENCE + 60)
@@ -111,9 +110,9 @@ def test_workers_end_the_wait_for_good(elastic: bool) -> None:
     fake = Fake("why")
     fake.is_elastic = elastic
     until = watch(fake)
-    fake.snapshot.workers = ("worker",) * (1 if elastic else 2)
+    fake.came = 1 if elastic else 2
     until(JOIN_PATIENCE + 1)
-    fake.snapshot.workers = ()
+    fake.came = 0
     until(START_PATIENCE + 10)
     assert (fake.told, fake.posted) == ([], [])
 

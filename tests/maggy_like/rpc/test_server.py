@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import socket as sockets
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
+import zmq
 from wire import hello
 
 from maggy_like import __version__
@@ -314,3 +316,24 @@ def test_the_keys_do_not_show() -> None:
     for shown in (repr(task), str(task), repr(context), str(context)):
         for key in keys:
             assert key.decode() not in shown
+
+
+def test_handshakes_that_nobody_has_taken_in_keep_neither_the_connections_nor_the_end_waiting(server: Server) -> None:
+    """ZeroMQ's own thread tells of each connection; at a bound of what waits there it would stand still for good."""
+    port = int(server.address.rpartition(":")[2])
+    for _ in range(2500):
+        with sockets.create_connection(("127.0.0.1", port), timeout=60):
+            pass
+    late = connected(server, hello(3))
+    try:
+        assert [received.worker for received in arrived(server, late)] == [WORKER]
+    finally:
+        late.close()
+    closing = threading.Thread(target=server.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert not closing.is_alive()
+
+
+def test_thousands_of_workers_may_come_at_once(server: Server) -> None:
+    assert server._socket.getsockopt(zmq.BACKLOG) >= 4096
