@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from maggy_like.driver.collector import no_collections
 from maggy_like.driver.environment import environment
 from maggy_like.driver.settings import FileSettings, SearchSettings, Settings
 from maggy_like.driver.state_machine import StateMachine
@@ -65,7 +66,8 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
         hints: list[str] = []
         header = _header(files.name, settings.search)
         if files.resume:
-            hints = _replay(journal, header, machine)
+            with no_collections():
+                hints = replay(journal, header, machine)
             ControlFiles(paths.journal).clear(run_id)
             _check_training(settings, machine.study.trials)
             _mark(files, run_id, folder)
@@ -132,8 +134,13 @@ def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
         )
 
 
-def _replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[str]:
-    """Take a journal up, and repair it if it is damaged; what was done."""
+def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[str]:
+    """Take a journal up, and repair it if it is damaged; what was done.
+
+    Raises:
+        ConfigError: It is of another search.
+        JournalError: It is damaged beyond repair.
+    """
     contents = journal.read()
     _check_same(contents.header, header)
     if not contents.damage:

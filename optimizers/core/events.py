@@ -150,7 +150,9 @@ def from_json(line: bytes) -> Event:
         msgspec.DecodeError: The line is not JSON.
     """
     event = cast(Event, _DECODER.decode(line))
-    if isinstance(event, TrialCreated | AttemptStarted) or (isinstance(event, AttemptEnded) and event.config):
+    if isinstance(event, Measured | CheckpointSaved):
+        return event
+    if any(type(value) in _NESTED for value in event.config.values()):
         return msgspec.structs.replace(event, config=config_of(event.config))
     return event
 
@@ -176,6 +178,9 @@ def strict_json(values: list[float]) -> list[Any]:
         return values
     return [value if math.isfinite(value) else str(value) for value in values]
 
+
+_NESTED = dict, list
+"""Types of the values that have another form in JSON."""
 
 # Lax decoding turns the strings of non-finite numbers back into floats.
 _DECODER = msgspec.json.Decoder(Event, strict=False)
