@@ -7,6 +7,9 @@ import importlib.util
 from maggy_like.errors import UserError
 
 EXTRAS = {
+    "keras": "keras",
+    "lightgbm": "lightgbm",
+    "lightning": "lightning",
     "mlflow": "mlflow",
     "optuna": "optuna",
     "pandas": "pandas",
@@ -15,6 +18,8 @@ EXTRAS = {
     "pyspark": "spark",
     "tensorboard": "tensorboard",
     "torch": "torch",
+    "transformers": "transformers",
+    "xgboost": "xgboost",
 }
 """The extra of maggy_like that brings each package."""
 

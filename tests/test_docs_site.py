@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import maggy_like
+import maggy_like.callbacks
 import maggy_like.ml
 import maggy_like.sklearn
 import maggy_like.trackers
@@ -17,7 +18,7 @@ import optimizers
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
-NAMED = set(re.findall(r"^::: (?:maggy_like|maggy_like\.(?:ml|sklearn|trackers)|optimizers)\.(\w+)$", REFERENCE, re.M))
+NAMED = set(re.findall(r"^::: (?:maggy_like|maggy_like\.(?:callbacks|ml|sklearn|trackers)|optimizers)\.(\w+)$", REFERENCE, re.M))
 
 HELPERS = {"Searchspace", "Config", "Domain", "Event", "WAIT"}
 """Another spelling, and names for type hints."""
@@ -25,7 +26,7 @@ HELPERS = {"Searchspace", "Config", "Domain", "Event", "WAIT"}
 
 @pytest.mark.parametrize(
     "facade",
-    [maggy_like, maggy_like.ml, maggy_like.sklearn, maggy_like.trackers, optimizers],
+    [maggy_like, maggy_like.callbacks, maggy_like.ml, maggy_like.sklearn, maggy_like.trackers, optimizers],
     ids=lambda facade: str(facade.__name__),
 )
 def test_the_reference_has_all_that_is_public(facade: object) -> None:

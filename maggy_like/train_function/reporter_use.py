@@ -10,15 +10,22 @@ from typing import Any
 
 from maggy_like.train_function.references import code_objects, own_functions
 
+CALLBACKS = frozenset(
+    {"KerasReport", "LightGBMReport", "LightningReport", "TransformersReport", "XGBoostReport", "sklearn_steps"}
+)
+"""What :mod:`maggy_like.callbacks` offers: each saves, restores, and asks for the budget."""
+
 
 def uses_checkpoints(train_fn: Callable[..., Any]) -> bool:
     """Whether the function, or one of the user's that it refers to, both saves and restores checkpoints.
 
     What counts is a method ``checkpoint`` or ``restore`` of a variable or of an attribute ``reporter``, which the code
     calls, or takes from what is named ``reporter``. A word alone counts for nothing: a name, a string, a function
-    ``checkpoint`` of a module. What is reached in other ways (by ``getattr``, in an installed package) is not seen.
+    ``checkpoint`` of a module. A callback of :mod:`maggy_like.callbacks` does both. What is reached in other ways (by
+    ``getattr``, in an installed package) is not seen.
     """
-    return {"checkpoint", "restore"} <= {name for code in _all_code(train_fn) for name in _methods_of_variables(code)}
+    used = {name for code in _all_code(train_fn) for name in _methods_of_variables(code)}
+    return {"checkpoint", "restore"} <= used or _uses_a_callback(train_fn)
 
 
 def _methods_of_variables(code: types.CodeType) -> Iterator[str]:
@@ -37,9 +44,14 @@ def _methods_of_variables(code: types.CodeType) -> Iterator[str]:
 
 def uses_budget(train_fn: Callable[..., Any]) -> bool:
     """Whether the function, or one it calls by name, asks how many steps it has."""
-    return any(
+    return _uses_a_callback(train_fn) or any(
         "budget" in code.co_names or "budget" in code.co_varnames[: code.co_argcount] for code in _all_code(train_fn)
     )
+
+
+def _uses_a_callback(train_fn: Callable[..., Any]) -> bool:
+    """Whether the function, or one it calls by name, names a callback of ours."""
+    return any(not CALLBACKS.isdisjoint((*code.co_names, *code.co_freevars)) for code in _all_code(train_fn))
 
 
 def _all_code(train_fn: Callable[..., Any]) -> Iterator[types.CodeType]:

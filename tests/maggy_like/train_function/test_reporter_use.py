@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maggy_like.train_function.reporter_use import uses_checkpoints
+from maggy_like.train_function.reporter_use import uses_budget, uses_checkpoints
 
 
 def uses_a_global(x: float) -> float:
@@ -111,3 +111,14 @@ def test_checkpoints_are_found_through_the_user_s_own_functions() -> None:
     assert uses_checkpoints(lambda x, reporter: saves(reporter))
     assert not uses_checkpoints(uses_a_global)
     assert not uses_checkpoints(lambda reporter: reporter.restore())
+
+
+def with_a_callback(x: float, reporter: Any) -> None:
+    from maggy_like.callbacks import LightGBMReport
+
+    LightGBMReport(reporter)
+
+
+def test_a_callback_of_a_library_saves_restores_and_keeps_to_the_budget() -> None:
+    assert uses_checkpoints(with_a_callback)
+    assert uses_budget(with_a_callback)

@@ -1,0 +1,129 @@
+"""The callback of Hugging Face's transformers."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from maggy_like.callbacks.progress import Progress
+from maggy_like.extras import require
+from maggy_like.protocol.report_error import ReportError
+
+require("transformers", "TransformersReport")
+
+from transformers import (  # noqa: E402  # the error above names the extra
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+if TYPE_CHECKING:
+    from maggy_like.worker.child.reporter import Reporter
+
+
+class TransformersReport(TrainerCallback):
+    """Reports each evaluation of ``transformers.Trainer``: a step is an evaluation, so an epoch by default.
+
+    Set ``eval_strategy`` to ``"epoch"``, or to ``"steps"`` with ``eval_steps``. Give the trainer the full length of a
+    training (``num_train_epochs``), so that its schedule is the same in each attempt; the callback ends it where the
+    budget is used.
+
+    What is saved is ``{"step": evaluations, "checkpoint": bytes}``, a tar archive of the trainer's checkpoint folder.
+
+    In a trial of several workers all ranks hold this callback; rank 0 reports, and all stop at the same evaluation.
+
+    Args:
+        reporter: Of the trial.
+        save_every: Evaluations from one saved state to the next.
+
+    Attributes:
+        resume_from_checkpoint: A folder with the saved state, or None.
+
+    Example:
+        >>> report = TransformersReport(reporter)
+        >>> trainer = Trainer(model, args, train_dataset=data, eval_dataset=held_out, callbacks=[report])
+        >>> trainer.train(resume_from_checkpoint=report.resume_from_checkpoint)
+    """
+
+    def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
+        self._progress = Progress(reporter, save_every)
+        self._evaluated: tuple[int, dict[str, float]] | None = None
+        self._is_training = False
+        self.resume_from_checkpoint: str | None = None
+        if self._progress.restored is not None:
+            folder = Path(tempfile.mkdtemp(prefix="maggy_like-"))
+            with tarfile.open(fileobj=io.BytesIO(self._progress.restored["checkpoint"])) as archive:
+                archive.extractall(folder, filter="data")
+            self.resume_from_checkpoint = str(next(folder.iterdir()))
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Check where the training starts. Called by the trainer."""
+        if args.eval_strategy == "no":
+            raise ReportError("TransformersReport reports evaluations; pass TrainingArguments(eval_strategy='epoch')")
+        start = 0 if state.global_step == 0 else _evaluations(args, state)
+        argument = "resume_from_checkpoint=report.resume_from_checkpoint to trainer.train"
+        self._progress.check_start(start, argument)
+        self._is_training = True
+        if not self._progress.left:
+            control.should_training_stop = True
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        """Have the state of an evaluation saved; it is reported then. Called by the trainer."""
+        self._remove_restored()
+        if self._is_training and state.global_step > 0 and _evaluations(args, state) > self._progress.step:
+            self._evaluated = _evaluations(args, state), {k: v for k, v in metrics.items() if k != "epoch"}
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Report the evaluation whose state was saved. Called by the trainer."""
+        if self._evaluated is None:
+            return
+        (step, metrics), self._evaluated = self._evaluated, None
+        args.distributed_state.wait_for_everyone()  # each rank writes the state of its random numbers
+        folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
+        if not self._progress.take(step, metrics, lambda: {"checkpoint": _packed(folder) if args.should_save else b""}):
+            control.should_training_stop = True
+        if args.save_strategy == "no" and args.should_save:
+            shutil.rmtree(folder)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """End the training function where the trial was told to stop. Called by the trainer."""
+        self._is_training = False
+        self._remove_restored()
+        self._progress.finish()
+
+    def _remove_restored(self) -> None:
+        """Remove the folder with the restored state, which has been read."""
+        if self.resume_from_checkpoint is not None:
+            shutil.rmtree(Path(self.resume_from_checkpoint).parent, ignore_errors=True)
+
+
+def _evaluations(args: TrainingArguments, state: TrainerState) -> int:
+    """How many evaluations a training has had."""
+    if args.eval_strategy == "epoch":
+        return round(state.epoch or 0)
+    return int(state.global_step // state.eval_steps)
+
+
+def _packed(folder: Path) -> bytes:
+    """A checkpoint's folder as an archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.add(folder, arcname=folder.name)
+    return buffer.getvalue()

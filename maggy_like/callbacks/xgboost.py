@@ -1,0 +1,64 @@
+"""The callback of XGBoost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from maggy_like.callbacks.progress import Progress
+from maggy_like.extras import require
+
+require("xgboost", "XGBoostReport")
+
+import xgboost  # noqa: E402  # the error above names the extra
+
+if TYPE_CHECKING:
+    from maggy_like.worker.child.reporter import Reporter
+
+
+class XGBoostReport(xgboost.callback.TrainingCallback):
+    """Reports each boosting round of XGBoost. A metric ``auc`` on the set ``valid`` is reported as ``valid_auc``.
+
+    What is saved is ``{"step": rounds, "model": bytes}``; ``xgboost.Booster(model_file=bytearray(bytes))`` reads it.
+
+    Early stopping may stand behind it in the list; it counts anew in each attempt of a trial.
+
+    Args:
+        reporter: Of the trial.
+        save_every: Rounds from one saved state to the next.
+
+    Attributes:
+        xgb_model: The saved model to go on from, or None.
+        num_boost_round: Rounds that are left of the budget.
+
+    Example:
+        >>> report = XGBoostReport(reporter)
+        >>> xgboost.train(params, data, report.num_boost_round, evals=[(held_out, "valid")],
+        ...               xgb_model=report.xgb_model, callbacks=[report])
+    """
+
+    def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
+        super().__init__()
+        self._progress = Progress(reporter, save_every)
+        restored = self._progress.restored
+        self.xgb_model = None if restored is None else xgboost.Booster(model_file=bytearray(restored["model"]))
+        self.num_boost_round = self._progress.left
+
+    def before_training(self, model: Any) -> Any:
+        """Check where the training starts. Called by XGBoost."""
+        self._progress.check_start(model.num_boosted_rounds(), "xgb_model=report.xgb_model")
+        return model
+
+    def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Whether the budget is used. Called by XGBoost."""
+        return not self._progress.left
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Report a round; whether the trial is to stop. Called by XGBoost."""
+        metrics = {f"{data}_{name}": log[-1] for data, logs in evals_log.items() for name, log in logs.items()}
+        self._progress.take(self._progress.step + 1, metrics, lambda: {"model": bytes(model.save_raw())})
+        return self._progress.is_stopped
+
+    def after_training(self, model: Any) -> Any:
+        """End the training function where the trial was told to stop. Called by XGBoost."""
+        self._progress.finish()
+        return model

@@ -1,0 +1,130 @@
+"""LightGBM and XGBoost in searches: trials stop, and promoted ones go on from their rounds."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continued import check_promoted_trials_equal_whole_trainings, search
+
+from maggy_like import Float, Reporter
+from maggy_like.protocol.report_error import ReportError
+from optimizers.core.trial import TrialState
+from optimizers.schedulers.stopping import Threshold
+
+SPACE = {"lr": Float(0.01, 1.0, log=True)}
+
+
+def halves() -> tuple[Any, Any, Any, Any]:
+    """Rows and labels to train on, and held out."""
+    from sklearn.datasets import load_breast_cancer
+
+    x, y = load_breast_cancer(return_X_y=True)
+    return x[::2], y[::2], x[1::2], y[1::2]
+
+
+def train_lightgbm(lr: float, reporter: Reporter) -> int:
+    import lightgbm
+
+    from maggy_like.callbacks import LightGBMReport
+
+    x, y, held_out, truth = halves()
+    data = lightgbm.Dataset(x, y)
+    report = LightGBMReport(reporter)
+    params = {"objective": "binary", "metric": ["auc", "binary_logloss"], "learning_rate": lr, "num_leaves": 7,
+              "verbose": -1, "num_threads": 1}  # fmt: skip
+    model = lightgbm.train(
+        params,
+        data,
+        report.num_boost_round,
+        valid_sets=[lightgbm.Dataset(held_out, truth, reference=data)],
+        valid_names=["valid"],
+        init_model=report.init_model,
+        callbacks=[lightgbm.early_stopping(3, verbose=False), report],
+    )
+    return model.num_trees()
+
+
+def train_xgboost(lr: float, reporter: Reporter) -> int:
+    import xgboost
+
+    from maggy_like.callbacks import XGBoostReport
+
+    x, y, held_out, truth = halves()
+    report = XGBoostReport(reporter)
+    params = {
+        "objective": "binary:logistic",
+        "eval_metric": ["auc", "logloss"],
+        "eta": lr,
+        "max_depth": 3,
+        "nthread": 1,
+    }
+    model = xgboost.train(
+        params,
+        xgboost.DMatrix(x, y),
+        report.num_boost_round,
+        evals=[(xgboost.DMatrix(held_out, truth), "valid")],
+        verbose_eval=False,
+        xgb_model=report.xgb_model,
+        callbacks=[report, xgboost.callback.EarlyStopping(rounds=3)],
+    )
+    return int(model.num_boosted_rounds())
+
+
+@pytest.mark.parametrize(
+    ("train", "metric"), [(train_lightgbm, "valid_binary_logloss"), (train_xgboost, "valid_logloss")]
+)
+def test_a_promoted_trial_goes_on_as_if_it_had_never_paused(train: Any, metric: str, tmp_path: Path) -> None:
+    best = check_promoted_trials_equal_whole_trainings(train, SPACE, tmp_path, metric=metric, tolerance=1e-6)
+    assert best.value < 0.6  # 0.66 by the mean alone
+
+
+@pytest.mark.parametrize(
+    ("train", "metric"), [(train_lightgbm, "valid_binary_logloss"), (train_xgboost, "valid_logloss")]
+)
+def test_a_trial_that_is_told_to_stop_stops(train: Any, metric: str, tmp_path: Path) -> None:
+    rule = Threshold(step=2, worse_than=0.0, direction="min")
+    result = search(train, SPACE, tmp_path, metric=metric, optimizer=rule, n_trials=1, max_budget=50)
+    assert result.counts == {TrialState.STOPPED: 1}
+
+
+@pytest.mark.parametrize("train", [train_lightgbm, train_xgboost])
+def test_with_nothing_left_the_model_is_the_saved_one(train: Any) -> None:
+    reporter = Reporter(budget=3)
+    assert train(0.1, reporter) == 3
+    assert train(0.1, reporter) == 3
+
+
+@pytest.mark.parametrize(
+    ("train", "argument"),
+    [(train_lightgbm, "init_model=report.init_model"), (train_xgboost, "xgb_model=report.xgb_model")],
+)
+def test_a_model_that_is_not_passed_on_is_told(train: Any, argument: str) -> None:
+    reporter = Reporter(budget=2)
+    train(0.1, reporter)
+    reporter.budget = 4
+    forgetful: dict[str, Any] = {}
+    source = inspect.getsource(train).replace(f"{argument},", "")
+    exec(source, {**globals()}, forgetful)
+    with pytest.raises(ReportError, match=rf"starts after step 0, .* is of step 2; pass {argument}"):
+        forgetful[train.__name__](0.1, reporter)
+
+
+def test_without_a_set_to_evaluate_nothing_can_be_reported() -> None:
+    import xgboost
+
+    from maggy_like.callbacks import XGBoostReport
+
+    x, y, *_ = halves()
+    with pytest.raises(ReportError, match="step 1 has no metric to report; let the library evaluate"):
+        xgboost.train({"nthread": 1}, xgboost.DMatrix(x, y), 1, callbacks=[XGBoostReport(Reporter(budget=1))])
+
+
+@pytest.mark.parametrize("save_every", [0, 1.5, True, "2"])
+def test_save_every_is_a_whole_number(save_every: Any) -> None:
+    from maggy_like.callbacks import XGBoostReport
+
+    with pytest.raises(ReportError, match="save_every must be a whole number from 1 on, got"):
+        XGBoostReport(Reporter(budget=1), save_every=save_every)

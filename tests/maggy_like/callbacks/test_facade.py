@@ -1,0 +1,30 @@
+"""What maggy_like.callbacks offers, and what its import loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import maggy_like.callbacks
+from maggy_like.train_function.reporter_use import CALLBACKS
+
+
+def test_all_names_are_known_as_savers_of_states() -> None:
+    assert set(maggy_like.callbacks.__all__) == set(maggy_like.callbacks._HOMES) == CALLBACKS
+
+
+def test_the_import_loads_no_library() -> None:
+    code = (
+        "import sys, maggy_like.callbacks\n"
+        "print([name for name in ('keras', 'lightgbm', 'lightning', 'sklearn', 'torch', 'transformers', 'xgboost')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_an_unknown_name_is_told() -> None:
+    with pytest.raises(AttributeError, match=r"module 'maggy_like.callbacks' has no attribute 'CatBoostReport'"):
+        _ = maggy_like.callbacks.CatBoostReport

@@ -1,0 +1,58 @@
+"""scikit-learn's iterative estimators in searches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continued import check_promoted_trials_equal_whole_trainings
+
+from maggy_like import Float, Reporter
+from maggy_like.callbacks import sklearn_steps
+from maggy_like.protocol.report_error import ReportError
+
+
+def digits() -> tuple[Any, Any, Any, Any]:
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    return x[::2] / 16, y[::2], x[1::2] / 16, y[1::2]
+
+
+def partial_fit(alpha: float, reporter: Reporter) -> None:
+    from sklearn.linear_model import SGDClassifier
+
+    x, y, held_out, truth = digits()
+    for model, report in sklearn_steps(SGDClassifier(alpha=alpha, random_state=0), reporter):
+        model.partial_fit(x, y, classes=range(10))
+        report(accuracy=model.score(held_out, truth))
+
+
+def warm_start(alpha: float, reporter: Reporter) -> None:
+    from sklearn.ensemble import RandomForestClassifier
+
+    x, y, held_out, truth = digits()
+    forest = RandomForestClassifier(ccp_alpha=alpha / 10, max_depth=6, random_state=0)
+    for model, report in sklearn_steps(forest, reporter, grow="n_estimators", by=3):
+        report(accuracy=model.fit(x, y).score(held_out, truth))
+        assert len(model.estimators_) % 3 == 0
+
+
+@pytest.mark.parametrize("train", [partial_fit, warm_start])
+def test_a_promoted_trial_goes_on_as_if_it_had_never_paused(train: Any, tmp_path: Path) -> None:
+    space = {"alpha": Float(1e-5, 1e-1, log=True)}
+    best = check_promoted_trials_equal_whole_trainings(train, space, tmp_path, metric="accuracy", tolerance=0.0)
+    assert best.value > 0.8
+
+
+@pytest.mark.parametrize("reports", [0, 2])
+def test_each_step_reports_once(reports: int) -> None:
+    from sklearn.linear_model import SGDClassifier
+
+    steps = sklearn_steps(SGDClassifier(), Reporter(budget=4))
+    _, report = next(steps)
+    for _ in range(reports):
+        report(accuracy=0.5)
+    with pytest.raises(ReportError, match=r"step 1 must call report\(\.\.\.\) once, with its metrics"):
+        next(steps)

@@ -1,0 +1,41 @@
+"""Searches in which trials are stopped and promoted, beside trainings of the same configurations in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maggy_like import ASHA, Result, lagom
+from optimizers.core.trial import Trial, TrialState
+
+MAX_BUDGET = 4
+
+
+def search(train_fn: Callable[..., Any], space: dict[str, Any], directory: Path, **options: Any) -> Result:
+    """ASHA over six configurations: rungs at 1, 2 and 4 steps, in this process, which has loaded the library."""
+    defaults = {"optimizer": ASHA(eta=2), "n_trials": 6, "max_budget": MAX_BUDGET, "seed": 3, "engine": "inline"}
+    return lagom(train_fn, space, directory=directory, progress=False, **{**defaults, **options})
+
+
+def check_promoted_trials_equal_whole_trainings(
+    train_fn: Callable[..., Any], space: dict[str, Any], directory: Path, *, tolerance: float, **options: Any
+) -> Trial:
+    """Search; train the best again in one go; compare the curves. The best trial."""
+    result = search(train_fn, space, directory, **options)
+    assert result.counts.get(TrialState.FAILED, 0) == 0, [trial.error for trial in result.trials]
+    assert result.counts[TrialState.PAUSED] > 0
+    promoted = [trial for trial in result.trials if len(trial.curve.steps) == MAX_BUDGET]
+    assert promoted
+    for trial in promoted:
+        assert trial.attempt == 3  # each rung is an attempt of its own
+        assert list(trial.curve.steps) == [1, 2, 3, 4]
+    best = promoted[0]
+    again = search(train_fn, space, directory, optimizer="random", n_trials=1, points_to_evaluate=[best.config],
+                   **options)  # fmt: skip
+    (whole,) = again.trials
+    assert whole.attempt == 1
+    assert list(best.curve.values) == pytest.approx(list(whole.curve.values), rel=tolerance, abs=tolerance)
+    return best
