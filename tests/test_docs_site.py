@@ -18,7 +18,8 @@ import optimizers
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
-NAMED = set(re.findall(r"^::: (?:maggy_like|maggy_like\.(?:callbacks|ml|sklearn|trackers)|optimizers)\.(\w+)$", REFERENCE, re.M))
+FACADES = r"maggy_like|maggy_like\.(?:callbacks|ml|sklearn|trackers)|optimizers"
+NAMED = set(re.findall(rf"^::: (?:{FACADES})\.(\w+)$", REFERENCE, re.M))
 
 HELPERS = {"Searchspace", "Config", "Domain", "Event", "WAIT"}
 """Another spelling, and names for type hints."""
