@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -56,7 +57,7 @@ class Row:
         fitted: Seeds of which a trial failed, and whose difference was fitted to the others by least squares.
         failed: How many trials of the variants without it failed.
         effect_size: The difference in standard deviations of itself; None where there is none to divide by.
-        by_seed: The difference with each seed.
+        by_seed: The difference with each seed; across data sets, on each of them.
         seconds_saved: Seconds of a trial that removing it saves, if known; paired by seed, as the differences are.
         seconds_low: Lower end of its interval; all of these hold together, as those of the differences do.
         seconds_high: Upper end of it.
@@ -79,7 +80,7 @@ class Row:
     fitted: int
     failed: int
     effect_size: float | None
-    by_seed: dict[int, float]
+    by_seed: Mapping[int, float] | Mapping[str, float]
     skewed: tuple[float, float] | None
     seconds_saved: float | None
     seconds_low: float | None
@@ -92,8 +93,18 @@ class Row:
         return self.difference == 0.0 and self.effect_size is None
 
 
-class Comparisons:
+class Comparisons(ABC):
     """The data of an :class:`~maggy_like.ablation.outcome.Ablation`, which its tables and its plot read."""
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """How the differences were tested: a sentence for a paper."""
+
+    @property
+    @abstractmethod
+    def notes(self) -> list[str]:
+        """What a reader must know of the data."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -20,6 +20,7 @@ from optimizers.core.trial import Trial, TrialState
 if TYPE_CHECKING:
     import pandas
 
+    from maggy_like.ablation.across import AcrossDataSets
     from maggy_like.results.result import Result
 
 
@@ -117,6 +118,27 @@ class Ablation(Comparisons):
         )
         answer._result = result
         return answer
+
+    @staticmethod
+    def across(answers: Mapping[str, Ablation], *, negligible: float | None = None) -> AcrossDataSets:
+        """One answer for several data sets: what a component is worth on data sets like these.
+
+        The data sets take the place of the seeds (see :class:`~maggy_like.ablation.across.AcrossDataSets`).
+
+        Args:
+            answers: By data set, what :func:`maggy_like.ablate` found on it, of the same components.
+            negligible: A difference that nobody would care for: what is shown to be smaller says so.
+
+        Raises:
+            UserError: There are fewer than two, they compare different things, or one is not decided.
+
+        Example:
+            >>> answers = {name: ablate(train_on(name), study, repeats=5) for name in ("adult", "bank", "credit")}
+            >>> print(Ablation.across(answers))
+        """
+        from maggy_like.ablation.across import AcrossDataSets
+
+        return AcrossDataSets(answers, negligible=negligible)
 
     @property
     def method(self) -> str:

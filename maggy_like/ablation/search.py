@@ -20,6 +20,7 @@ from maggy_like.train_function.modules import modules_of
 from maggy_like.train_function.names import name_of
 from maggy_like.train_function.pickling import pickle_train_fn
 from optimizers.comparisons.repeats import SEED, VARIANT
+from optimizers.comparisons.sequential_tests import SequentialTests
 from optimizers.comparisons.tuned_repeats import TunedRepeats, tuned_space
 from optimizers.core.base import Optimizer
 from optimizers.space.search_space import SearchSpace
@@ -160,13 +161,12 @@ def plan_ablation(
     if searched is None:
         optimizer = designed.optimizer(repeats, first_seed=first_seed, resampled=resampled)
         space = designed.space(repeats, first_seed=first_seed)
-    elif repeats == "auto":
-        raise ConfigError("tune=Tuning(...) needs a fixed number of repeats; pass repeats=5, say")
     else:
+        tests = SequentialTests(designed.contrasts, count, resampled=resampled) if bound is not None else None
         optimizer = TunedRepeats(
-            designed.configs, repeats, searched, n_configs=n_configs, first_seed=first_seed, optimizer=tuner
+            designed.configs, count, searched, n_configs=n_configs, first_seed=first_seed, optimizer=tuner, tests=tests
         )
-        space = tuned_space(designed.configs, repeats, searched, first_seed=first_seed)
+        space = tuned_space(designed.configs, count, searched, first_seed=first_seed)
         kind = f"{kind}, tune={n_configs}"
     if resampled:
         kind = f"{kind}, resampled={resampled:g}"

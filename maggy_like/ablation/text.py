@@ -8,7 +8,6 @@ import re
 import textwrap
 
 from maggy_like.ablation.comparisons import Comparisons, Row
-from maggy_like.ablation.notes import notes
 from maggy_like.display.text import clean, number
 
 WIDTH = 100
@@ -41,10 +40,7 @@ def method(ablation: Comparisons) -> str:
     counts = sorted({row.repeats for row in ablation.rows if row.repeats})
     if not counts:
         return f"No seed has given a difference in {ablation.metric} yet."
-    better = "higher" if ablation.direction == "max" else "lower"
-    everything = with_everything(ablation)
-    base = f"; {everything} with everything" if everything is not None else ""
-    differences = f"Differences in {ablation.metric} ({better} is better{base}), without less with, are"
+    differences = opening(ablation)
     if counts[-1] == 1:
         return f"{differences} of one seed, and so not tested."
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -60,13 +56,21 @@ def method(ablation: Comparisons) -> str:
     level = f"{'simultaneous ' if n > 1 else ''}{100 * (1 - ablation.alpha):g} % confidence intervals"
     corrected = f", corrected for {n} comparisons by max-T" if n > 1 else ""
     said = f"{means}; {level}; p-values of {tests}{corrected}{_resampled(ablation)}."
-    return f"{said}{_estimates(ablation)}{_negligible(ablation)}{_tuned(ablation)}"
+    return f"{said}{_estimates(ablation)}{negligible(ablation)}{_tuned(ablation)}"
 
 
 def _estimates(ablation: Comparisons) -> str:
     if not has_estimates(ablation):
         return ""
     return " Means of what stopped early overstate; unbiased are median-unbiased estimates (stage-wise order)."
+
+
+def opening(ablation: Comparisons) -> str:
+    """How the sentence begins: what differs from what, and which way is good."""
+    better = "higher" if ablation.direction == "max" else "lower"
+    everything = with_everything(ablation)
+    base = f"; {everything} with everything" if everything is not None else ""
+    return f"Differences in {ablation.metric} ({better} is better{base}), without less with, are"
 
 
 def _resampled(ablation: Comparisons) -> str:
@@ -78,7 +82,8 @@ def _resampled(ablation: Comparisons) -> str:
     )
 
 
-def _negligible(ablation: Comparisons) -> str:
+def negligible(ablation: Comparisons) -> str:
+    """What is called no larger, where that was asked."""
     if ablation.negligible is None:
         return ""
     return f" What has an interval within ±{ablation.negligible:g} is called no larger (two one-sided tests)."
@@ -100,7 +105,7 @@ def plain(ablation: Comparisons) -> str:
     heads = [_aligned(cells, columns) for cells in zip(*(_wrapped(head) for head, _ in columns), strict=True)]
     lines = [*filter(None, heads), "-" * _width(columns)]
     lines += [_aligned(cells, columns) for cells in rows]
-    below = [method(ablation), *(f"note: {note}" for note in (*notes(ablation), *hidden))]
+    below = [ablation.method, *(f"note: {note}" for note in (*ablation.notes, *hidden))]
     return "\n".join([*lines, *(line for words in below for line in textwrap.wrap(words, WIDTH))])
 
 
@@ -111,7 +116,7 @@ def markdown(ablation: Comparisons) -> str:
     rule = ["---", *["---:"] * (len(heads) - 2), "---"]
     escaped = [[_MARKS.sub(r"\\\g<0>", cells[0]), *cells[1:]] for cells in rows]  # names alone may have marks in them
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, rule, *escaped)]
-    return "\n".join([*lines, "", method(ablation), *(f"Note: {note}." for note in (*notes(ablation), *hidden))]) + "\n"
+    return "\n".join([*lines, "", ablation.method, *(f"Note: {note}." for note in (*ablation.notes, *hidden))]) + "\n"
 
 
 def latex(ablation: Comparisons) -> str:
@@ -128,8 +133,8 @@ def latex(ablation: Comparisons) -> str:
             r"\bottomrule",
             r"\end{tabular}",
             "",
-            _tex(method(ablation)),
-            *(_tex(f"Note: {note}.") for note in notes(ablation)),
+            _tex(ablation.method),
+            *(_tex(f"Note: {note}.") for note in ablation.notes),
             "",
         ]
     )
@@ -140,7 +145,7 @@ def html(ablation: Comparisons) -> str:
     heads, rows = _transposed(_columns(ablation))
     head = "".join(f"<th>{escaping.escape(cell)}</th>" for cell in heads)
     body = "".join(f"<tr>{''.join(f'<td>{escaping.escape(c)}</td>' for c in cells)}</tr>" for cells in rows)
-    below = "<br>".join(map(escaping.escape, [method(ablation), *notes(ablation)]))
+    below = "<br>".join(map(escaping.escape, [ablation.method, *ablation.notes]))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{below}</p>"
 
 

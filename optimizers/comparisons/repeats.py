@@ -8,7 +8,6 @@ together: a search that ends before its time has whole comparisons.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from optimizers.checks.near_names import did_you_mean
 from optimizers.checks.options import integer
@@ -107,51 +106,50 @@ class AdaptiveRepeats(Optimizer):
                 if variant not in self.variants:
                     near = did_you_mean(variant, self.variants)
                     raise OptimizerError(f"contrast {name!r} weighs the variant {variant!r}, which is unknown{near}")
-        self._followed: _Followed | None = None
+        self._followed = Follower(self.tests, self.seeds)
 
     def ask(self, index: int, history: History) -> Answer:
-        followed = self._follow(history)
-        looks = followed.looks
+        looks = self._followed.follow(history)
         if not looks.open:
             return None
         begun = {(config[VARIANT], config[SEED] - self.seeds[0]) for config in history.pending.values()}
         needed = self.tests.needed(looks)
         for repeat in range(looks.seeds, min(max(looks.seeds + self.ahead, FIRST_LOOK), self.tests.bound)):
             for variant in needed:
-                if (variant, repeat) not in begun and (variant, repeat) not in followed.losses:
+                if (variant, repeat) not in begun and (variant, repeat) not in self._followed.losses:
                     return proposal(self.variants, variant, self.seeds[repeat])
         return WAIT
 
     def validate(self, problem: Problem) -> None:
         Repeats(self.variants, self.tests.bound, first_seed=self.seeds[0]).validate(problem)
 
-    def _follow(self, history: History) -> _Followed:
-        """How far the looks are by now, from where the last ask left them if that was of the same history."""
-        if self._followed is None or self._followed.history is not history:
-            self._followed = _Followed(history, 0, {}, self.tests.follow({}))
-        followed = self._followed
-        for seen in history.observations[followed.known :]:
-            if seen.ended:
-                followed.losses[seen.config[VARIANT], seen.config[SEED] - self.seeds[0]] = seen.loss
-        followed.known = len(history.observations)
-        self.tests.follow(followed.losses, followed.looks)
-        return followed
 
+class Follower:
+    """Follows the looks of sequential tests through a history, from where the last ask left them if it was the same.
 
-@dataclass(slots=True)
-class _Followed:
-    """A history as far as it was followed.
-
-    Attributes:
-        known: How many observations.
-        losses: By variant and repeat, the first of which is 0 whatever its seed.
-        looks: What they gave.
+    Args:
+        tests: The tests.
+        seeds: Those that they take; trials of others are passed over.
     """
 
-    history: History
-    known: int
-    losses: dict[tuple[str, int], float]
-    looks: Looks
+    def __init__(self, tests: SequentialTests, seeds: range) -> None:
+        self._tests = tests
+        self._seeds = seeds
+        self._history: History | None = None
+        self._known = 0
+        self.losses: dict[tuple[str, int], float] = {}
+        """By variant and repeat, the first of which is 0 whatever its seed."""
+
+    def follow(self, history: History) -> Looks:
+        """How far the looks are by now."""
+        if self._history is not history:
+            self._history, self._known, self.losses = history, 0, {}
+            self._looks = self._tests.follow({})
+        for seen in history.observations[self._known :]:
+            if seen.ended and seen.config[SEED] in self._seeds:
+                self.losses[seen.config[VARIANT], seen.config[SEED] - self._seeds[0]] = seen.loss
+        self._known = len(history.observations)
+        return self._tests.follow(self.losses, self._looks)
 
 
 def proposal(variants: Mapping[str, Config], variant: str, seed: int) -> Config:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimizers.checks.options import integer
-from optimizers.comparisons.repeats import SEED, VARIANT, proposal, read_variants, repeats_space, seeds_of
+from optimizers.comparisons.repeats import SEED, VARIANT, Follower, proposal, read_variants, repeats_space, seeds_of
+from optimizers.comparisons.sequential_tests import FIRST_LOOK, SequentialTests
 from optimizers.core.base import WAIT, Answer, History, Observation, Optimizer, Problem, Proposal
 from optimizers.errors import OptimizerError
 from optimizers.samplers.random_search import RandomSearch
@@ -43,6 +44,9 @@ class TunedRepeats(Optimizer):
         first_seed: The first seed of the comparison.
         optimizer: Proposes them; random search if not given. It cannot have a schedule of its own (rungs, early
             stops), nor go on from other trials: each configuration gets a full training.
+        tests: Looks after every repeat, and gives more to what is not decided, as in
+            :class:`~optimizers.comparisons.repeats.AdaptiveRepeats`; its bound is ``repeats``. Without them, all
+            variants have all repeats.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -60,9 +64,12 @@ class TunedRepeats(Optimizer):
         n_configs: int = 8,
         first_seed: int = 0,
         optimizer: Optimizer | None = None,
+        tests: SequentialTests | None = None,
     ) -> None:
         self.variants = read_variants(variants)
         self.seeds = seeds_of(repeats, first_seed)
+        self.tests = tests
+        self._followed = None if tests is None else Follower(tests, self.seeds)
         self.n_configs = integer("n_configs", n_configs, least=1)
         self.space = space
         self.optimizer = RandomSearch() if optimizer is None else optimizer
@@ -78,10 +85,17 @@ class TunedRepeats(Optimizer):
                 )
 
     def ask(self, index: int, history: History) -> Answer:
+        names, due = [*self.variants], len(self.seeds)
+        if self.tests is not None and self._followed is not None:
+            looks = self._followed.follow(history)
+            if not looks.open:
+                return None
+            names = self.tests.needed(looks)
+            due = min(max(looks.seeds + 1, FIRST_LOOK), due)
         searches, begun = self._sort(history)
-        waits = False
-        for repeat, seed in enumerate(self.seeds):
-            mine = [(name, searches[name, repeat]) for name in self.variants]
+        waits = self.tests is not None
+        for repeat, seed in enumerate(self.seeds[:due]):
+            mine = [(name, searches[name, repeat]) for name in names]
             for name, search in sorted(mine, key=lambda item: item[1].begun):  # all variants at the same pace
                 config = self._configuration(search)
                 if config is not None:

@@ -166,6 +166,21 @@ def test_each_variant_is_tuned_before_its_best_is_compared(ablate: Any) -> None:
     assert "every variant was tuned anew: the best of 6 configurations" in answer.method
 
 
+def test_adaptive_repeats_of_tuned_variants_end_once_decided(tmp_path: Path) -> None:
+    study = AblationStudy(data=fns.COLUMNS, label="y").features("A")
+    answer = maggy_like.ablate(
+        fns.tuned, study, tune=Tuning({"x": [0.2, 0.8]}, 2, "grid"), repeats="auto", engine="inline",
+        directory=tmp_path, progress=False,
+    )  # fmt: skip
+    assert verdicts(answer) == {"A": "worse without it"}
+    repeats = answer.rows[0].repeats
+    assert 3 <= repeats < 20
+    assert len(answer.result.trials) == 2 * repeats * (2 + 1)
+    assert answer.result.ending == "completed"
+    assert "at most 20 seeds" in answer.method
+    assert "every variant was tuned anew" in answer.method
+
+
 @pytest.mark.parametrize("n_trials", [2, None])
 def test_what_is_tuned_reaches_the_factory(tmp_path: Path, n_trials: int | None) -> None:
     study = AblationStudy(model=fns.Network, data=fns.COLUMNS, label="y").modules("norm")

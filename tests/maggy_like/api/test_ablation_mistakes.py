@@ -88,8 +88,6 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         r"sets \['dropout'\], which are searched"),
     "tune that is none": (
         {"tune": True}, r"tune must be a Tuning, got True; use tune=Tuning\(searchspace, n_trials=8\)"),
-    "tune of auto": (
-        {"tune": Tuning({"lr": Float(0, 1)}, 2), "repeats": "auto"}, "needs a fixed number of repeats"),
     "several objectives": ({"metric": ["a", "b"]}, r"metric=\['a', 'b'\]: an ablation compares one metric"),
     "repeats=0": ({"repeats": 0}, "repeats must be a whole number of at least 1, or 'auto', got 0"),
     "repeats in a word": ({"repeats": "often"}, "got 'often'"),

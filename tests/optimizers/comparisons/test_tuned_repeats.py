@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from optimizers.comparisons.sequential_tests import SequentialTests
 from optimizers.comparisons.tuned_repeats import TunedRepeats, tuned_space
 from optimizers.core.base import History, Observation, Optimizer, Pending, Problem, Proposal
 from optimizers.errors import OptimizerError
@@ -66,6 +67,29 @@ def test_all_variants_try_the_same_with_random_search() -> None:
     tried = search(TunedRepeats(VARIANTS, 1, SPACE, n_configs=4), 1)
     a, b = ({c["lr"] for c in tried if c["variant"] == name and c["seed"] == 1} for name in VARIANTS)
     assert a == b
+
+
+def adaptive(bound: int = 8) -> TunedRepeats:
+    tests = SequentialTests({"norm": {"without norm": 1.0, "base": -1.0}}, bound)
+    return TunedRepeats(VARIANTS, bound, SPACE, n_configs=3, tests=tests)
+
+
+def test_adaptive_repeats_are_tuned_too() -> None:
+    check_optimizer(adaptive, spaces={"tuned": tuned_space(VARIANTS, 8, SPACE)})
+
+
+@pytest.mark.parametrize("workers", [1, 5])
+def test_no_repeat_is_searched_past_the_look_that_decided(workers: int) -> None:
+    tried = search(adaptive(), workers)
+    trained = [config for config in tried if config["seed"] < 8]
+    repeats = max(config["seed"] for config in trained) + 1
+    assert 3 <= repeats < 8
+    assert len(trained) == 2 * repeats
+    assert {config["seed"] for config in tried} == {*range(repeats), *range(8, 8 + repeats)}
+    assert len(tried) == 2 * repeats * (3 + 1)
+    assert {(c["variant"], c["seed"], c["lr"]) for c in tried} == {
+        (c["variant"], c["seed"], c["lr"]) for c in search(adaptive(), 2)
+    }
 
 
 def test_an_optimizer_may_end_early() -> None:
