@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from maggy_like.ablation import text
+from maggy_like.ablation.answer import Answer
 from maggy_like.ablation.comparisons import UNDECIDED, Row, verdict
-from maggy_like.ablation.outcome import Ablation
 from maggy_like.display.text import clean
 from maggy_like.errors import UserError
 from optimizers.comparisons.differences import Differences
@@ -25,7 +25,7 @@ _FEWEST_RANKED = 6
 """Data sets, below which signed ranks cannot reach 5 %."""
 
 
-class AcrossDataSets(Ablation):
+class AcrossDataSets(Answer):
     """What components are worth on data sets like these: the data sets take the place of the seeds.
 
     The difference that a component makes on a data set is one value, and the values of all data sets are tested by a
@@ -48,7 +48,7 @@ class AcrossDataSets(Ablation):
         >>> together.to_pandas()[["component", "difference", "spread", "signed_rank"]]
     """
 
-    def __init__(self, answers: Mapping[str, Ablation], *, negligible: float | None = None) -> None:
+    def __init__(self, answers: Mapping[str, Answer], *, negligible: float | None = None) -> None:
         _check(answers)
         first = next(iter(answers.values()))
         super().__init__(
@@ -175,14 +175,14 @@ def _mean(values: list[float | None]) -> float | None:
     return fmean(known) if len(known) == len(values) else None
 
 
-def _check(answers: Mapping[str, Ablation]) -> None:
+def _check(answers: Mapping[str, Answer]) -> None:
     if not isinstance(answers, Mapping) or len(answers) < 2:
         raise UserError(
             f"across needs the answers on two data sets or more, {{name: ablate(...)}}, got {answers!r}; six and more "
             "tell more"
         )
     for name, answer in answers.items():
-        if not isinstance(answer, Ablation):
+        if not isinstance(answer, Answer) or isinstance(answer, AcrossDataSets):
             raise UserError(f"the answer on {name!r} must be one of ablate(...), got {answer!r}")
         if UNDECIDED in [row.verdict for row in answer.rows]:
             raise UserError(f"the study on {name!r} is undecided, since it was cut short; end it with resume=True")

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from maggy_like.ablation import forest, text
-from maggy_like.ablation.comparisons import Comparisons, Row, Run
+from maggy_like.ablation import text
+from maggy_like.ablation.across import AcrossDataSets
+from maggy_like.ablation.answer import Answer
+from maggy_like.ablation.comparisons import Run
 from maggy_like.ablation.design import Design
 from maggy_like.ablation.notes import notes
 from maggy_like.errors import UserError
-from maggy_like.extras import require
 from optimizers.comparisons.repeats import SEED, VARIANT
 from optimizers.core.trial import Trial, TrialState
 
 if TYPE_CHECKING:
-    import pandas
-
-    from maggy_like.ablation.across import AcrossDataSets
     from maggy_like.results.result import Result
 
 
-class Ablation(Comparisons):
+class Ablation(Answer):
     """The answer of an ablation study: a line for each comparison. It can be pickled, less the models' factory.
 
     Differences are paired by seed. With a fixed number of repeats, they are tested by paired t-tests
@@ -134,10 +131,8 @@ class Ablation(Comparisons):
 
         Example:
             >>> answers = {name: ablate(train_on(name), study, repeats=5) for name in ("adult", "bank", "credit")}
-            >>> print(Ablation.across(answers))
+                >>> print(Ablation.across(answers))
         """
-        from maggy_like.ablation.across import AcrossDataSets
-
         return AcrossDataSets(answers, negligible=negligible)
 
     @property
@@ -149,35 +144,6 @@ class Ablation(Comparisons):
     def notes(self) -> list[str]:
         """What a reader must know of the data: failed trials, too few repeats, repeats that do not differ."""
         return notes(self)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """A row a comparison; the columns are the attributes of :class:`Row`."""
-        require("pandas", "to_pandas()")
-        import pandas
-
-        return pandas.DataFrame([{name: getattr(row, name) for name in Row.__slots__} for row in self.rows])
-
-    def to_markdown(self) -> str:
-        """The table, with the method below it, in GitHub's Markdown."""
-        return text.markdown(self)
-
-    def to_latex(self) -> str:
-        """The table as a ``tabular`` for the package booktabs, with the method below it."""
-        return text.latex(self)
-
-    def plot(self, path: str | Path) -> None:
-        """Draw a forest plot: each difference with its interval.
-
-        Args:
-            path: The picture's file; its suffix says of which kind (``.png``, ``.svg``, ``.pdf``).
-
-        Raises:
-            UserError: matplotlib is missing.
-
-        Example:
-            >>> ablation.plot("ablation.pdf")
-        """
-        forest.plot(self, path)
 
     def report(self, path: str | PathLike[str]) -> None:
         """Write a page with the table, the forest plot, and what there is to see of the trials.
@@ -197,12 +163,6 @@ class Ablation(Comparisons):
 
         report(self, self.result, path)
 
-    def __repr__(self) -> str:
-        return text.plain(self)
-
     def __getstate__(self) -> dict[str, Any]:
         variants = tuple(variant.bare() for variant in self.design.variants)
         return {**self.__dict__, "design": replace(self.design, variants=variants)}
-
-    def _repr_html_(self) -> str:
-        return text.html(self)
