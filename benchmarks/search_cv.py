@@ -66,7 +66,8 @@ def _optuna(n_trials: int, seed: int) -> Any:
     from optuna.distributions import FloatDistribution
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    for category in (optuna.exceptions.ExperimentalWarning, FutureWarning):  # of the package about itself
+        warnings.filterwarnings("ignore", category=category)
     space = {name: FloatDistribution(low, high, log=True) for name, (low, high) in BOUNDS.items()}
     return importlib.import_module("optuna_integration").OptunaSearchCV(
         PIPELINE, space, n_trials=n_trials, cv=FOLDS, random_state=seed, n_jobs=CORES, enable_pruning=False

@@ -24,8 +24,8 @@ def list_runs(directory: str | PathLike[str] = "maggy_runs") -> RunList:
 
     Example:
         >>> list_runs()
-        run     begun             ended      time  trials  metric        best   best configuration
-        august  2026-08-31 10:15  completed  4:07  50      max accuracy  0.973  lr=0.0121, units=64
+        run                begun  ended      time  trials         metric         best  best configuration
+        august  2026-08-31 10:15  completed  4:07  50 (2 failed)  max accuracy  0.973  lr=0.0121, units=64
         >>> list_runs("s3://bucket/runs").to_pandas()
     """
     return read_runs(directory, FOLLOW)
@@ -45,9 +45,9 @@ def compare_runs(runs: Sequence[str | PathLike[str] | Result]) -> RunComparison:
 
     Example:
         >>> compare_runs(["maggy_runs/random", "maggy_runs/asha"])
-        run     trials  time  best accuracy  after  half of the time
-        random  50      4:12          0.961   3:40             0.949
-        asha    50      1:31          0.973   0:58             0.970
+        run     ended      trials  time  of workers  best accuracy  after  best configuration
+        random  completed      50  4:12        8:10          0.961   3:40  lr=0.00412, units=241
+        asha    completed      50  1:31        2:51          0.973   0:58  lr=0.00499, units=256
         >>> compare_runs([first, second]).plot()
     """
     if isinstance(runs, str | PathLike | Result) or not isinstance(runs, Sequence):
