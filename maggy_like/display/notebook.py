@@ -31,7 +31,7 @@ class NotebookDisplay:
     _first: Snapshot
 
     def __init__(self) -> None:
-        place = {"text/html": "", "text/plain": "starting"}
+        place = {"text/html": "", "text/plain": ""}
         self._handle: DisplayHandle | None = display(place, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         self._log = LineBuffer(LOG_LINES, LOG_BYTES)
         self._live = LiveLines()

@@ -163,7 +163,7 @@ def test_a_run_in_the_background_is_drawn_in_the_cell_that_began_it(
             assert parent == waits
             shown.append((kind, output_of(message)))
     assert [kind for kind, _ in shown].count("display_data") == 1
-    assert shown[0] == ("display_data", "starting")
+    assert shown[0] == ("display_data", "")
     assert "completed after" in shown[-2][1]
 
 

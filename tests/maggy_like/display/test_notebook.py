@@ -77,7 +77,7 @@ def test_its_place_is_the_cell_that_makes_it(monkeypatch: pytest.MonkeyPatch) ->
     placed: list[dict[str, str]] = []
     monkeypatch.setattr(notebook, "display", lambda bundle, **options: placed.append(bundle))
     NotebookDisplay()
-    assert placed == [{"text/html": "", "text/plain": "starting"}]
+    assert placed == [{"text/html": "", "text/plain": ""}]
 
 
 def test_a_search(bundles: Bundles, snap: Snap) -> None:

@@ -12,6 +12,7 @@ from maggy_like.display import Snapshot, html, text
 from maggy_like.display.base import LogLine, TrainingLine
 from maggy_like.display.plain import PlainDisplay
 from maggy_like.display.terminal import TerminalDisplay
+from maggy_like.protocol.endings import Ending
 from optimizers.core.trial import TrialState
 
 Snap = Callable[..., Snapshot]
@@ -69,3 +70,12 @@ def test_the_terminal_has_a_line_and_a_bar_for_it(snap: Snap, n_trials: int) -> 
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "training on 2 workers: step 5/20" in shown
     assert ("━" * 20 + "─" * 60) in shown
+
+
+@pytest.mark.parametrize("ending", [Ending.COMPLETED, Ending.ERROR])
+def test_a_run_whose_training_failed_is_not_said_to_be_completed(snap: Snap, ending: Ending) -> None:
+    failed = TrainingLine(TrialState.FAILED, 2, 5, 20, None, 9.0)
+    over = snap(phase=ending, training=failed)
+    words = "training failed" if ending is Ending.COMPLETED else "error"
+    assert text.summary(over)[0].startswith(f"digits: {words} after 0:30")
+    assert f"<b>{words}</b>" in html.page(over, over, [], [], 0)
