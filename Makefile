@@ -21,7 +21,7 @@ DEMO := $(if $(wildcard $(STAMP)),$(STAMP),.venv/.demo)
 FAST := not spark and not gpu and not notebook and not browser and not example and not e2e and not conformance
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint docs clean
+.PHONY: help demo test test-fast lint bench docs clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ lint: $(STAMP) ## check style, types and the import law
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+bench: $(STAMP) ## run the quick benchmarks on the way of a trial, and say what got slower
+	.venv/bin/python -m benchmarks.guard
 
 docs: $(STAMP) ## build the site of the docs in build/docs; a warning is an error
 	.venv/bin/mkdocs build

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from benchmarks.common import parser, publish
+from benchmarks.common import parser, publish, save
 from benchmarks.thin_workers import Counts, Order
 from maggy_like import Float, lagom
 from maggy_like.engines.base import Engine, EngineRun
@@ -61,7 +61,9 @@ class Swarms(EngineRun):
             assert process.stdout is not None
             process.stdin.write(b"\n")
             process.stdin.flush()
-            found.append(msgspec.json.decode(process.stdout.readline(), type=Counts))
+            if not (line := process.stdout.readline()):
+                raise RuntimeError("the driver gave up the workers of a process: too much else runs here, --stretch")
+            found.append(msgspec.json.decode(line, type=Counts))
         return found
 
     def poll(self) -> str | None:
@@ -199,8 +201,10 @@ def main() -> None:
     figures: dict[str, float] = {}
     for workers in sizes:
         stretch = arguments.stretch or max(1.0, workers / 2500)
-        figures |= measure(workers, stretch, arguments.seconds * stretch)
-    publish(figures, arguments.json)
+        found = measure(workers, stretch, arguments.seconds * stretch)
+        figures |= found
+        publish(found, None)
+    save(figures, arguments.json)
 
 
 if __name__ == "__main__":
