@@ -97,8 +97,9 @@ class TransformersReport(TrainerCallback):
         folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
         if not self._progress.take(step, metrics, lambda: {"checkpoint": _packed(folder) if args.should_save else b""}):
             control.should_training_stop = True
-        if args.save_strategy == "no" and args.should_save:
-            shutil.rmtree(folder)
+        if args.save_strategy == "no":
+            args.distributed_state.wait_for_everyone()  # rank 0 has read the folder, which others may share
+            shutil.rmtree(folder, ignore_errors=True)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -56,7 +56,7 @@ def with_lightning(lr: float, reporter: Reporter) -> None:
     trainer = Trainer(
         accelerator="cpu",
         devices=reporter.world_size,
-        max_epochs=FULL,  # more than the budget of most trials
+        max_epochs=max(FULL, reporter.budget),  # more than most trials train
         callbacks=[report],
         logger=False,
         enable_checkpointing=False,
@@ -129,7 +129,7 @@ def with_transformers(lr: float, reporter: Reporter) -> None:
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(
             folder,
-            num_train_epochs=FULL,
+            num_train_epochs=max(FULL, reporter.budget),
             learning_rate=lr,
             per_device_train_batch_size=50,
             per_device_eval_batch_size=300,
