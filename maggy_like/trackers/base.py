@@ -84,6 +84,11 @@ class Tracker(abc.ABC):
     name: str
     patience: float
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it asks a server, which may be gone: then the end of a run waits less for a silent one."""
+        return True
+
     @abc.abstractmethod
     def check(self, directory: str) -> None:
         """Check that it can be used, as far as that shows without asking anybody.

@@ -70,6 +70,12 @@ class MLflow(Tracker):
     patience: float = 30.0
     name: str = field(default="mlflow", init=False)
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server is asked, and not a database or a folder of this machine."""
+        uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
+        return uri.startswith(("http", "databricks"))
+
     def check(self, directory: str) -> None:
         """Check that the package is there, and that Databricks gets a path as the experiment's name.
 

@@ -84,6 +84,7 @@ class TrackerThread:
 
         One that takes nothing for a part of its patience is not waited for: it hangs, or its client tries again and
         again. Time before the end of the run counts. To take the end itself, it has all the time: that copies a state.
+        So has one that asks no server: MLflow takes seconds to make its database.
 
         Args:
             deadline: Of ``time.monotonic()``: until then at most.
@@ -91,7 +92,7 @@ class TrackerThread:
         """
         silence = SILENCE * self._tracker.patience
         while self._thread.is_alive() and time.monotonic() < deadline and not is_hurried():
-            if time.monotonic() - self._asked_at > silence:
+            if self._tracker.is_remote and time.monotonic() - self._asked_at > silence:
                 break
             self._thread.join(POLL)
         is_late = self._thread.is_alive()

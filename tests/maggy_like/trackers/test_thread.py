@@ -117,6 +117,28 @@ def test_one_that_takes_nothing_is_named_and_the_end_waits_for_a_part_of_its_pat
     hangs.set()
 
 
+def test_one_that_asks_no_server_is_waited_for_although_it_is_silent() -> None:
+    @dataclass
+    class OnThisMachine(Noting):
+        is_remote: bool = False  # type: ignore[misc]
+
+    goes_on, looks = threading.Event(), list[None]()
+
+    def hang(event: Event | None) -> None:
+        goes_on.wait()
+
+    def look() -> bool:
+        looks.append(None)
+        if len(looks) == 2:  # by then a silent server would have been given up
+            goes_on.set()
+        return False
+
+    thread = begin(OnThisMachine(hang, patience=0.0))
+    thread.finish(END)
+    thread.wait(time.monotonic() + 60, look)
+    assert thread.take_notes() == []
+
+
 def test_a_server_that_comes_back_is_told_what_it_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAUSES", (0.0, 0.0))
     tries: list[Event | None] = []
