@@ -99,6 +99,7 @@ def main(on_spark: bool, repeats: int) -> None:
             .config(dropout=0.0, weight_decay=0.0)
         )
         engine = "spark" if on_spark else "local"
+        # Chosen before any result: 0.02 is three of the 171 held-out rows.
         answer = ablate(train, study, metric="accuracy", repeats=repeats, negligible=0.02, workers=2, engine=engine)
     print(answer)
     picture = Path(answer.result.directory, "ablation.png")

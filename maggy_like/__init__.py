@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from maggy_like.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from maggy_like.ablation.outcome import Ablation
     from maggy_like.ablation.study import AblationStudy
     from maggy_like.ablation.variant import Variant
     from maggy_like.api.ablate import Tuning, ablate
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ASHA": "optimizers.schedulers.asha",
+    "Ablation": "maggy_like.ablation.outcome",
     "AblationStudy": "maggy_like.ablation.study",
     "BOHB": "optimizers.schedulers.asha_variants",
     "BayesianSearch": "optimizers.samplers.bayesian",
@@ -103,6 +105,7 @@ __all__ = [
     "MOBSTER",
     "PBT",
     "TPE",
+    "Ablation",
     "AblationStudy",
     "BayesianSearch",
     "Choice",

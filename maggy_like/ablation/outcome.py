@@ -131,7 +131,7 @@ class Ablation(Answer):
 
         Example:
             >>> answers = {name: ablate(train_on(name), study, repeats=5) for name in ("adult", "bank", "credit")}
-                >>> print(Ablation.across(answers))
+            >>> print(Ablation.across(answers))
         """
         return AcrossDataSets(answers, negligible=negligible)
 

@@ -75,7 +75,7 @@ def opening(ablation: Comparisons) -> str:
 
 def _resampled(ablation: Comparisons) -> str:
     if not ablation.resampled:
-        return ""
+        return "; they hold for the test rows that the seeds had"
     return (
         f", with the variance of Nadeau and Bengio for splits of the same rows ({ablation.resampled:.2g} test rows for "
         "each training row)"
