@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.texts import shortened
-from maggy_like.worker.child.reporter import BudgetUsed
+from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.stop_state import TrialStopped
-
-if TYPE_CHECKING:
-    from maggy_like.worker.child.reporter import Reporter
 
 
 class Progress:
@@ -30,12 +27,19 @@ class Progress:
     """
 
     def __init__(self, reporter: Reporter, save_every: int) -> None:
+        if not isinstance(reporter, Reporter):
+            raise ReportError(f"the callback takes the reporter that train_fn gets, not {shortened(reporter)}")
         if type(save_every) is not int or save_every < 1:
             raise ReportError(f"save_every must be a whole number from 1 on, got {shortened(save_every)}")
         self._reporter = reporter
         self._save_every = save_every
         self._end: BaseException | None = None
         self.restored: dict[str, Any] | None = reporter.restore()
+        if self.restored is not None and not (isinstance(self.restored, dict) and "step" in self.restored):
+            raise ReportError(
+                f"the trial's newest state was not saved by this callback: {shortened(self.restored)}; leave "
+                "reporter.checkpoint(...) to the callback"
+            )
         self.step: int = 0 if self.restored is None else self.restored["step"]
 
     @property

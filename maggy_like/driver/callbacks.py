@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -49,6 +50,7 @@ def read_callbacks(callbacks: Sequence[Callback], directory: str) -> tuple[Liste
             callback = _named(callback)
         if isinstance(callback, Tracker):
             callback.check(directory)
+            _check_patience(callback)
         else:
             _check_function(callback)
         read.append(callback)
@@ -63,9 +65,25 @@ def _named(name: str) -> Tracker:
     raise ConfigError(f"callbacks has no tracker named {name!r}; use {' or '.join(map(repr, NAMED))}{meant}")
 
 
+def _check_patience(tracker: Tracker) -> None:
+    given: Any = tracker.patience
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < math.inf:
+        raise ConfigError(f"{type(tracker).__name__}(patience={given!r}) is no number of seconds; pass one from 0 on")
+
+
+_OF_LIBRARIES = "maggy_like.callbacks."
+
+
+def _home(callback: Any) -> str:
+    return str((callback if isinstance(callback, type) else type(callback)).__module__)
+
+
 def _check_function(callback: Any) -> None:
     if isinstance(callback, type) and issubclass(callback, Tracker):
         raise ConfigError(f"callbacks has the class {callback.__name__}; use {callback.__name__}()")
+    if _home(callback).startswith(_OF_LIBRARIES):
+        name = name_of(callback)
+        raise ConfigError(f"{name} is a callback of the library that trains; make it in train_fn: {name}(reporter)")
     if not callable(callback):
         raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
     try:

@@ -50,6 +50,8 @@ class TensorBoard(Tracker):
             UserError: One is not.
         """
         require("tensorboard", "callbacks=[TensorBoard()]")
+        if self.logdir is not None and not isinstance(self.logdir, str | os.PathLike):
+            raise ConfigError(f"TensorBoard(logdir={self.logdir!r}) is no path; leave it out, or pass a folder")
         where = directory if self.logdir is None else os.fspath(self.logdir)
         if "://" in where:
             raise ConfigError(

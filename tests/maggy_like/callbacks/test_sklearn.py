@@ -10,6 +10,8 @@ from continued import check_promoted_trials_equal_whole_trainings
 
 from maggy_like import Float, Reporter
 from maggy_like.callbacks import sklearn_steps
+from maggy_like.driver.callbacks import read_callbacks
+from maggy_like.errors import ConfigError
 from maggy_like.protocol.report_error import ReportError
 
 
@@ -44,6 +46,27 @@ def test_a_promoted_trial_goes_on_as_if_it_had_never_paused(train: Any, tmp_path
     space = {"alpha": Float(1e-5, 1e-1, log=True)}
     best = check_promoted_trials_equal_whole_trainings(train, space, tmp_path, metric="accuracy", tolerance=0.0)
     assert best.value > 0.8
+
+
+@pytest.mark.parametrize("wrong", [Reporter, 5, None])
+def test_what_is_no_reporter_is_told(wrong: Any) -> None:
+    with pytest.raises(ReportError, match="takes the reporter that train_fn gets, not"):
+        next(sklearn_steps(object(), wrong))
+
+
+def test_a_state_of_another_kind_is_told() -> None:
+    reporter = Reporter(budget=2)
+    reporter.checkpoint([1, 2])
+    with pytest.raises(ReportError, match=r"not saved by this callback: \[1, 2\]; leave reporter.checkpoint"):
+        next(sklearn_steps(object(), reporter))
+
+
+def test_a_callback_of_a_library_is_none_of_the_run() -> None:
+    from maggy_like.callbacks import XGBoostReport
+
+    for callback in (XGBoostReport(Reporter(budget=1)), XGBoostReport):
+        with pytest.raises(ConfigError, match=r"is a callback of the library .* in train_fn: XGBoostReport\(reporter"):
+            read_callbacks([callback], "runs/x")  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("reports", [0, 2])
