@@ -48,7 +48,7 @@ from optimizers.comparisons.skewness import bootstrap_p, skewed, skewed_together
 ALPHA, REPEATS, WORKERS = 0.05, 20, 4
 DesignName = Literal["leave_one_out", "pairs"]
 ERRORS: dict[DesignName, int] = {"leave_one_out": 500, "pairs": 200}  # studies for the shares of errors
-STUDIES, SLOW = 4000, 1500  # of each kind of noise; the second if adaptive or factorial
+STUDIES, FACTORIALS, SLOW = 10_000, 4000, 1500  # of each kind of noise; the last if adaptive
 RATIO = worlds.TEST / worlds.TRAIN
 CLAIMED = {
     **{f"gaussian.{k}": Case(worlds.gaussian, k) for k in (2, 6, 20, 60)},
@@ -200,7 +200,7 @@ def measure(case: Case, studies: int) -> dict[str, float]:
 
 def count(case: Case, fewer: int) -> int:
     """How many studies of a kind are made."""
-    return (SLOW if case.adaptive or case.factorial else STUDIES) // fewer
+    return (SLOW if case.adaptive else FACTORIALS if case.factorial else STUDIES) // fewer
 
 
 def skewness(studies: int) -> dict[str, float]:
@@ -286,7 +286,7 @@ def main() -> None:
     """Measure and print."""
     arguments = parser(__doc__).parse_args()
     fewer = 10 if arguments.quick else 1
-    figures: dict[str, float] = {"level": ALPHA, **noises(20 if arguments.quick else 1)}
+    figures: dict[str, float] = {"level": ALPHA, **noises(40 if arguments.quick else 1)}
     designs: tuple[DesignName, ...] = ("leave_one_out", "pairs")
     for name in designs:
         design = STUDY.designed(name)
