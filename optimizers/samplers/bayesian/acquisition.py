@@ -85,6 +85,12 @@ def maximize(
     return points[np.argsort(-scores, kind="stable")]
 
 
+def one_choice_away(score: Callable[[Array], Array], axes: Axes, start: Array, taken: set[bytes]) -> Array:
+    """The points that differ from ``start`` in one choice and are not taken, best score first: shape (t, d)."""
+    points = _fresh(axes.other_choices(start), taken)
+    return np.asarray(points[np.argsort(-score(points), kind="stable")]) if len(points) else points
+
+
 def _around(axes: Axes, points: Array, count: int, rng: np.random.Generator, scale: float) -> Array:
     """Neighbours of each point in turn, ``count`` in all, most of them much nearer than ``scale``."""
     repeated = (

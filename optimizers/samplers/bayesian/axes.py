@@ -95,6 +95,20 @@ class Axes:
         moved[:, self._is_choice] = jumps[:, self._is_choice]
         return self.snap(np.where(moves, moved, units))
 
+    def other_choices(self, point: Array) -> Array:
+        """The points where one choice has another value: shape (d,) to (t, d).
+
+        A choice that is not active there gives the point itself.
+        """
+        changed = [np.empty((0, self.d))]
+        for axis, positions in enumerate(self._positions):
+            if self._is_choice[axis] and positions is not None:
+                others = positions[np.abs(positions - point[axis]) > 1e-9]
+                points = np.repeat(point[None], len(others), axis=0)
+                points[:, axis] = others
+                changed.append(points)
+        return self.snap(np.concatenate(changed))
+
     def _width(self, axis: int) -> int:
         positions = self._positions[axis]
         return len(positions) if self._is_choice[axis] and positions is not None else 1

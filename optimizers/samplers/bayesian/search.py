@@ -23,6 +23,8 @@ Array = NDArray[np.float64]
 _FANTASIES = 8
 _STARTS = 8  # configurations known to be good around which to look
 _TRUSTED = 0.5  # rank correlation from which on no proposal is random
+_LITTLE = -4.0  # logarithm of an expected improvement, in spreads of the scores, that is hardly worth a trial
+_AWAY_SHARE = 0.5  # of the proposals that promise as little, one choice away from the best
 _PRIOR_WEIGHT = 10.0  # weight of the log prior, divided by the number of results
 
 
@@ -39,6 +41,9 @@ class BayesianSearch(Optimizer):
       :meth:`~optimizers.samplers.bayesian.scores.Results.scores`.
     - A model that predicts left-out results badly is trusted less: up to half of the proposals are
       random then.
+    - Choices: where the model expects hardly any improvement, half of the proposals differ from the best in one
+      choice, whatever the model says. It takes a value that was bad elsewhere for bad everywhere, and
+      would never look.
     - Cost: hyperparameters are fitted anew, from the last ones on, when there are 15 % more results; the
       model has 200 points at most, those that got furthest with the best losses and the newest. Within an
       ask, running configurations extend the factorisation.
@@ -108,7 +113,7 @@ class BayesianSearch(Optimizer):
         return self._known[1]
 
     def _improvement(self, surrogate: Surrogate, fit: Fit, history: History, rng: np.random.Generator) -> Config:
-        from optimizers.samplers.bayesian.acquisition import log_augmented_improvement, maximize
+        from optimizers.samplers.bayesian.acquisition import log_augmented_improvement, maximize, one_choice_away
         from optimizers.samplers.bayesian.gp import GaussianProcess
 
         space = history.problem.space
@@ -131,15 +136,19 @@ class BayesianSearch(Optimizer):
 
         prior_weight = _PRIOR_WEIGHT / max(len(history.observations), 1) if space.has_prior else 0.0
 
-        def score(units: Array) -> Array:
+        def improvement(units: Array) -> Array:
             means, variances = model.predict(surrogate.features(units), weights)
-            improvement = log_augmented_improvement(means, variances, best, fit.hyperparameters.noise)
-            return improvement + prior_weight * space.log_prior(units) if prior_weight else improvement
+            return log_augmented_improvement(means, variances, best, fit.hyperparameters.noise)
+
+        def score(units: Array) -> Array:
+            return improvement(units) + prior_weight * space.log_prior(units) if prior_weight else improvement(units)
 
         taken = {point.tobytes() for point in surrogate.units}
         taken.update(space.to_unit(config).tobytes() for config in history.pending.values())
         starts = tried[np.argsort(expected, kind="stable")[:_STARTS]]
         points = maximize(score, surrogate.axes, starts, rng, taken)
+        if len(points) and improvement(points[:1])[0] < _LITTLE and rng.random() < _AWAY_SHARE:
+            points = np.concatenate([one_choice_away(score, surrogate.axes, starts[0], taken), points])
         proposals = (space.from_unit(point) for point in points)
         return next((config for config in proposals if space.allows(config)), None) or space.sample(rng)
 

@@ -5,9 +5,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from optimizers.samplers.bayesian.acquisition import log_augmented_improvement, maximize
+from optimizers.samplers.bayesian.acquisition import log_augmented_improvement, maximize, one_choice_away
 from optimizers.samplers.bayesian.axes import Axes
-from optimizers.space.domains import Float, Integer
+from optimizers.space.domains import Choice, Float, Integer
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES
 
@@ -59,3 +59,17 @@ def test_nothing_comes_where_all_is_taken() -> None:
     taken = {point.tobytes() for point in all_points}
     found = maximize(lambda units: units[:, 0], axes, all_points, np.random.default_rng(0), taken)
     assert found.shape == (0, 1)
+
+
+def test_one_choice_away_are_the_neighbours_that_are_not_taken() -> None:
+    axes = Axes(SearchSpace(a=Choice(["x", "y", "z"]), b=Choice(["u", "v"])))
+    start = axes.snap(np.array([[0.1, 0.1]]))[0]
+
+    def score(units: Array) -> Array:
+        return np.asarray(units[:, 0] - 10.0 * units[:, 1])
+
+    near = one_choice_away(score, axes, start, set())
+    assert near == pytest.approx(np.array([[5 / 6, 0.25], [0.5, 0.25], [1 / 6, 0.75]]))
+    taken = {near[0].tobytes(), near[2].tobytes()}
+    assert one_choice_away(score, axes, start, taken).tolist() == [near[1].tolist()]
+    assert one_choice_away(score, axes, start, {point.tobytes() for point in near}).shape == (0, 2)

@@ -59,3 +59,23 @@ def test_two_values_of_a_choice_are_as_far_apart_as_the_ends_of_an_axis() -> Non
     squares = ((features[:, None] - features) ** 2).sum(axis=2)
     for (i, a), (j, b) in pairwise([*enumerate(configs), (0, configs[0]), (3, configs[3]), (4, configs[4])]):
         assert squares[i, j] == pytest.approx((a["act"] != b["act"]) + (a["lr"] != b["lr"]))
+
+
+def test_other_choices_change_one_choice_and_what_depends_on_it() -> None:
+    axes = Axes(NESTED)
+    names = list(NESTED.dimensions)
+    sort, depth = names.index("sort"), names.index("depth")
+    point = NESTED.to_unit({"kind": "a", "sort": "y"})
+    others = axes.other_choices(np.array(point))
+    assert (axes.snap(others) == others).all()
+    configs = [NESTED.from_unit(other) for other in others]
+    assert [config["kind"] for config in configs] == ["b", "a"]
+    assert "sort" not in configs[0]
+    assert configs[1]["sort"] == "x"
+    assert "depth" in configs[1]
+    assert others[0, [sort, depth]].tolist() == [0.5, 0.5]
+
+
+def test_without_choices_there_are_no_others() -> None:
+    axes = Axes(SearchSpace(x=Float(0, 1), size=Ordinal([1, 2])))
+    assert axes.other_choices(np.array([0.5, 0.25])).shape == (0, 2)

@@ -14,7 +14,7 @@ from optimizers.errors import OptimizerError
 from optimizers.samplers.bayesian import BayesianSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.space.config import Config
-from optimizers.space.domains import Float
+from optimizers.space.domains import Choice, Float
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES
 
@@ -135,6 +135,20 @@ def test_a_model_that_cannot_predict_leaves_part_to_chance() -> None:
 
     assert drawn(bowl) == 0
     assert 4 <= drawn(lambda config: float(chance.random())) <= 16
+
+
+def test_a_value_that_is_bad_elsewhere_is_tried_beside_the_best() -> None:
+    costs = {"none": 1.0, "skip": 1.5, "pool": 0.6, "narrow": 0.2, "wide": 0.0}
+    space = SearchSpace({f"edge{index}": Choice(list(costs)) for index in range(6)})
+
+    def trap(config: Config) -> float:
+        rest = sum(costs[value] for name, value in config.items() if name != "edge3")
+        return rest - 0.5 if config["edge3"] == "skip" and rest <= 0.2 else rest + costs[config["edge3"]]
+
+    study = Study(space, BayesianSearch(), direction="min", seed=3, n_trials=80)
+    search(study, trap)
+    assert study.best is not None
+    assert study.best.config == dict.fromkeys(space, "wide") | {"edge3": "skip"}
 
 
 def test_several_objectives_are_spread_over_the_front() -> None:
