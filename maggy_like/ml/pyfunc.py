@@ -23,7 +23,6 @@ from maggy_like.errors import ConfigError, DataError
 from maggy_like.extras import require
 from maggy_like.ml.columns.column import Column
 from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_bytes
-from maggy_like.ml.estimator.persistence import pickled
 from maggy_like.ml.inference.predictor import Predictor
 from maggy_like.ml.inference.results import FIELDS
 from maggy_like.ml.inference.shipped import ShippedNetwork
@@ -105,6 +104,8 @@ def _with_files(model: TorchModel, function: str, options: Mapping[str, Any], **
 
 
 def _write(model: TorchModel, folder: Path) -> None:
+    from maggy_like.ml.estimator.persistence import pickled  # here, as it needs pyspark, which a server of models lacks
+
     folder.mkdir()
     about = {
         "inputs": [[it.name, it.shape, it.dtype] for it in model._inputs()],

@@ -45,4 +45,4 @@ def test_a_small_gang_and_a_caller_who_froze_objects_change_nothing() -> None:
     frozen = gc.get_freeze_count()
     with short_collections(LARGE_GANG):
         assert gc.get_threshold() == before
-    assert gc.get_freeze_count() == frozen
+    assert 0 < gc.get_freeze_count() <= frozen  # a frozen object may die at any time, and is then counted no more

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +81,11 @@ def test_it_is_logged_with_what_it_needs(model: TorchModel, tmp_path: Path, monk
     }
     with pytest.raises(DataError, match=r"takes a pandas DataFrame with 'x', and got the columns 'y'"):
         predict(pd.DataFrame({"y": [1]}))
+
+
+def test_a_server_of_models_needs_no_pyspark() -> None:
+    code = "import sys; sys.modules['pyspark'] = None; from maggy_like.ml.pyfunc import _load_pyfunc"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 class TwoAnswers(nn.Module):
