@@ -1,6 +1,6 @@
 """Searches in virtual time: a library through its own ask and tell, and one of ours through the real state machine.
 
-Event-driven, nothing sleeps: the table's own seconds are the clock, a free worker gets work at once, every step is
+Event-driven, nothing sleeps: the task's own seconds are the clock, a free worker gets work at once, every step is
 reported, and pausing and going on are free.
 """
 
@@ -10,7 +10,7 @@ import heapq
 import math
 from typing import Any, Protocol
 
-from benchmarks.tables import Table
+from benchmarks.tasks import Task
 from maggy_like import simulate
 from optimizers import Config, Optimizer, Study
 
@@ -34,7 +34,7 @@ class Peer(Protocol):
 
 
 def drive(
-    peer: Peer, table: Table, *, workers: int, n_trials: int | None = None, horizon: float | None = None
+    peer: Peer, task: Task, *, workers: int, n_trials: int | None = None, horizon: float | None = None
 ) -> Reports:
     """Let a peer search in virtual time, until ``n_trials`` have ended or ``horizon`` seconds are over.
 
@@ -48,7 +48,7 @@ def drive(
     started = 0
 
     def train(trial: int, step: int, now: float) -> None:
-        loss, seconds = table(running[trial], step)
+        loss, seconds = task(running[trial], step)
         heapq.heappush(heap, (now + seconds, trial, step, loss))
 
     def start(now: float) -> None:
@@ -64,7 +64,7 @@ def drive(
         now, trial, step, loss = heapq.heappop(heap)
         reports.append((now, loss))
         told = loss if math.isfinite(loss) else DIVERGED
-        if peer.report(trial, step, told, last=step == table.max_budget):
+        if peer.report(trial, step, told, last=step == task.max_budget):
             train(trial, step + 1, now)
         else:
             del running[trial]
@@ -74,7 +74,7 @@ def drive(
 
 def search(
     optimizer: Optimizer,
-    table: Table,
+    task: Task,
     *,
     seed: int,
     workers: int,
@@ -86,7 +86,7 @@ def search(
     Example:
         >>> search(RandomSearch(), table("nas-cifar10"), seed=0, workers=4, n_trials=100)
     """
-    study = Study(table.space, optimizer, direction="min", seed=seed, max_budget=table.max_budget, n_trials=n_trials)
+    study = Study(task.space, optimizer, direction="min", seed=seed, max_budget=task.max_budget, n_trials=n_trials)
     reports: Reports = []
     now = 0.0
 
@@ -95,7 +95,7 @@ def search(
         now = time
 
     def train(config: Any, step: int) -> tuple[float, float]:
-        loss, seconds = table(config, step)
+        loss, seconds = task(config, step)
         if horizon is None or now + seconds <= horizon:
             reports.append((now + seconds, loss))
         return loss, seconds

@@ -122,9 +122,14 @@ class Field:
         tables = {table for table, _ in self.runs[method]}
         return float(np.exp(np.mean([np.log(self.share_of_time(method, goal, table)) for table in sorted(tables)])))
 
-    def worse(self, method: str, than: str) -> list[str]:
-        """The tables on which the mean area of ``method`` is above that of ``than``."""
-        return [name for name in self.tables if self.on([name]).mean(method, area) > self.on([name]).mean(than, area)]
+    def worse(self, method: str, than: Sequence[str], *, by: float = 0.0) -> list[str]:
+        """The tables on which the mean area of ``method`` is above the least one of ``than``, by more than ``by``."""
+        parts = [self.on([name]) for name in self.tables]
+        return [
+            name
+            for name, part in zip(self.tables, parts, strict=True)
+            if part.mean(method, area) > (1.0 + by) * min(part.mean(other, area) for other in than)
+        ]
 
     def _scores(self, method: str, score: Score) -> Array:
         """Shape (tables, seeds); NaN where there is no run."""

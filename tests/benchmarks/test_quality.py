@@ -188,8 +188,9 @@ def test_speed_up_is_the_ratio_of_times_to_the_same_regret() -> None:
     assert field.time_to("slow", "slow") == 1.0
     assert field.share_of_time("mixed", "slow", "t1") == pytest.approx(10.0 / 8.0)  # it never gets there
     assert field.time_to("mixed", "slow") == pytest.approx(math.sqrt(0.25 * 1.25))
-    assert field.worse("mixed", "slow") == ["t1"]
-    assert field.worse("fast", "slow") == []
+    assert field.worse("mixed", ["slow"]) == ["t1"]
+    assert field.worse("mixed", ["slow", "fast"], by=1.0) == ["t1"]
+    assert field.worse("fast", ["slow"]) == []
 
 
 def test_other_kinds_tables_and_seeds_are_left_out() -> None:

