@@ -63,8 +63,8 @@ class Landscape:
         return float(losses[step - 1]), float(seconds[step - 1])
 
     def regret(self, loss: Any) -> Any:
-        """Normalised regret; 0 is the best that there is, 1 the median of random configurations."""
-        return (loss - self._best) / (self._median - self._best)
+        """Normalised regret; 0 is the best that is known, or below it, and 1 the median of random configurations."""
+        return np.maximum((loss - self._best) / (self._median - self._best), 0.0)
 
     def _curve(self, config: Mapping[str, Any]) -> tuple[Array, Array]:
         point = self.space.to_unit(config).tobytes()

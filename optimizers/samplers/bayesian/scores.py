@@ -30,6 +30,7 @@ class Results:
             for those of the worst third of them that got no further: these are ranked with the failed ones.
 
     Attributes:
+        floor: The level of ``min_share``.
         trials: The trial of each observation, shape (n,).
         levels: How far it got, in halvings of the full budget, from 0 downwards: shape (n,).
         losses: Shape (n, m), a column for each objective.
@@ -37,7 +38,7 @@ class Results:
 
     def __init__(self, max_budget: int, min_share: float = 0.0) -> None:
         self._max_budget = max_budget
-        self._floor = math.floor(math.log2(min_share) + 1e-9) if min_share else -_NO_LEVEL
+        self.floor = math.floor(math.log2(min_share) + 1e-9) if min_share else -_NO_LEVEL
         self.trials: Integers = np.empty(0, dtype=np.int64)
         self.levels: Integers = np.empty(0, dtype=np.int64)
         self.losses: Array = np.empty((0, 0))
@@ -54,7 +55,7 @@ class Results:
         losses = np.array([seen.losses or (seen.loss,) for seen in observations])
         self.losses = np.concatenate([self.losses.reshape(-1, losses.shape[1]), losses])
 
-    def scores(self, n: int, rng: np.random.Generator) -> tuple[Integers, Array]:
+    def scores(self, n: int, rng: np.random.Generator, *, floored: bool = True) -> tuple[Integers, Array]:
         """The scores of the first ``n`` observations: small is good, and the variance is near 1.
 
         At the lowest level a score is the standardized loss; one further above the median than twice the
@@ -65,6 +66,7 @@ class Results:
 
         Args:
             rng: Weighs the objectives, if there are several.
+            floored: Whether observations below the floor are left out; else there is no floor.
 
         Returns:
             Which observations have a score (of several of a trial at one level the newest has), in order of
@@ -74,7 +76,9 @@ class Results:
             return np.empty(0, dtype=np.int64), np.empty(0)
         trials = self.trials[:n]
         losses = self.losses[:n, 0] if self.losses.shape[1] == 1 else parego_losses(self.losses[:n], rng)
-        kept, levels, losses = self._above_the_floor(losses)
+        kept, levels = np.arange(n), self.levels[:n]
+        if floored:
+            kept, levels, losses = self._above_the_floor(losses)
         trials = trials[kept]
         levels = self._levels_of_failures_raised(levels, losses)
         score_of = np.full(trials.max(initial=-1) + 1, np.nan)
@@ -94,7 +98,7 @@ class Results:
     def _above_the_floor(self, losses: Array) -> tuple[Integers, Integers, Array]:
         """Which of the first observations are scored, shape (m,), with their levels and losses."""
         trials, levels = self.trials[: len(losses)], self.levels[: len(losses)]
-        is_low = levels < self._floor
+        is_low = levels < self.floor
         if not is_low.any() or np.isfinite(losses[~is_low]).sum() < _ENOUGH:
             return np.arange(len(losses)), levels, losses
         low = np.flatnonzero(is_low)
@@ -103,7 +107,7 @@ class Results:
         worst = low[is_worst & ~np.isin(trials[low], trials[~is_low])]
         kept = np.sort(np.concatenate([np.flatnonzero(~is_low), worst]))
         failed = np.isin(kept, worst)
-        return kept, np.where(failed, self._floor, levels[kept]), np.where(failed, np.inf, losses[kept])
+        return kept, np.where(failed, self.floor, levels[kept]), np.where(failed, np.inf, losses[kept])
 
     @staticmethod
     def _levels_of_failures_raised(levels: Integers, losses: Array) -> Integers:

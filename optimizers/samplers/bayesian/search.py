@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from optimizers.checks.options import integer
 from optimizers.core.base import History, Optimizer
 from optimizers.errors import OptimizerError
+from optimizers.samplers.bayesian.agreement import short_trainings_agree
 from optimizers.samplers.deduplication import untried
 from optimizers.samplers.sobol import Sobol
 from optimizers.space.config import Config
@@ -57,8 +58,10 @@ class BayesianSearch(Optimizer):
 
     Args:
         n_initial: Results with a finite loss before the model is used; until then, Sobol' points.
-        min_share: Results after less than this share of the full budget are left out, but for those of the worst
-            third, which count as failed. For schedules that end the worst of them there.
+        min_share: For schedules that end the worst trials below this share of the full budget. Results after less of
+            it are left out, but for those of the worst third, which count as failed; unless the model with all of
+            them predicts the longer ones better. They also count as results for ``n_initial`` where trials come in the
+            same order at two short budgets.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -81,8 +84,10 @@ class BayesianSearch(Optimizer):
         if not history.problem.space.dimensions:
             return True
         least = int(self.min_share * history.problem.max_budget + 1e-9)
-        n_finite = sum(seen.step >= least and math.isfinite(seen.loss) for seen in history.observations)
-        return n_finite < self.n_initial and not any(history.problem.earlier)
+        finite = [seen for seen in history.observations if math.isfinite(seen.loss)]
+        if any(history.problem.earlier) or sum(seen.step >= least for seen in finite) >= self.n_initial:
+            return False
+        return len(finite) < self.n_initial or not short_trainings_agree(history.observations)
 
     def ask(self, index: int, history: History) -> Config:
         space, rng = history.problem.space, history.rng(index)
@@ -117,7 +122,7 @@ class BayesianSearch(Optimizer):
         from optimizers.samplers.bayesian.gp import GaussianProcess
 
         space = history.problem.space
-        data = surrogate.data(len(history.observations), rng)
+        data = surrogate.data(len(history.observations), rng, floored=fit.floored)
         model = GaussianProcess(data.features, surrogate.groups, fit.hyperparameters)
         weights = model.condition(data.scores)
         tried = _distinct(data)

@@ -21,6 +21,7 @@ MODEL_SIZE = 200
 
 _EARLIER_SIZE = 60  # of them from earlier searches
 _GROWTH = 1.15  # results between two fits of the hyperparameters, as a factor
+_FEWEST = 4  # results of long trainings that can tell which model predicts them better
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,14 @@ class Data:
         units: Shape (n, d).
         features: Shape (n, p).
         scores: Shape (n,).
+        levels: How far each was trained, as in :class:`~optimizers.samplers.bayesian.scores.Results`, shape (n,).
         trials: The trial that each point is of, shape (n,); those of earlier searches are below 0.
     """
 
     units: Array
     features: Array
     scores: Array
+    levels: NDArray[np.int64]
     trials: NDArray[np.int64]
 
 
@@ -47,10 +50,12 @@ class Fit:
     Attributes:
         trust: Rank correlation of measured scores with those that the model predicts of each trial from
             all the others, from -1 to 1.
+        floored: Whether short trainings are left out of the model.
     """
 
     hyperparameters: Hyperparameters
     trust: float
+    floored: bool = True
 
 
 class Surrogate:
@@ -107,7 +112,7 @@ class Surrogate:
             size = max(size + 1, int(size * _GROWTH))
         return newest
 
-    def data(self, n: int, rng: np.random.Generator) -> Data:
+    def data(self, n: int, rng: np.random.Generator, *, floored: bool = True) -> Data:
         """The model's points after the first ``n`` observations.
 
         Past :data:`MODEL_SIZE`, half of them are those that got furthest, the best first, and the others
@@ -115,8 +120,9 @@ class Surrogate:
 
         Args:
             rng: Weighs the objectives, if there are several.
+            floored: Whether results below ``min_share`` are left out.
         """
-        rows, scores = self._results.scores(n, rng)
+        rows, scores = self._results.scores(n, rng, floored=floored)
         levels = self._results.levels[rows]
         if len(rows) > MODEL_SIZE:
             best = np.lexsort((scores, -levels))[: MODEL_SIZE // 2]
@@ -126,7 +132,7 @@ class Surrogate:
             rows, scores, levels = rows[kept], scores[kept], levels[kept]
         units = [self.units[rows]]
         features = [self._features(units[0], levels, is_earlier=False)]
-        all_scores, trials = [scores], [self._results.trials[rows]]
+        all_scores, all_levels, trials = [scores], [levels], [self._results.trials[rows]]
         for results, points in self._earlier:
             rows, scores = results.scores(len(results), rng)
             size = _EARLIER_SIZE // len(self._earlier)
@@ -135,21 +141,33 @@ class Surrogate:
             units.append(points[rows[kept]])
             features.append(self._features(units[-1], results.levels[rows[kept]], is_earlier=True))
             all_scores.append(scores[kept])
+            all_levels.append(results.levels[rows[kept]])
             trials.append(-1 - len(trials) - len(self._earlier) * results.trials[rows[kept]])
-        return Data(np.concatenate(units), np.concatenate(features), np.concatenate(all_scores), np.concatenate(trials))
+        return Data(
+            np.concatenate(units),
+            np.concatenate(features),
+            np.concatenate(all_scores),
+            np.concatenate(all_levels),
+            np.concatenate(trials),
+        )
 
     def _fit(self, n: int, starts: list[Hyperparameters]) -> Fit:
-        data = self.data(n, self._history.rng(n))
+        """The fit without short trainings, or the one with them if that one predicts long ones better."""
+        kinds = (True, False) if self._min_share else (True,)
+        fits = [self._fit_to(self.data(n, self._history.rng(n), floored=kind), starts, floored=kind) for kind in kinds]
+        return max(fits, key=lambda found: found[1])[0]  # of equal ones the first
+
+    def _fit_to(self, data: Data, starts: list[Hyperparameters], *, floored: bool) -> tuple[Fit, float]:
+        """A fit, and the rank correlation of what it predicts with what long trainings came to."""
         if len(np.unique(data.scores)) < 2:
-            return Fit(starts[0], 1.0)
+            return Fit(starts[0], 1.0, floored), -1.0
         found = [fit(data.features, self.groups, data.scores, start) for start in starts]
         best = min(found, key=lambda fitted: fitted.energy)
         model = GaussianProcess(data.features, self.groups, best)
-        predicted = rankdata(model.leave_out(data.scores, data.trials))
-        measured = rankdata(data.scores)
-        spread = predicted.std() * measured.std()
-        trust = np.mean((predicted - predicted.mean()) * (measured - measured.mean())) / spread if spread else 0.0
-        return Fit(best, float(trust))
+        predicted = model.leave_out(data.scores, data.trials)
+        is_long = (data.levels >= self._results.floor) & (data.trials >= 0)
+        agreement = _rank_correlation(predicted[is_long], data.scores[is_long]) if is_long.sum() >= _FEWEST else -1.0
+        return Fit(best, _rank_correlation(predicted, data.scores), floored), agreement
 
     def _features(self, units: Array, levels: NDArray[np.int64], *, is_earlier: bool) -> Array:
         columns = [self.axes.features(units)]
@@ -166,3 +184,10 @@ class Surrogate:
         results = Results(max_budget, self._min_share)
         results.extend(observations)
         return results, self._points(observations)
+
+
+def _rank_correlation(a: Array, b: Array) -> float:
+    """Spearman's; 0 where one of the two does not vary."""
+    first, second = rankdata(a), rankdata(b)
+    spread = first.std() * second.std()
+    return float(np.mean((first - first.mean()) * (second - second.mean())) / spread) if spread else 0.0

@@ -76,3 +76,18 @@ def test_levels_and_earlier_searches_have_axes_of_their_own() -> None:
     assert (data.trials[1:] < 0).all()
     assert len(set(data.trials.tolist())) == 11
     assert made.features(np.array([[0.1, 0.2]])).tolist() == [[0.1, 0.2, 1.0, 0.0]]  # what is proposed runs to the end
+
+
+@pytest.mark.parametrize(("early", "floored"), [(bowl, False), (lambda x, y: -bowl(x, y), True)])
+def test_short_trainings_are_modelled_where_that_predicts_long_ones_better(
+    early: Callable[[float, float], float], *, floored: bool
+) -> None:
+    short = observations(60, early, lambda trial: 1)
+    long = [trial for trial in observations(60, bowl) if trial.trial % 5 == 0]
+    made = Surrogate(History(Problem(PLANE, max_budget=9), [*short, *long]), 8, 1 / 3)
+    made.update()
+    fit = made.fit()
+    assert fit.floored is floored
+    data = made.data(72, np.random.default_rng(0), floored=fit.floored)
+    assert set(data.levels.tolist()) == {0, -4}
+    assert 12 < len(data.scores) <= 32 if floored else len(data.scores) == 72  # the worst third of the short ones
