@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from maggy_like.driver.simulate import simulate
     from maggy_like.engines.inline import InlineEngine
     from maggy_like.engines.local import LocalEngine
+    from maggy_like.processes.zygote.client import warm_up
     from maggy_like.results.result import Result
     from maggy_like.results.training import Training
     from maggy_like.spark.engine.engine import SparkEngine
@@ -97,6 +98,7 @@ _HOMES = {
     "run_script": "maggy_like.api.run_script",
     "simulate": "maggy_like.driver.simulate",
     "spark_session": "maggy_like.spark.session",
+    "warm_up": "maggy_like.processes.zygote.client",
 }
 
 __all__ = [
@@ -146,6 +148,7 @@ __all__ = [
     "run_script",
     "simulate",
     "spark_session",
+    "warm_up",
 ]
 
 

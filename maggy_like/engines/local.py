@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
@@ -15,6 +14,8 @@ from typing import BinaryIO, Literal, cast
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.engines.cores import usable_cores
 from maggy_like.errors import ConfigError
+from maggy_like.processes.zygote.client import start_module
+from maggy_like.processes.zygote.process import Process
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.launch import Launch, write_launch
@@ -26,7 +27,7 @@ KILL_PATIENCE = 10.0
 class LocalRun(EngineRun):
     """One agent in a process of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], index: int, incarnation: int, log: Path) -> None:
+    def __init__(self, process: Process, index: int, incarnation: int, log: Path) -> None:
         super().__init__([index], incarnation)
         self._process = process
         self._log = log
@@ -128,14 +129,7 @@ class LocalEngine(Engine):
         logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = logs / f"{index}.log"
         with open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "maggy_like.worker"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,  # Ctrl-C in a terminal is the driver's alone
-            )
+            process = start_module("maggy_like.worker", environment, output=output.fileno(), preload=task.preload)
         gpus = (self._gpus[index % len(self._gpus)],) if self._gpus else ()
         context = WorkerContext(index, incarnation, socket.gethostname(), keys, gpus)
         with contextlib.suppress(BrokenPipeError):  # it died at once; poll() reports it

@@ -8,15 +8,19 @@ from __future__ import annotations
 import sys
 
 from maggy_like.processes.lifeline import die_with_parent
+from maggy_like.processes.zygote.become import is_fork
 from maggy_like.worker.agent.agent import Agent
+from maggy_like.worker.agent.launchers import ForkServerLauncher
 from maggy_like.worker.launch import read_launch
 
 
 def main() -> None:
     """Serve one run."""
     launch = read_launch(sys.stdin.buffer)
-    die_with_parent(launch.parent)
-    Agent(launch.task, launch.context, lifeline=sys.stdin.fileno()).run()
+    if not is_fork():  # else the parent may be any thread of the driver's process, and end before it
+        die_with_parent(launch.parent)
+    children = ForkServerLauncher(launch.task, launch.context)  # first: its fork shall have no socket of the agent's
+    Agent(launch.task, launch.context, launcher=children, lifeline=sys.stdin.fileno()).run()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import msgspec
 from maggy_like.processes.address_space import address_space, too_small
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
+from maggy_like.processes.zygote.client import own_zygote, start_module
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker import spark_files
 from maggy_like.worker.agent.child import Child
@@ -69,20 +69,13 @@ class ForkServerLauncher:
         spark_files.pass_on(environment)
         if context.accelerators:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)
-        command = [
-            sys.executable,
-            "-P",  # nothing is imported from the working folder, unless the path names it
-            "-m",
+        self._process = start_module(
             "maggy_like.worker.agent.fork_server",
-            str(theirs.fileno()),
-            str(os.getpid()),
-        ]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
+            environment,
+            arguments=[str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
-            env=environment,
-            start_new_session=True,
+            preload=task.preload,
+            safe_path=True,  # nothing is imported from the working folder, unless the path names it
         )
         theirs.close()
         self._control = mine
@@ -156,7 +149,7 @@ class ForkServerLauncher:
         if self._process.returncode != 0:  # it has not ended them
             for pid in self._living:
                 kill_tree(pid)  # its process group: the child itself died with its parent
-        end_orphans(self._others, SERVER_PATIENCE)
+        end_orphans([*self._others, *own_zygote()], SERVER_PATIENCE)  # the next search of this process is warm, too
         adopt_orphans(False)
 
 

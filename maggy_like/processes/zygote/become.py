@@ -1,0 +1,129 @@
+"""What a fork does to be the process that ``python -m MODULE`` would be."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import io
+import os
+import runpy
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn
+
+from maggy_like.processes.zygote.request import MAX_DESCRIPTORS, Request
+
+_HIGH = 1000  # descriptors from here on are none of ours
+
+_base: list[str] = []
+_fork = 0  # its process id; a fork of that has another
+
+
+def is_fork() -> bool:
+    """Whether this process became what it is by :func:`become`."""
+    return _fork == os.getpid()
+
+
+def set_base(path: Sequence[str]) -> None:
+    """Say where any Python of this installation looks for modules, whatever its environment says."""
+    _base[:] = path
+
+
+def become(request: Request, descriptors: list[int]) -> NoReturn:
+    """Be the process that was asked for, to its end. Called in a process that has just been forked."""
+    global _fork
+    status = 1
+    try:
+        _fork = os.getpid()
+        os.setsid()  # Ctrl-C in a terminal is the driver's alone
+        _place(descriptors, request.targets)
+        _set_up(request)
+        status = _run_main(request.module)
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    finally:
+        os._exit(status)
+
+
+def become_fresh(request: Request, descriptors: Sequence[int]) -> NoReturn:
+    """Be that process with nothing imported: by a new interpreter in this one's place."""
+    try:
+        os.setsid()
+        _place(descriptors, request.targets)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        os.chdir(request.folder)
+        os.execve(sys.executable, _command(request), request.environment)
+    finally:
+        os._exit(1)
+
+
+def _command(request: Request) -> list[str]:
+    options = ["-P"] if request.safe_path else []
+    return [sys.executable, *options, "-m", request.module, *request.arguments]
+
+
+def _run_main(module: str) -> int:
+    """Run a module as ``__main__``; the exit status."""
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _place(descriptors: Sequence[int], targets: Sequence[int]) -> None:
+    """Give descriptors their numbers, and close all others."""
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, _HIGH) for fd in descriptors]
+    os.closerange(0, _HIGH)
+    for fd, target in zip(high, targets, strict=True):
+        os.dup2(fd, target)
+    os.closerange(_HIGH, _HIGH + 2 * MAX_DESCRIPTORS)
+
+
+def _set_up(request: Request) -> None:
+    """Set what a fresh process has from who started it."""
+    show_as(_command(request))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    tempfile.tempdir = None  # which another environment may have named
+    own = [] if request.safe_path else [request.folder]
+    path = [entry for entry in request.environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:] = [*own, *path, *(entry for entry in _base if entry not in path)]
+    sys.argv[:] = [request.module, *request.arguments]
+    _open_streams(unbuffered="PYTHONUNBUFFERED" in request.environment)
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")  # the module may be imported already
+
+
+def _open_streams(*, unbuffered: bool) -> None:
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        raw = open(fd, "wb", 0 if unbuffered else -1, closefd=False)  # noqa: SIM115
+        errors = "backslashreplace" if fd == 2 else "strict"
+        stream = io.TextIOWrapper(raw, "utf-8", errors, line_buffering=fd == 2, write_through=unbuffered)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def show_as(arguments: Sequence[str]) -> None:
+    """Write a command line over this process's own, where ``ps`` reads it, as far as there is room."""
+    with open("/proc/self/stat", "rb") as stat:
+        start, end = map(int, stat.read().rpartition(b")")[2].split()[45:47])
+    text = b"".join(argument.encode() + b"\0" for argument in arguments)
+    ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)

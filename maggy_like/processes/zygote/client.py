@@ -1,0 +1,265 @@
+"""Starting modules: as forks of this process's zygote, of this process, or as fresh processes where neither can be."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+from maggy_like.processes.zygote.become import become, is_fork
+from maggy_like.processes.zygote.process import ForkedProcess, Process
+from maggy_like.processes.zygote.request import NO_FORK, STARTED, Request, send
+from maggy_like.processes.zygote.sibling import is_supported
+
+CLOSE_PATIENCE = 5.0
+"""Seconds that a zygote gets to leave."""
+
+START_PATIENCE = 20.0
+"""Seconds that it gets to begin, and to have room for a request."""
+
+PATIENCE = 60.0
+"""Seconds after which an import that nobody waits for any more counts as hung."""
+
+_ROOM = "." * 80
+"""An argument over which a fork may write its own, longer ones, for ``ps``."""
+
+_READ_BY_LIBRARIES = (
+    *("CUDA", "GOMP", "HIP", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "NVIDIA", "OMP", "OPENBLAS", "PYTHON"),
+    *("PYTORCH", "ROCR", "TF_", "TORCH", "XLA"),
+)
+"""How the names of variables begin that a library reads as it is imported, or earlier."""
+
+
+def start_module(
+    module: str,
+    environment: Mapping[str, str],
+    *,
+    arguments: Sequence[str] = (),
+    output: int | None = None,
+    pass_fds: Sequence[int] = (),
+    preload: Sequence[str] = (),
+    safe_path: bool = False,
+) -> Process:
+    """Start ``python -m module arguments`` as the leader of a session, with a pipe as its standard input.
+
+    A process that is a zygote's fork forks itself, so call it there before there are threads. One that was warmed up
+    asks its zygote, which imports ``preload`` before it forks. Others start a fresh interpreter.
+
+    Args:
+        module: Runs as ``__main__``.
+        environment: All of it.
+        arguments: Its arguments.
+        output: Descriptor of its output and its errors; by default they go where this process's go.
+        pass_fds: Descriptors that it gets under the same numbers.
+        preload: Modules that it will import.
+        safe_path: Whether the working folder is not searched for modules.
+    """
+    streams = [1, 2] if output is None else [output, output]
+    request = Request(
+        module,
+        tuple(arguments),
+        dict(environment),
+        os.getcwd(),
+        (0, 1, 2, *pass_fds),
+        tuple(preload),
+        safe_path,
+    )
+    if is_fork():
+        return _fork_here(request, [*streams, *pass_fds])
+    if _warm == os.getpid():
+        with contextlib.suppress(OSError):  # it died meanwhile, or forks are not allowed
+            return _zygote(environment).start(request, [*streams, *pass_fds])
+    return subprocess.Popen(
+        [sys.executable, *(["-P"] if safe_path else []), "-m", module, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        pass_fds=pass_fds,
+        env=dict(environment),
+        start_new_session=True,
+    )
+
+
+def warm_up(*modules: str) -> None:
+    """Have searches on this machine fork their workers from a process that has imported what they need.
+
+    It returns at once, so a notebook's first cell may call it: the process imports meanwhile. The first search then
+    waits for less, and later ones import nothing again. The process ends with this one. Where processes cannot be
+    forked so (macOS, Windows, some sandboxes), workers are started as without it.
+
+    Args:
+        modules: Names of installed packages or their modules, such as ``"torch"``.
+
+    Example:
+        >>> maggy_like.warm_up("torch")  # doctest: +SKIP
+    """
+    global _warm
+    if is_supported():
+        _warm = os.getpid()
+        with contextlib.suppress(OSError):
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            _zygote(environment).load(modules)
+
+
+class Zygote:
+    """The process that has imported things, from the side of its owner."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.key = key_of(environment)
+        self._lock = threading.Lock()
+        self._is_given_up = self._has_forked = False
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(START_PATIENCE)
+        own = {"OMP_NUM_THREADS": "1", **environment}
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "maggy_like.processes.zygote",
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    _ROOM,
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=own,
+                start_new_session=True,
+            )
+
+    def start(self, request: Request, descriptors: Sequence[int]) -> ForkedProcess:
+        """Ask for a process, and return before it is there.
+
+        Raises:
+            OSError: The zygote is gone, or takes no request.
+        """
+        theirs, stdin = os.pipe()
+        answer, answer_write = os.pipe()
+        try:
+            with self._lock:
+                self._see_first_fork()
+                send(self._socket, request, [answer_write, theirs, *descriptors])
+        except OSError:
+            os.close(stdin)
+            os.close(answer)
+            raise
+        finally:
+            os.close(theirs)
+            os.close(answer_write)
+        return ForkedProcess(open(stdin, "wb", 0), answer, on_given_up=self.give_up)
+
+    def load(self, modules: Sequence[str]) -> None:
+        """Have it import modules: a request that nobody waits for."""
+        answer, answer_write = os.pipe()
+        os.close(answer)
+        try:
+            with self._lock:
+                send(self._socket, Request("", (), {}, "", (), tuple(modules)), [answer_write])
+        finally:
+            os.close(answer_write)
+
+    def give_up(self, waited: float) -> None:
+        """Kill it if it hangs: somebody no longer wants what he has waited for that many seconds."""
+        if waited > PATIENCE:
+            self._is_given_up = True
+            self._process.kill()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be asked."""
+        return not self._is_given_up and self._process.poll() is None
+
+    def close(self) -> None:
+        """End it; what it has forked lives on."""
+        self._socket.close()
+        try:
+            self._process.wait(CLOSE_PATIENCE)
+        except subprocess.TimeoutExpired:  # it imports
+            self._process.kill()
+            self._process.wait()
+
+    def _see_first_fork(self) -> None:
+        """Wait for its first fork, which it makes before it imports anything.
+
+        Raises:
+            OSError: It can make none, or has not begun in time.
+        """
+        if self._has_forked:
+            return
+        try:
+            data = self._socket.recv(STARTED.size, socket.MSG_WAITALL)
+            pid = STARTED.unpack(data)[0] if len(data) == STARTED.size else NO_FORK
+            if pid == NO_FORK:
+                raise OSError("this system forks for no other process")
+        except OSError:
+            self.give_up(math.inf)
+            raise
+        with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored
+            os.waitpid(pid, 0)
+        self._has_forked = True
+
+
+def key_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of which a zygote's imports may have made something."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_BY_LIBRARIES) and name not in ("PYTHONPATH", "PYTHONUNBUFFERED")
+    }
+
+
+_lock = threading.Lock()
+_warm = 0  # the process that was warmed up: a fork of it was not
+_owned: tuple[int, Zygote] | None = None  # and the process that started it: a fork of that has none
+
+
+def _zygote(environment: Mapping[str, str]) -> Zygote:
+    """This process's zygote for an environment; one for another environment is ended.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    global _owned
+    with _lock:
+        if _owned is not None and _owned[0] == os.getpid():
+            if _owned[1].is_alive and _owned[1].key == key_of(environment):
+                return _owned[1]
+            _owned[1].close()
+        _owned = (os.getpid(), Zygote(environment))
+        return _owned[1]
+
+
+def own_zygote() -> list[int]:
+    """Process id of this process's zygote, if there is one: a child that outlives what it was started for."""
+    return [_owned[1].pid] if _owned is not None and _owned[0] == os.getpid() else []
+
+
+@atexit.register
+def _close() -> None:
+    if _owned is not None and _owned[0] == os.getpid():
+        _owned[1].close()
+
+
+def _fork_here(request: Request, descriptors: Sequence[int]) -> ForkedProcess:
+    theirs, stdin = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        become(request, [theirs, *descriptors])
+    os.close(theirs)
+    ours: IO[bytes] = open(stdin, "wb", 0)  # noqa: SIM115
+    return ForkedProcess(ours, pid=pid)

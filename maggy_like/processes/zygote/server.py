@@ -1,0 +1,110 @@
+"""The zygote itself: imports, and forks what its owner asks for.
+
+It has one thread and touches no GPU. Where an import has begun a thread, or has touched a GPU, a fork of it would not
+be whole: then each process that is asked for begins with a fresh interpreter. A zygote ends with its owner, and when it
+was not asked for anything for ten minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+
+from maggy_like.processes.installation import is_installation
+from maggy_like.processes.zygote.become import become, become_fresh, set_base
+from maggy_like.processes.zygote.request import NO_FORK, STARTED, receive
+from maggy_like.processes.zygote.sibling import fork_sibling
+
+IDLE_SECONDS = 600.0
+
+_OURS = ("maggy_like.worker.agent.agent", "maggy_like.worker.agent.fork_server")
+"""What every worker imports."""
+
+
+def main(control_fd: int, owner: int) -> None:
+    """Serve the process at the other end of ``control_fd`` until it is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    set_base([entry for entry in sys.path if entry not in given])
+    control = socket.socket(fileno=control_fd)
+    control.sendall(STARTED.pack(_first_fork()))
+    _load(_OURS)
+    with contextlib.suppress(ProcessLookupError):  # the owner is gone already
+        _serve(control, os.pidfd_open(owner))
+
+
+def _first_fork() -> int:
+    """A fork that ends at once, which shows that there can be others: some sandboxes know none."""
+    try:
+        pid = fork_sibling()
+    except OSError:
+        return NO_FORK
+    if pid == 0:
+        os._exit(0)
+    return pid
+
+
+def _serve(control: socket.socket, owner: int) -> None:
+    poller = select.poll()
+    for fd in (control.fileno(), owner):
+        poller.register(fd, select.POLLIN)
+    while True:
+        readable = {fd for fd, _ in poller.poll(1e3 * IDLE_SECONDS)}
+        if control.fileno() not in readable or (asked := receive(control)) is None:
+            return
+        request, (answer, *descriptors) = asked
+        _load(module for module in request.preload if _is_installed(module))
+        if _is_wanted(answer):
+            is_whole = _is_whole()
+            pid = fork_sibling()
+            if pid == 0:
+                (become if is_whole else become_fresh)(request, descriptors)
+            with contextlib.suppress(BrokenPipeError):  # it is killed by its session, or by its lifeline's end
+                os.write(answer, STARTED.pack(pid))
+        for fd in (answer, *descriptors):
+            os.close(fd)
+
+
+def _load(modules: Iterable[str]) -> None:
+    """Import modules; one that fails does so again where it is needed, and is told there."""
+    new = [name for name in modules if name not in sys.modules]
+    for name in new:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    if new:
+        gc.collect()
+        gc.freeze()  # so that a fork's collector leaves the shared pages alone
+
+
+def _is_installed(module: str) -> bool:
+    """Whether a module is of an installed package, which does not change from call to call as a user's own does."""
+    if module in sys.modules:
+        return False
+    with contextlib.suppress(Exception):
+        spec = importlib.util.find_spec(module.partition(".")[0])
+        if spec is not None and spec.origin is not None:
+            package = os.path.dirname(spec.origin)
+            return any(is_installation(folder) for folder in (package, os.path.dirname(package)))
+    return False
+
+
+def _is_whole() -> bool:
+    """Whether a fork of this process would be whole: no import has begun a thread or has touched a GPU."""
+    torch = sys.modules.get("torch")
+    has_touched = torch is not None and torch.cuda.is_initialized()
+    return len(os.listdir("/proc/self/task")) == 1 and not has_touched
+
+
+def _is_wanted(answer: int) -> bool:
+    """Whether somebody still waits at the other end of a pipe."""
+    poller = select.poll()
+    poller.register(answer, 0)
+    return not poller.poll(0)

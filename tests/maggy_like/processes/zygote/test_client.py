@@ -1,0 +1,227 @@
+"""Modules that are started as forks: to themselves and to others they are what ``python -m`` would start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from maggy_like import warm_up
+from maggy_like.processes.zygote import client
+from maggy_like.processes.zygote.client import key_of, own_zygote, start_module
+from maggy_like.processes.zygote.process import ForkedProcess, Process
+from maggy_like.processes.zygote.sibling import is_supported
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="this system has no way to fork for another process")
+
+PATIENCE = 300.0
+SEPARATE = "this" if "this" not in sys.modules else "antigravity"  # no test imports it
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """An environment for processes; the zygote of this test is its own, and gone after it."""
+    monkeypatch.setattr(client, "_owned", None)
+    monkeypatch.setattr(client, "_warm", os.getpid())
+    path = [*sys.path, str(Path(__file__).parents[3] / "support")]
+    yield {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    client._close()
+
+
+def start(environment: dict[str, str], *arguments: str, **options: Any) -> Process:
+    """A process whose standard input is at its end."""
+    process = start_module("zygote_entry", environment, arguments=arguments, **options)
+    assert process.stdin is not None
+    process.stdin.close()
+    return process
+
+
+def told(environment: dict[str, str], *arguments: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
+    """What a process says of itself."""
+    with open(tmp_path / "out", "w+b") as out:
+        process = start_module(
+            "zygote_entry", environment, arguments=["tell", *arguments], output=out.fileno(), **options
+        )
+        assert process.stdin is not None
+        process.stdin.write(b"hello")
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0, (tmp_path / "out").read_text()
+    found: dict[str, Any] = json.loads((tmp_path / "out").read_text())
+    return found
+
+
+@pytest.mark.parametrize("is_warm", [True, False])
+def test_a_process_is_what_it_was_started_as(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_warm: bool
+) -> None:
+    if not is_warm:
+        monkeypatch.setattr(client, "_warm", 0)
+    monkeypatch.chdir(tmp_path)
+    found = told({**environment, "TOLD": "x"}, "a", "json", tmp_path=tmp_path)
+    assert bool(own_zygote()) is is_warm
+    assert found["arguments"] == ["a", "json"]
+    assert (found["environment"], found["folder"], found["stdin"]) == ("x", str(tmp_path), "hello")
+    assert (found["is_main"], found["leads"], found["parent"]) == (True, True, os.getpid())
+    assert found["path"][0] == str(tmp_path)
+    assert str(tmp_path) not in told(environment, safe_path=True, tmp_path=tmp_path)["path"]
+
+
+def test_how_it_ends_is_told(environment: dict[str, str], tmp_path: Path) -> None:
+    assert start(environment, "exit", "3").wait(PATIENCE) == 3
+    with open(tmp_path / "out", "w+b") as out:
+        assert start(environment, "fail", output=out.fileno()).wait(PATIENCE) == 1
+    assert "ValueError: no" in (tmp_path / "out").read_text()
+    waiting = start_module("zygote_entry", environment, arguments=["tell"])
+    assert waiting.stdin is not None  # for whose end it waits
+    with pytest.raises(subprocess.TimeoutExpired):
+        waiting.wait(0.01)
+    assert waiting.poll() is None
+    assert isinstance(waiting, ForkedProcess)
+    while waiting._pid is None:
+        waiting.poll()
+    waiting.kill()
+    assert waiting.wait(PATIENCE) == -signal.SIGKILL
+    waiting.kill()  # which does nothing more
+    waiting.stdin.close()
+
+
+def test_descriptors_are_passed_under_their_numbers(environment: dict[str, str]) -> None:
+    ours, theirs = os.pipe()
+    try:
+        assert start(environment, "write", str(theirs), pass_fds=[theirs]).wait(PATIENCE) == 0
+        assert os.read(ours, 100) == b"written"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_what_was_imported_once_stays(environment: dict[str, str], tmp_path: Path) -> None:
+    assert told(environment, SEPARATE, tmp_path=tmp_path)["loaded"] == []
+    first = own_zygote()
+    assert told(environment, SEPARATE, preload=[SEPARATE], tmp_path=tmp_path)["loaded"] == [SEPARATE]
+    assert told(environment, SEPARATE, tmp_path=tmp_path)["loaded"] == [SEPARATE]
+    assert own_zygote() == first
+
+
+def test_a_warm_up_imports_ahead(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_warm", 0)
+    warm_up(SEPARATE)
+    found = told({**os.environ, "PYTHONPATH": environment["PYTHONPATH"]}, SEPARATE, tmp_path=tmp_path)
+    assert found["loaded"] == [SEPARATE]
+
+
+def test_a_module_of_the_user_s_own_is_imported_anew(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("")
+    path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
+    assert told({**environment, "PYTHONPATH": path}, "mine", preload=["mine"], tmp_path=tmp_path)["loaded"] == []
+
+
+def test_after_an_import_that_begins_a_thread_processes_are_fresh(environment: dict[str, str], tmp_path: Path) -> None:
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    waits = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    (installed / "with_a_thread.py").write_text(waits)
+    path = os.pathsep.join([environment["PYTHONPATH"], str(installed)])
+    environment = {**environment, "PYTHONPATH": path}
+    assert told(environment, "json", tmp_path=tmp_path)["loaded"] == ["json"]
+    first = own_zygote()
+    found = told(environment, "with_a_thread", "a", preload=["with_a_thread"], tmp_path=tmp_path)
+    assert (found["loaded"], found["arguments"], found["stdin"]) == ([], ["with_a_thread", "a"], "hello")
+    assert (found["leads"], found["parent"]) == (True, os.getpid())
+    assert own_zygote() == first
+
+
+def test_what_libraries_read_as_they_are_imported_makes_another(environment: dict[str, str]) -> None:
+    assert start(environment, "exit", "0").wait(PATIENCE) == 0
+    first = own_zygote()
+    assert start({**environment, "MINE": "1"}, "exit", "0").wait(PATIENCE) == 0
+    assert own_zygote() == first
+    assert start({**environment, "OMP_NUM_THREADS": "7"}, "exit", "0").wait(PATIENCE) == 0
+    assert own_zygote() != first
+    assert not psutil.pid_exists(first[0])
+    assert key_of({"CUDA_VISIBLE_DEVICES": "1", "PATH": "/", "PYTHONPATH": "/"}) == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+def test_one_that_was_killed_is_replaced(environment: dict[str, str]) -> None:
+    assert start(environment, "exit", "0").wait(PATIENCE) == 0
+    first = own_zygote()
+    os.kill(first[0], signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(first[0])], PATIENCE)
+    assert start(environment, "exit", "0").wait(PATIENCE) == 0
+    assert own_zygote() != first
+
+
+def test_where_no_zygote_can_fork_processes_are_fresh(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        textwrap.dedent("""
+        from maggy_like.processes.zygote import server
+
+        def fork_sibling():
+            raise OSError("not here")
+
+        server.fork_sibling = fork_sibling
+        """)
+    )
+    path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
+    environment = {**environment, "PYTHONPATH": path}
+    fresh = start(environment, "exit", "3")
+    assert isinstance(fresh, subprocess.Popen)
+    assert fresh.wait(PATIENCE) == 3
+
+
+def test_a_process_that_never_began_can_be_given_up(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert start(environment, "exit", "0").wait(PATIENCE) == 0
+    first = own_zygote()
+    os.kill(first[0], signal.SIGSTOP)  # as if an import hung
+    frozen = start(environment, "exit", "0")
+    assert frozen.poll() is None
+    frozen.kill()
+    assert frozen.wait(PATIENCE) == -signal.SIGKILL
+    os.kill(first[0], signal.SIGCONT)  # it passes over what nobody wants
+    assert start(environment, "exit", "4").wait(PATIENCE) == 4
+    assert own_zygote() == first
+    os.kill(first[0], signal.SIGSTOP)
+    frozen = start(environment, "exit", "0")
+    monkeypatch.setattr(client, "PATIENCE", 0.0)
+    frozen.kill()
+    assert start(environment, "exit", "5").wait(PATIENCE) == 5  # by another one
+    assert own_zygote() != first
+
+
+def test_a_zygote_that_dies_ends_those_that_wait_for_it(environment: dict[str, str]) -> None:
+    assert start(environment, "exit", "0").wait(PATIENCE) == 0
+    os.kill(own_zygote()[0], signal.SIGSTOP)
+    waiting = start(environment, "exit", "0")
+    os.kill(own_zygote()[0], signal.SIGKILL)
+    assert waiting.wait(PATIENCE) == -signal.SIGKILL
+
+
+def test_it_ends_with_its_owner(environment: dict[str, str]) -> None:
+    code = """
+        import os
+        from maggy_like.processes.zygote import client
+        client.warm_up()
+        process = client.start_module("zygote_entry", dict(os.environ), arguments=["exit", "0"])
+        process.stdin.close()
+        process.wait(300)
+        print(*client.own_zygote(), flush=True)
+        input()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    owner = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with owner:
+        assert owner.stdout is not None
+        zygote = psutil.Process(int(owner.stdout.readline()))
+        owner.kill()
+    assert not psutil.wait_procs([zygote], PATIENCE)[1]
