@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from maggy_like.processes.zygote import client
 from optimizers import Trial
 
 FILE = "MAGGY_LIKE_BENCHMARK_MARKS"
@@ -54,6 +55,7 @@ def marked() -> Iterator[Marks]:
         Path(folder, "sitecustomize.py").write_text("from benchmarks.segments import mark_worker\n\nmark_worker()\n")
         undo.enter_context(mock.patch.dict(os.environ, {FILE: str(file)}))
         undo.enter_context(mock.patch.object(sys, "path", [folder, *sys.path]))
+        undo.enter_context(mock.patch.object(client, "is_supported", return_value=False))  # forks run no sitecustomize
         for patch in _driver_patches(_writer(file)):
             undo.enter_context(patch)
         yield marks
@@ -92,6 +94,7 @@ def mark_worker() -> None:
     from maggy_like.protocol import codec
     from maggy_like.protocol.messages import Assign, Finished
 
+    client.is_supported = lambda: False  # type: ignore[attr-defined]  # taken by name
     write = _writer(Path(os.environ[FILE]))
     at_hand = [-1, -1]  # the trial whose end, and whose assignment, this process has read last
 

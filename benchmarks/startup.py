@@ -1,8 +1,7 @@
 """Seconds from a call of ``lagom`` to the first measurement of its first trial, and the CPU seconds of the import.
 
 Each figure is the median over so many processes of their own; ``first`` is the first call in a process, ``second`` the
-next one there. Two workers, of which the fastest counts. ``torch_warm`` calls ``warm_up("torch")`` at the very
-beginning.
+next one there. Two workers, of which the fastest counts.
 
     python -m benchmarks.startup [--quick] [--json PATH]
 """
@@ -18,14 +17,8 @@ import tempfile
 import time
 
 from benchmarks.common import parser, publish
-from maggy_like import warm_up
 
-KINDS = {
-    "plain": ("plain", "random"),
-    "torch": ("torch", "random"),
-    "torch_warm": ("torch", "random"),
-    "bayesian": ("plain", "bayesian"),
-}
+KINDS = {"plain": ("plain", "random"), "torch": ("torch", "random"), "bayesian": ("plain", "bayesian")}
 """Which function is trained, and by which optimizer."""
 
 IMPORT = "import time; from maggy_like import lagom; print(time.process_time())"
@@ -75,8 +68,6 @@ def first_seconds(kind: str, engine: str) -> float:
 def child(arguments: argparse.Namespace) -> None:
     """Two calls in this process."""
     kind, engine = arguments.child
-    if kind == "torch_warm":
-        warm_up("torch")
     if engine == "spark":
         from maggy_like import spark_session
 

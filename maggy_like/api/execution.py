@@ -29,6 +29,8 @@ def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | 
     """
     if not isinstance(block, bool):
         raise ConfigError(f"block must be True or False, got {block!r}; use block=False for a run in the background")
+    if spec.driver == "client":
+        spec.engine.begin_imports(spec.preload)
     if block:
         return finish(spec)
     handle: RunHandle[T] = RunHandle(spec.settings.files.name, spec.settings.paths.directory, spec.stop, spec.display)

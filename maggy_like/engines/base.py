@@ -124,6 +124,14 @@ class Capacity(ABC):
 class Launcher(Capacity):
     """Launches workers in the slots that it counts."""
 
+    def begin_imports(self, preload: Sequence[str]) -> None:
+        """Let imports begin that the workers will need, while the driver gets ready; returns at once.
+
+        Args:
+            preload: Modules that they import once.
+        """
+        return
+
     @abstractmethod
     def launch(
         self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from family import family
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 from jupyter_client.provisioning import LocalProvisioner
@@ -46,10 +47,6 @@ def output_of(message: dict[str, Any]) -> str:
     if message["msg_type"] in ("display_data", "update_display_data"):
         return str(content["data"].get("text/html", "")) + str(content["data"].get("text/plain", ""))
     return str(content.get("text", content.get("traceback", "")))
-
-
-def descendants(pid: int) -> list[psutil.Process]:
-    return psutil.Process(pid).children(recursive=True)
 
 
 CELLS = (
@@ -121,7 +118,7 @@ def test_lines_are_live_and_an_interrupt_ends_the_run(
             assert isinstance(manager.provisioner, LocalProvisioner)
             pid = manager.provisioner.pid
             assert pid is not None
-            assert any(map(is_alive, descendants(pid)))
+            assert any(map(is_alive, family(pid)))
             interrupted = time.monotonic()
             manager.interrupt_kernel()
     assert interrupted is not None
@@ -129,7 +126,7 @@ def test_lines_are_live_and_an_interrupt_ends_the_run(
     printed = "".join(output_of(message) for message in outputs if message["msg_type"] == "stream")
     assert "ending: interrupted best: " in printed
     assert "best: None" not in printed
-    assert not any(map(is_alive, descendants(pid)))
+    assert not any(map(is_alive, family(pid)))
     assert {message["msg_type"] for message in outputs} <= {
         "execute_input", "display_data", "update_display_data", "stream", "status"
     }  # fmt: skip

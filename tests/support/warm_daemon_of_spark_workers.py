@@ -1,8 +1,8 @@
 """Spark's daemon of Python workers with torch imported: what a session with :data:`CONF` starts instead of its own.
 
-Its workers have torch, and the fork servers of their agents are forks too: of a process that each worker has forked
-before anything else. Without it each worker of each gang that trains together imports for three seconds. The name is
-long since a fork's command line is written over that of the daemon.
+Its workers have torch, and their zygotes are forks too: of a process that each worker has forked before anything else.
+Without it each of them imports for three seconds. The name is long since a fork's command line is written over that of
+the daemon.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Python processes that start with torch and the optimizers imported: forks of one warm process.
 
-A worker, its fork server and an optimizer's process are started with ``python -m MODULE``, and each imports for
-seconds. While :class:`WarmPopen` stands in for ``subprocess.Popen``, these modules run in forks of one process that
-has imported everything. To all others such a fork is the same: a child of the process that started it, with the
-environment, the descriptors, the path and the ``__main__`` that it would have had.
+A zygote and an optimizer's process are started with ``python -m MODULE``, and each imports for seconds. While
+:class:`WarmPopen` stands in for ``subprocess.Popen``, these modules run in forks of one process that has imported
+everything. To all others such a fork is the same: a child of the process that started it, with the environment, the
+descriptors, the path and the ``__main__`` that it would have had.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-MODULES = ("maggy_like.worker", "maggy_like.worker.agent.fork_server", "maggy_like.driver.proposer")
+MODULES = ("maggy_like.processes.zygote", "maggy_like.driver.proposer")
 
 PYTHON = sys.executable
 """A test that puts another program in its place has processes start there: in another network, or not at all."""

@@ -14,16 +14,15 @@ import platform
 import runpy
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import traceback
 import warnings
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
-from warm_processes import LENGTH, MAX_DESCRIPTORS, PID, SYS_CLONE, Request, is_ours, request_of
+from warm_processes import LENGTH, MAX_DESCRIPTORS, PID, SYS_CLONE, Request
 
 from maggy_like.processes.lifeline import die_with_parent
 
@@ -45,27 +44,8 @@ WARM = (
 )
 """What the processes import, most of them more than one of these."""
 
-FORK_SERVER = "maggy_like.worker.agent.fork_server"
-
 BASE: list[str] = []
 """Where any Python looks last for modules."""
-
-_original = subprocess.Popen
-
-
-class ForkedPopen(subprocess.Popen[Any]):
-    """``subprocess.Popen`` of a worker: its fork server is a fork of the worker itself."""
-
-    def _execute_child(self, args: Any, *options: Any) -> None:
-        if not (is_ours(args) and FORK_SERVER in args):
-            super()._execute_child(args, *options)  # type: ignore[misc]
-            return
-        request, descriptors = request_of(args, options)
-        self.pid = os.fork()
-        if self.pid == 0:
-            become(request, descriptors)
-        self._child_created = True
-        self._close_pipe_fds(*options[9:15])  # type: ignore[attr-defined]
 
 
 def main(base: list[str], control_fd: int, parent: int) -> None:
@@ -185,5 +165,3 @@ def set_up(request: Request) -> None:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")  # MODULE is imported already
-    # A worker forks its fork server. What runs the trials has everything as it is elsewhere.
-    subprocess.Popen = ForkedPopen if request.module == "maggy_like.worker" else _original  # type: ignore[misc]

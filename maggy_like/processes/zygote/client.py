@@ -49,8 +49,8 @@ def start_module(
 ) -> Process:
     """Start ``python -m module arguments`` as the leader of a session, with a pipe as its standard input.
 
-    A process that is a zygote's fork forks itself, so call it there before there are threads. One that was warmed up
-    asks its zygote, which imports ``preload`` before it forks. Others start a fresh interpreter.
+    A process that is a zygote's fork forks itself, so call it there before there are threads. Others ask their zygote,
+    which is started with the first call, and imports ``preload`` before it forks.
 
     Args:
         module: Runs as ``__main__``.
@@ -73,7 +73,7 @@ def start_module(
     )
     if is_fork():
         return _fork_here(request, [*streams, *pass_fds])
-    if _warm == os.getpid():
+    if is_supported():
         with contextlib.suppress(OSError):  # it died meanwhile, or forks are not allowed
             return _zygote(environment).start(request, [*streams, *pass_fds])
     return subprocess.Popen(
@@ -88,11 +88,11 @@ def start_module(
 
 
 def warm_up(*modules: str) -> None:
-    """Have searches on this machine fork their workers from a process that has imported what they need.
+    """Start the process whose forks the workers will be, and have it import modules; returns at once.
 
-    It returns at once, so a notebook's first cell may call it: the process imports meanwhile. The first search then
-    waits for less, and later ones import nothing again. The process ends with this one. Where processes cannot be
-    forked so (macOS, Windows, some sandboxes), workers are started as without it.
+    A notebook's first cell may call it, so that the first search waits for less. Without it the first search of a
+    process imports, and later ones do not. It ends with this process. Where processes cannot be forked so (macOS,
+    Windows), it does nothing.
 
     Args:
         modules: Names of installed packages or their modules, such as ``"torch"``.
@@ -100,9 +100,7 @@ def warm_up(*modules: str) -> None:
     Example:
         >>> maggy_like.warm_up("torch")  # doctest: +SKIP
     """
-    global _warm
-    if is_supported():
-        _warm = os.getpid()
+    if is_supported() and not is_fork():
         with contextlib.suppress(OSError):
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
             _zygote(environment).load(modules)
@@ -224,7 +222,6 @@ def key_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 _lock = threading.Lock()
-_warm = 0  # the process that was warmed up: a fork of it was not
 _owned: tuple[int, Zygote] | None = None  # and the process that started it: a fork of that has none
 
 

@@ -13,6 +13,7 @@ import ablation_functions as fns
 import psutil
 import pytest
 from background import Background
+from family import family
 
 import maggy_like
 from maggy_like import AblationStudy, FailurePolicy, Float, Integer, LocalEngine, Tuning
@@ -42,9 +43,9 @@ def ablate(tmp_path: Path) -> Any:
         }
         return maggy_like.ablate(train_fn, study or fns.table_study(), **{**defaults, **options})
 
-    before = set(psutil.Process().children(recursive=True))
+    before = set(family())
     yield run
-    left = set(psutil.Process().children(recursive=True)) - before
+    left = set(family()) - before
     assert not psutil.wait_procs(left, 300)[1]  # what was killed may wait for a core to die on
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import train_functions as fns
+from family import family
 from gate import Gate
 
 from maggy_like import Choice, FailurePolicy, Float, LocalEngine, Result, lagom
@@ -38,13 +39,13 @@ def search(tmp_path: Path) -> Any:
         }
         return lagom(train_fn, space or {"x": Float(0, 1)}, **{**defaults, **options})
 
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    before = {process.pid for process in family()}
     threads = threading.enumerate()
     yield run
     for thread in threading.enumerate():
         if thread not in threads:
             thread.join(300)  # that of the optimizer is not waited for for long
-    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    left = [p for p in family() if p.pid not in before]
     assert not left
     assert threading.active_count() <= len(threads)
 

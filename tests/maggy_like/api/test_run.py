@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import wide_functions as fns
+from family import family
 
 import maggy_like
 from maggy_like import FailurePolicy, Reporter
@@ -64,9 +65,9 @@ def go(tmp_path: Path) -> Iterator[Any]:
         defaults = {"workers": WORKERS, "engine": "local", "directory": tmp_path / "runs", "progress": False}
         return maggy_like.run(train_fn, config, **{**defaults, **options})
 
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    before = {process.pid for process in family()}
     yield run
-    assert not [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert not [p for p in family() if p.pid not in before]
 
 
 # -- what each rank finds --------------------------------------------------------------------------------

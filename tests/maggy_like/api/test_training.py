@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import wide_functions as fns
+from family import family
 
 from maggy_like import FailurePolicy, Float, Result, lagom
 from maggy_like.driver.loop import Driver
@@ -34,9 +35,9 @@ def search(tmp_path: Path) -> Iterator[Any]:
                     "max_budget": 4, "n_trials": 3, "optimizer": "random", "train_best": True}  # fmt: skip
         return lagom(train_fn, {"folder": str(tmp_path / "seen"), "x": Float(0, 1)}, **{**defaults, **options})
 
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    before = {process.pid for process in family()}
     yield run
-    assert not [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert not [p for p in family() if p.pid not in before]
 
 
 def test_the_best_configuration_is_trained_on_the_gang_of_the_search(search: Any) -> None:

@@ -148,9 +148,10 @@ def train(x, reporter):
     threading.Event().wait()
 
 def words(process):
-    "The command line; none of a dead process, whether somebody has waited for it or not."
+    "The command line; none of a dead process, whether somebody has waited for it or not, and of a zygote."
     try:
-        return " ".join(process.cmdline()) if process.status() != psutil.STATUS_ZOMBIE else ""
+        found = " ".join(process.cmdline()) if process.status() != psutil.STATUS_ZOMBIE else ""
+        return "" if "maggy_like.processes.zygote" in found else found  # which the next search uses
     except psutil.Error:  # it has just ended
         return ""
 

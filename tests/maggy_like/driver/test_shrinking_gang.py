@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import wide_functions as fns
+from family import family
 from gate import Gate
 
 import maggy_like
@@ -92,9 +92,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Event], Non
             monkeypatch.setattr(gang, "HINT_AFTER", -1.0)
             monkeypatch.setattr(Supervisor, "_put_off", put_off_then_go_on)
 
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    before = {process.pid for process in family()}
     yield on_event
-    assert not [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert not [p for p in family() if p.pid not in before]
 
 
 @pytest.mark.parametrize(("engine", "told"), [

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import trial_faults
+from family import family
 from trial_faults import SLEEP
 
 from maggy_like import FailurePolicy, LocalEngine, Result, lagom
@@ -81,9 +82,9 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[Event])
         given = {**defaults, "n_trials": len(points), "points_to_evaluate": points, **options}
         return lagom(train_fn, space, directory=tmp_path, progress=False, callbacks=[events.append], **given)
 
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    before = {process.pid for process in family()}
     yield run
-    assert not [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert not [p for p in family() if p.pid not in before]
     left = [p for p in psutil.process_iter(["cmdline"]) if SLEEP in (p.info["cmdline"] or ())]
     assert not psutil.wait_procs(left, timeout=300)[1]  # what was killed takes a moment
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import wide_functions as fns
+from family import family
 
 from maggy_like import FailurePolicy, Float, Result, lagom
 from optimizers.core.events import AttemptEnded, Event
@@ -36,9 +36,9 @@ def search(tmp_path: Path, events: list[Event]) -> Iterator[Any]:
         space = {"folder": str(tmp_path / "seen"), **(space or {"x": Float(0, 1)})}
         return lagom(train_fn, space, **{**defaults, **options})
 
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    before = {process.pid for process in family()}
     yield run
-    assert not [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert not [p for p in family() if p.pid not in before]
 
 
 def steps_seen(folder: Path, trial: int, attempt: int = 1) -> list[list[int]]:

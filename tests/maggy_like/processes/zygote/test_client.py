@@ -31,7 +31,6 @@ SEPARATE = "this" if "this" not in sys.modules else "antigravity"  # no test imp
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """An environment for processes; the zygote of this test is its own, and gone after it."""
     monkeypatch.setattr(client, "_owned", None)
-    monkeypatch.setattr(client, "_warm", os.getpid())
     path = [*sys.path, str(Path(__file__).parents[3] / "support")]
     yield {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     client._close()
@@ -64,7 +63,7 @@ def test_a_process_is_what_it_was_started_as(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_warm: bool
 ) -> None:
     if not is_warm:
-        monkeypatch.setattr(client, "_warm", 0)
+        monkeypatch.setattr(client, "is_supported", lambda: False)
     monkeypatch.chdir(tmp_path)
     found = told({**environment, "TOLD": "x"}, "a", "json", tmp_path=tmp_path)
     assert bool(own_zygote()) is is_warm
@@ -112,8 +111,7 @@ def test_what_was_imported_once_stays(environment: dict[str, str], tmp_path: Pat
     assert own_zygote() == first
 
 
-def test_a_warm_up_imports_ahead(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_warm", 0)
+def test_a_warm_up_imports_ahead(environment: dict[str, str], tmp_path: Path) -> None:
     warm_up(SEPARATE)
     found = told({**os.environ, "PYTHONPATH": environment["PYTHONPATH"]}, SEPARATE, tmp_path=tmp_path)
     assert found["loaded"] == [SEPARATE]
@@ -211,7 +209,6 @@ def test_it_ends_with_its_owner(environment: dict[str, str]) -> None:
     code = """
         import os
         from maggy_like.processes.zygote import client
-        client.warm_up()
         process = client.start_module("zygote_entry", dict(os.environ), arguments=["exit", "0"])
         process.stdin.close()
         process.wait(300)
