@@ -212,9 +212,9 @@ class Zygote:
         self._has_forked = True
 
 
-def key_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of which a zygote's imports may have made something."""
-    return {
+def key_of(environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Which Python a zygote is, and the variables of which its imports may have made something."""
+    return sys.executable, {
         name: value
         for name, value in environment.items()
         if name.startswith(_READ_BY_LIBRARIES) and name not in ("PYTHONPATH", "PYTHONUNBUFFERED")

@@ -146,7 +146,24 @@ def test_what_libraries_read_as_they_are_imported_makes_another(environment: dic
     assert start({**environment, "OMP_NUM_THREADS": "7"}, "exit", "0").wait(PATIENCE) == 0
     assert own_zygote() != first
     assert not psutil.pid_exists(first[0])
-    assert key_of({"CUDA_VISIBLE_DEVICES": "1", "PATH": "/", "PYTHONPATH": "/"}) == {"CUDA_VISIBLE_DEVICES": "1"}
+    _, read = key_of({"CUDA_VISIBLE_DEVICES": "1", "PATH": "/", "PYTHONPATH": "/"})
+    assert read == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+def test_another_python_makes_another(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert start(environment, "exit", "0").wait(PATIENCE) == 0
+    first = own_zygote()
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    other.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(other))
+    assert start(environment, "exit", "3").wait(PATIENCE) == 3
+    assert own_zygote() != first
+    other.write_text("#!/bin/sh\nexit 7\n")
+    monkeypatch.setattr(sys, "executable", str(other.rename(tmp_path / "broken")))
+    assert start(environment, "exit", "3").wait(PATIENCE) == 7
 
 
 def test_one_that_was_killed_is_replaced(environment: dict[str, str]) -> None:
