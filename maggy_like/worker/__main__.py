@@ -9,6 +9,7 @@ import sys
 
 from maggy_like.processes.lifeline import die_with_parent
 from maggy_like.processes.zygote.become import is_fork
+from maggy_like.processes.zygote.client import keep_no_zygote
 from maggy_like.worker.agent.agent import Agent
 from maggy_like.worker.agent.launchers import ForkServerLauncher
 from maggy_like.worker.launch import read_launch
@@ -19,6 +20,7 @@ def main() -> None:
     launch = read_launch(sys.stdin.buffer)
     if not is_fork():  # else the parent may be any thread of the driver's process, and end before it
         die_with_parent(launch.parent)
+    keep_no_zygote()
     children = ForkServerLauncher(launch.task, launch.context)  # first: its fork shall have no socket of the agent's
     Agent(launch.task, launch.context, launcher=children, lifeline=sys.stdin.fileno()).run()
 

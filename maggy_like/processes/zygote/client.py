@@ -30,8 +30,11 @@ PATIENCE = 60.0
 _ROOM = "." * 80
 """An argument over which a fork may write its own, longer ones, for ``ps``."""
 
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Unless the caller says otherwise, numeric libraries begin no thread as they are imported, nor does Arrow (pandas)."""
+
 _READ_BY_LIBRARIES = (
-    *("CUDA", "GOMP", "HIP", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "NVIDIA", "OMP", "OPENBLAS", "PYTHON"),
+    *("CUDA", "GOMP", "HIP", "JE_ARROW", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "NVIDIA", "OMP", "OPENBLAS", "PYTHON"),
     *("PYTORCH", "ROCR", "TF_", "TORCH", "XLA"),
 )
 """How the names of variables begin that a library reads as it is imported, or earlier."""
@@ -50,7 +53,7 @@ def start_module(
     """Start ``python -m module arguments`` as the leader of a session, with a pipe as its standard input.
 
     A process that is a zygote's fork forks itself, so call it there before there are threads. Others ask their zygote,
-    which is started with the first call, and imports ``preload`` before it forks.
+    which is started with the first call, and imports ``preload`` before it forks (see :func:`keep_no_zygote`).
 
     Args:
         module: Runs as ``__main__``.
@@ -73,7 +76,7 @@ def start_module(
     )
     if is_fork():
         return _fork_here(request, [*streams, *pass_fds])
-    if is_supported():
+    if _keeps_one and is_supported():
         with contextlib.suppress(OSError):  # it died meanwhile, or forks are not allowed
             return _zygote(environment).start(request, [*streams, *pass_fds])
     return subprocess.Popen(
@@ -106,6 +109,12 @@ def warm_up(*modules: str) -> None:
             _zygote(environment).load(modules)
 
 
+def keep_no_zygote() -> None:
+    """Start fresh interpreters from now on: this process ends before another one could be a fork of its zygote."""
+    global _keeps_one
+    _keeps_one = False
+
+
 class Zygote:
     """The process that has imported things, from the side of its owner."""
 
@@ -115,7 +124,7 @@ class Zygote:
         self._is_given_up = self._has_forked = False
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(START_PATIENCE)
-        own = {"OMP_NUM_THREADS": "1", **environment}
+        own = {**_ONE_THREAD, **environment}
         with theirs:
             self._process = subprocess.Popen(
                 [
@@ -222,6 +231,7 @@ def key_of(environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 
 
 _lock = threading.Lock()
+_keeps_one = True
 _owned: tuple[int, Zygote] | None = None  # and the process that started it: a fork of that has none
 
 

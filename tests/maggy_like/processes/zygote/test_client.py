@@ -17,7 +17,7 @@ import pytest
 
 from maggy_like import warm_up
 from maggy_like.processes.zygote import client
-from maggy_like.processes.zygote.client import key_of, own_zygote, start_module
+from maggy_like.processes.zygote.client import keep_no_zygote, key_of, own_zygote, start_module
 from maggy_like.processes.zygote.process import ForkedProcess, Process
 from maggy_like.processes.zygote.sibling import is_supported
 
@@ -136,6 +136,20 @@ def test_after_an_import_that_begins_a_thread_processes_are_fresh(environment: d
     assert (found["loaded"], found["arguments"], found["stdin"]) == ([], ["with_a_thread", "a"], "hello")
     assert (found["leads"], found["parent"]) == (True, os.getpid())
     assert own_zygote() == first
+
+
+def test_arrow_begins_no_thread(environment: dict[str, str], tmp_path: Path) -> None:
+    """Else whoever imports pandas would have no use of a zygote."""
+    assert told(environment, "pyarrow", preload=["pyarrow"], tmp_path=tmp_path)["loaded"] == ["pyarrow"]
+
+
+def test_a_process_that_ends_soon_keeps_none(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_keeps_one", True)
+    keep_no_zygote()
+    fresh = start(environment, "exit", "3")
+    assert isinstance(fresh, subprocess.Popen)
+    assert fresh.wait(PATIENCE) == 3
+    assert not own_zygote()
 
 
 def test_what_libraries_read_as_they_are_imported_makes_another(environment: dict[str, str]) -> None:
