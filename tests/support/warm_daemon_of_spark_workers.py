@@ -21,7 +21,10 @@ from pathlib import Path
 
 import pyspark.daemon
 import warm_server
-from warm_processes import WarmPopen, WarmServer, is_supported
+from warm_processes import WarmPopen, WarmServer
+
+from maggy_like.processes.zygote.become import set_base
+from maggy_like.processes.zygote.sibling import is_supported
 
 CONF = {"spark.python.daemon.module": Path(__file__).stem} if is_supported() else {}
 """Settings of a session whose Java process finds this file; see :func:`found`."""
@@ -81,7 +84,7 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 def main() -> None:
     """Import everything, then serve Spark."""
     own = {"", os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
-    warm_server.BASE[:] = [entry for entry in sys.path if entry not in own]
+    set_base([entry for entry in sys.path if entry not in own])
     for module in WARM:
         importlib.import_module(module)
     gc.collect()

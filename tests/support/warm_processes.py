@@ -8,29 +8,19 @@ descriptors, the path and the ``__main__`` that it would have had.
 
 from __future__ import annotations
 
-import array
 import os
-import platform
 import socket
-import struct
 import subprocess
 import sys
 import threading
 from typing import Any, ClassVar
 
-import msgspec
+from maggy_like.processes.zygote.request import STARTED, Request, send
 
 MODULES = ("maggy_like.processes.zygote", "maggy_like.driver.proposer")
 
 PYTHON = sys.executable
 """A test that puts another program in its place has processes start there: in another network, or not at all."""
-
-SYS_CLONE = {"x86_64": 56, "aarch64": 220}
-"""The system call that makes a child of one's parent."""
-
-LENGTH = struct.Struct("!I")
-PID = struct.Struct("!i")
-MAX_DESCRIPTORS = 16
 
 _BOOT = """
 import sys
@@ -39,34 +29,6 @@ sys.path[:] = path
 from warm_server import main
 main(base, int(control), int(parent))
 """
-
-
-class Request(msgspec.Struct, frozen=True):
-    """What to start.
-
-    Attributes:
-        arguments: The command line, that of Python included.
-        environment: All of it.
-        folder: The working folder.
-        targets: The numbers that the descriptors beside this message get.
-        new_session: Whether the process leads a session.
-    """
-
-    arguments: list[str]
-    environment: dict[str, str]
-    folder: str
-    targets: list[int]
-    new_session: bool
-
-    @property
-    def module(self) -> str:
-        """What runs as ``__main__``."""
-        return self.arguments[self.arguments.index("-m") + 1]
-
-
-def is_supported() -> bool:
-    """Whether this machine can make children for another process."""
-    return sys.platform == "linux" and platform.machine() in SYS_CLONE
 
 
 class WarmServer:
@@ -87,15 +49,12 @@ class WarmServer:
 
     def start(self, request: Request, descriptors: list[int]) -> int:
         """Start a process; its id."""
-        data = msgspec.msgpack.encode(request)
-        fds = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         with self._lock:
-            self._socket.sendmsg([LENGTH.pack(len(data))], fds)
-            self._socket.sendall(data)
-            answer = self._socket.recv(PID.size, socket.MSG_WAITALL)
+            send(self._socket, request, descriptors)
+            answer = self._socket.recv(STARTED.size, socket.MSG_WAITALL)
         if not answer:
             raise OSError("the warm process has died")
-        return int(PID.unpack(answer)[0])
+        return int(STARTED.unpack(answer)[0])
 
     def close(self) -> None:
         """End it; what it has started lives on."""
@@ -120,10 +79,7 @@ class WarmPopen(subprocess.Popen[Any]):
 
 def is_ours(args: Any) -> bool:
     """Whether a command line starts one of :data:`MODULES` with this Python."""
-    if not isinstance(args, list) or args[:1] != [PYTHON]:
-        return False
-    module = args[2:4] if args[1:2] == ["-P"] else args[1:3]
-    return module[:1] == ["-m"] and module[1] in MODULES
+    return isinstance(args, list) and args[:3] == [PYTHON, "-P", "-m"] and args[3] in MODULES
 
 
 def request_of(args: list[str], options: tuple[Any, ...]) -> tuple[Request, list[int]]:
@@ -132,10 +88,11 @@ def request_of(args: list[str], options: tuple[Any, ...]) -> tuple[Request, list
     stdin, stdout, stderr = options[9], options[12], options[14]
     descriptors = [own if given == -1 else given for own, given in enumerate((stdin, stdout, stderr))]
     request = Request(
-        arguments=args,
+        module=args[3],
+        arguments=tuple(args[4:]),
         environment=dict(os.environ if env is None else env),
         folder=os.fspath(cwd or os.getcwd()),
-        targets=[0, 1, 2, *pass_fds],
-        new_session=bool(options[20]),
+        targets=(0, 1, 2, *pass_fds),
+        safe_path=True,
     )
     return request, [*descriptors, *pass_fds]
