@@ -9,9 +9,26 @@ from typing import Any
 import pytest
 
 from maggy_like import ASHA, Result, lagom
+from optimizers.core.base import Decision, FullBudget, Grant, Problem
 from optimizers.core.trial import Trial, TrialState
+from optimizers.samplers.random_search import RandomSearch
 
 MAX_BUDGET = 4
+
+
+class StopAtTwo(RandomSearch):
+    """Stops each trial at its second step, in which the trial waits until it knows."""
+
+    def scheduler(self, problem: Problem) -> _StopAtTwo:
+        return _StopAtTwo(problem.max_budget)
+
+
+class _StopAtTwo(FullBudget):
+    def __init__(self, max_budget: int) -> None:
+        self._grant = Grant(max_budget, milestones=(2,))
+
+    def report(self, trial: int, step: int, loss: float) -> Decision:
+        return Decision.STOP if step == 2 else Decision.CONTINUE
 
 
 def search(train_fn: Callable[..., Any], space: dict[str, Any], directory: Path, **options: Any) -> Result:

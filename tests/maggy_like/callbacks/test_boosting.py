@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continued import check_promoted_trials_equal_whole_trainings, search
+from continued import StopAtTwo, check_promoted_trials_equal_whole_trainings, search
 
 from maggy_like import Float, Reporter
 from maggy_like.protocol.report_error import ReportError
 from optimizers.core.trial import TrialState
-from optimizers.schedulers.stopping import Threshold
 
 SPACE = {"lr": Float(0.01, 1.0, log=True)}
 
@@ -85,9 +84,9 @@ def test_a_promoted_trial_goes_on_as_if_it_had_never_paused(train: Any, metric: 
     ("train", "metric"), [(train_lightgbm, "valid_binary_logloss"), (train_xgboost, "valid_logloss")]
 )
 def test_a_trial_that_is_told_to_stop_stops(train: Any, metric: str, tmp_path: Path) -> None:
-    rule = Threshold(step=2, worse_than=0.0, direction="min")
-    result = search(train, SPACE, tmp_path, metric=metric, optimizer=rule, n_trials=1, max_budget=50)
+    result = search(train, SPACE, tmp_path, metric=metric, optimizer=StopAtTwo(), n_trials=1)
     assert result.counts == {TrialState.STOPPED: 1}
+    assert list(result.trials[0].curve.steps) == [1, 2]
 
 
 @pytest.mark.parametrize("train", [train_lightgbm, train_xgboost])
