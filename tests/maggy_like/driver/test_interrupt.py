@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from family import is_zygote
 from terminal import terminal
 
 from maggy_like.driver.interrupts import interrupts_to
@@ -189,6 +190,13 @@ search(functools.partial(background.run, lagom), callbacks=[on_event])
 NOTHING_LEFT = r"ending {} trials 2 left nothing"
 
 
+def freeze_workers(pid: int) -> None:
+    """Suspend a driver's children, but for its zygote: that one is to see the driver's end."""
+    for process in psutil.Process(pid).children():
+        if not is_zygote(process):
+            process.suspend()
+
+
 def test_ctrl_c_in_a_terminal_leaves_nothing(tmp_path: Path) -> None:
     with terminal(tmp_path, COUNTED + LOCAL + PRESS) as shown:
         shown.until("under way", times=2)
@@ -200,8 +208,7 @@ def test_ctrl_c_in_a_terminal_leaves_nothing(tmp_path: Path) -> None:
 def test_a_second_ctrl_c_is_quicker_where_workers_do_not_leave(tmp_path: Path) -> None:
     with terminal(tmp_path, COUNTED + LOCAL + "watch.LEAVE_PATIENCE = 1e6\n" + PRESS) as shown:
         shown.until("under way", times=2)
-        for process in psutil.Process(shown.pid).children():
-            process.suspend()
+        freeze_workers(shown.pid)
         shown.press_ctrl_c()
         shown.until("pressed 1")
         shown.press_ctrl_c()
@@ -229,8 +236,7 @@ def test_sigterm_is_one_ctrl_c(tmp_path: Path, progress: str) -> None:
 def test_sigterm_and_ctrl_c_count_together(tmp_path: Path) -> None:
     with terminal(tmp_path, COUNTED + LOCAL + "watch.LEAVE_PATIENCE = 1e6\n" + PRESS) as shown:
         shown.until("under way", times=2)
-        for process in psutil.Process(shown.pid).children():
-            process.suspend()
+        freeze_workers(shown.pid)
         shown.terminate()
         shown.until("pressed 1")
         shown.press_ctrl_c()
