@@ -30,9 +30,10 @@ class ASHA(Optimizer):
 
     Without ``sampler``, ``max_budget // eta`` is the first rung that ends all but one trial in ``eta``. The lenient
     rungs below it, from ``max_budget // eta**3`` on, end the worst third, and the Gaussian process is fitted to
-    results at ``max_budget // eta`` and above. On the learning curves that we measured, strict rungs far below the
-    full budget made every sampler worse: configurations that learn fast at first are not those that end well, and a
-    model learns to propose them. The docs page "Which optimizer?" has the figures.
+    results at ``max_budget // eta`` and above; to those below as well where that predicts the longer trainings better.
+    On most learning curves that we measured, strict rungs far below the full budget made every sampler worse:
+    configurations that learn fast at first are not those that end well, and a model learns to propose them. The docs
+    page "Which optimizer?" has the figures.
 
     Source: Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for Massively Parallel
     Hyperparameter Tuning", MLSys 2020.

@@ -37,7 +37,8 @@ class BayesianSearch(Optimizer):
     - Configurations that still run: their losses are drawn from the model several times (fantasies), and
       the acquisition is the mean over the draws. None of them is proposed again.
     - Several budgets (under ASHA): one model over configuration and budget, of scores that are ranks from
-      rung to rung; it proposes what it expects to be good at the full budget.
+      rung to rung; it proposes what it expects to be good at the full budget. With ``min_share``, whether short
+      trainings are modelled is learned.
     - Losses of diverged and failed trials, and outliers: cut, see
       :meth:`~optimizers.samplers.bayesian.scores.Results.scores`.
     - A model that predicts left-out results badly is trusted less: up to half of the proposals are
