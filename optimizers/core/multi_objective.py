@@ -1,23 +1,9 @@
-"""Several objectives at once: which trials no other beats, and one loss made of many.
-
-A search of several objectives has no best trial but a Pareto set: those that no other trial dominates. Optimizers
-that go by one loss serve it by scalarization (ParEGO): each ask weighs the objectives anew, so that over many asks
-the whole front is sought.
-"""
+"""Several objectives at once: a search has no best trial but a Pareto set, those that no other trial dominates."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
-
-import numpy as np
-from numpy.typing import NDArray
-
-from optimizers.core.base import History
-
-RHO = 0.05
-"""Share of the plain weighted sum in ParEGO's loss: it tells apart what the worst objective alone does not."""
 
 
 def dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
@@ -62,53 +48,3 @@ class ParetoFront:
             return
         self._front = {each: its for each, its in self._front.items() if not dominates(losses, its)}
         self._front[number] = losses
-
-
-def parego_losses(losses: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """One loss a row, by the augmented Chebyshev norm with weights drawn at random.
-
-    Source: Knowles, "ParEGO: A Hybrid Algorithm With On-Line Landscape Approximation for Expensive
-    Multiobjective Optimization Problems", IEEE Transactions on Evolutionary Computation 10 (1), 2006, equation 2.
-    The weights are drawn from the whole simplex, not from a grid on it.
-
-    Args:
-        losses: Shape (n, m): m objectives, smaller is better. A row with a value that is not finite has failed.
-        rng: Draws the weights.
-
-    Returns:
-        Shape (n,): the losses to be made small; ``inf`` for failed rows.
-
-    Example:
-        >>> parego_losses(np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]), rng).argmax()
-        2
-    """
-    weights = rng.dirichlet(np.ones(losses.shape[1]))
-    finite = np.isfinite(losses).all(axis=1)
-    made = np.full(len(losses), np.inf)
-    if finite.any():
-        halves = losses[finite] / 2.0  # the difference of two huge losses is infinite, of their halves it is not
-        low = halves.min(axis=0)
-        span = halves.max(axis=0) - low
-        weighted = weights * (halves - low) / np.where(span > 0.0, span, 1.0)
-        made[finite] = weighted.max(axis=1) + RHO * weighted.sum(axis=1)
-    return made
-
-
-def scalarized(history: History, index: int) -> History:
-    """The history as an optimizer of one loss wants it for its ``index``-th ask.
-
-    A search of one objective has it already. Of several, each observation's ``loss`` becomes that of
-    :func:`parego_losses`, with weights that depend on the seed and ``index`` alone.
-
-    Example:
-        >>> history = scalarized(history, index)  # first line of an ask
-    """
-    if history.problem.n_objectives == 1:
-        return history
-    seen = [observation for observation in history.observations if observation.losses]  # none of running trials
-    if not seen:
-        return History(history.problem, [], history.pending)
-    rng = np.random.default_rng([history.problem.seed, index, 2])  # apart from history.rng(index), the asker's own
-    losses = parego_losses(np.array([observation.losses for observation in seen]), rng)
-    made = [replace(observation, loss=float(loss)) for observation, loss in zip(seen, losses, strict=True)]
-    return History(history.problem, made, history.pending)

@@ -59,7 +59,7 @@ def _log_h(z: Array) -> Array:
 def maximize(
     score: Callable[[Array], Array], axes: Axes, starts: Array, rng: np.random.Generator, taken: set[bytes]
 ) -> Array:
-    """The points of the highest scores, best first: random points, then local search from the best of them.
+    """The allowed points of the highest scores, best first: random points, then local search from the best of them.
 
     Args:
         score: Of points, shape (m, d) to (m,).
@@ -68,18 +68,18 @@ def maximize(
         taken: Points (as bytes) that must not be proposed.
 
     Returns:
-        Shape (t, d); empty if every point that was scored is taken.
+        Shape (t, d); empty if every point that was looked at is taken or not allowed.
     """
     broad = axes.snap(rng.random((_BROAD, axes.d)))
     near = _around(axes, starts, _NEAR, rng, 0.5) if len(starts) else broad[:0]
-    points = _fresh(np.concatenate([broad, near]), taken)
+    points = axes.allowed(_fresh(np.concatenate([broad, near]), taken))
     if not len(points):
         return points
     scores = score(points)
     for scale in _CLIMB_SCALES:
         top = np.argsort(-scores, kind="stable")[:_CLIMBERS]
         points, scores = points[top], scores[top]
-        steps = _fresh(_around(axes, points, _CLIMBERS * _STEPS, rng, scale), taken)
+        steps = axes.allowed(_fresh(_around(axes, points, _CLIMBERS * _STEPS, rng, scale), taken))
         if len(steps):
             points, scores = np.concatenate([points, steps]), np.concatenate([scores, score(steps)])
     return points[np.argsort(-scores, kind="stable")]
@@ -87,7 +87,7 @@ def maximize(
 
 def one_choice_away(score: Callable[[Array], Array], axes: Axes, start: Array, taken: set[bytes]) -> Array:
     """The points that differ from ``start`` in one choice and are not taken, best score first: shape (t, d)."""
-    points = _fresh(axes.other_choices(start), taken)
+    points = axes.allowed(_fresh(axes.other_choices(start), taken))
     return np.asarray(points[np.argsort(-score(points), kind="stable")]) if len(points) else points
 
 

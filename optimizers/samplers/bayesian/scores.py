@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.core.base import Observation
-from optimizers.core.multi_objective import parego_losses
 from optimizers.samplers.clipped_losses import clipped
 
 Array = NDArray[np.float64]
@@ -18,7 +17,9 @@ Integers = NDArray[np.int64]
 _NO_LEVEL = 1 << 30
 _ENOUGH = 8  # finite results above the floor, from which on those below it are left out
 _WORST = 1 / 3  # the share of those below the floor that counts as failed
-_CUT = 2.0  # in distances from the best to the median: losses further above the median are cut
+
+CUT = 2.0
+"""In distances from the best to the median: losses further above the median are cut."""
 
 
 class Results:
@@ -29,19 +30,22 @@ class Results:
         min_share: Observations after less than this share of it have no score while there are enough others, but
             for those of the worst third of them that got no further: these are ranked with the failed ones.
 
+        cut: See :data:`CUT`.
+
     Attributes:
         floor: The level of ``min_share``.
         trials: The trial of each observation, shape (n,).
         levels: How far it got, in halvings of the full budget, from 0 downwards: shape (n,).
-        losses: Shape (n, m), a column for each objective.
+        losses: Shape (n,).
     """
 
-    def __init__(self, max_budget: int, min_share: float = 0.0) -> None:
+    def __init__(self, max_budget: int, min_share: float = 0.0, *, cut: float = CUT) -> None:
         self._max_budget = max_budget
+        self._cut = cut
         self.floor = math.floor(math.log2(min_share) + 1e-9) if min_share else -_NO_LEVEL
         self.trials: Integers = np.empty(0, dtype=np.int64)
         self.levels: Integers = np.empty(0, dtype=np.int64)
-        self.losses: Array = np.empty((0, 0))
+        self.losses: Array = np.empty(0)
 
     def __len__(self) -> int:
         return len(self.trials)
@@ -52,10 +56,9 @@ class Results:
         halvings = np.ceil(np.log2(self._max_budget / np.minimum(steps, self._max_budget)) - 1e-9)
         self.trials = np.append(self.trials, [seen.trial for seen in observations]).astype(np.int64)
         self.levels = np.append(self.levels, -halvings).astype(np.int64)
-        losses = np.array([seen.losses or (seen.loss,) for seen in observations])
-        self.losses = np.concatenate([self.losses.reshape(-1, losses.shape[1]), losses])
+        self.losses = np.append(self.losses, [seen.loss for seen in observations])
 
-    def scores(self, n: int, rng: np.random.Generator, *, floored: bool = True) -> tuple[Integers, Array]:
+    def scores(self, n: int, *, floored: bool = True) -> tuple[Integers, Array]:
         """The scores of the first ``n`` observations: small is good, and the variance is near 1.
 
         At the lowest level a score is the standardized loss; one further above the median than twice the
@@ -65,7 +68,6 @@ class Results:
         best one to the best loss: ranks, and no assumption on how losses fall with the steps.
 
         Args:
-            rng: Weighs the objectives, if there are several.
             floored: Whether observations below the floor are left out; else there is no floor.
 
         Returns:
@@ -75,8 +77,7 @@ class Results:
         if n == 0:
             return np.empty(0, dtype=np.int64), np.empty(0)
         trials = self.trials[:n]
-        losses = self.losses[:n, 0] if self.losses.shape[1] == 1 else parego_losses(self.losses[:n], rng)
-        kept, levels = np.arange(n), self.levels[:n]
+        kept, levels, losses = np.arange(n), self.levels[:n], self.losses[:n]
         if floored:
             kept, levels, losses = self._above_the_floor(losses)
         trials = trials[kept]
@@ -89,7 +90,7 @@ class Results:
             entries = np.sort(at_level[len(at_level) - 1 - newest])
             before = score_of[trials[entries]]
             known = np.sort(before[~np.isnan(before)])
-            given = _dealt(losses[entries], known) if len(known) else _standardized(losses[entries])
+            given = _dealt(losses[entries], known) if len(known) else _standardized(losses[entries], self._cut)
             score_of[trials[entries]] = given
             rows.append(entries)
             scores.append(given)
@@ -116,8 +117,8 @@ class Results:
         return np.where(finite, levels, np.maximum(levels, levels[finite].min(initial=0)))
 
 
-def _standardized(losses: Array) -> Array:
-    cut = clipped(losses, _CUT)
+def _standardized(losses: Array, distances: float) -> Array:
+    cut = clipped(losses, distances)
     spread = cut.std()
     return np.asarray((cut - cut.mean()) / spread) if spread > 0 else np.zeros(len(losses))
 

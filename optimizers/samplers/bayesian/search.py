@@ -17,14 +17,12 @@ from optimizers.samplers.sobol import Sobol
 from optimizers.space.config import Config
 
 if TYPE_CHECKING:
-    from optimizers.samplers.bayesian.surrogate import Data, Fit, Surrogate
+    from optimizers.samplers.bayesian.front import Front
+    from optimizers.samplers.bayesian.surrogate import Surrogate
 
 Array = NDArray[np.float64]
 
-_FANTASIES = 8
-_STARTS = 8  # configurations known to be good around which to look
 _TRUSTED = 0.5  # rank correlation from which on no proposal is random
-_LITTLE = -4.0  # logarithm of an expected improvement, in spreads of the scores, that is hardly worth a trial
 _AWAY_SHARE = 0.5  # of the proposals that promise as little, one choice away from the best
 _PRIOR_WEIGHT = 10.0  # weight of the log prior, divided by the number of results
 
@@ -49,13 +47,14 @@ class BayesianSearch(Optimizer):
     - Cost: hyperparameters are fitted anew, from the last ones on, when there are 15 % more results; the
       model has 200 points at most, those that got furthest with the best losses and the newest. Within an
       ask, running configurations extend the factorisation.
-    - Several objectives: ParEGO, weighed anew in each ask.
+    - Several objectives: a model of each, and the expected improvement of the hypervolume.
 
     Sources: Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998 (EI);
     Snoek, Larochelle and Adams, "Practical Bayesian Optimization of Machine Learning Algorithms", 2012, section 3.2
     (fantasies); Huang, Allen, Notz and Zeng, "Global Optimization of Stochastic Black-Box Systems via Sequential
     Kriging Meta-Models", 2006, equation 13 (augmented EI); Ament et al., 2023 (its logarithm); Klein et al., 2020
-    (joint model over budgets); Hvarfner et al., "piBO", 2022, equation 6 (priors); Knowles, "ParEGO", 2006.
+    (joint model over budgets); Hvarfner et al., "piBO", 2022, equation 6 (priors); Emmerich, Deutz and Klinkenberg,
+    "Hypervolume-Based Expected Improvement", 2011 (several objectives).
 
     Args:
         n_initial: Results with a finite loss before the model is used; until then, Sobol' points.
@@ -79,7 +78,7 @@ class BayesianSearch(Optimizer):
         self.n_initial = integer("n_initial", n_initial, least=1)
         self.min_share = min_share
         self._initial = Sobol()
-        self._known: tuple[History, Surrogate] | None = None
+        self._known: tuple[History, Surrogate | Front] | None = None
 
     def is_blind(self, history: History) -> bool:
         if not history.problem.space.dimensions:
@@ -98,69 +97,39 @@ class BayesianSearch(Optimizer):
             proposal = space.sample(rng) if space.has_prior else self._initial.ask(index, history)
             ended = {space.key(seen.config) for seen in history.observations}
         else:
-            surrogate = self._surrogate(history)
-            ended = {point.tobytes() for point in surrogate.units}  # not the keys of all, made anew at each ask
-            fit = surrogate.fit()
-            if rng.random() < 0.5 * (1.0 - min(max(fit.trust, 0.0) / _TRUSTED, 1.0)):
+            model = self._model(history)
+            ended = {point.tobytes() for point in model.units}  # not the keys of all, made anew at each ask
+            if rng.random() < 0.5 * (1.0 - min(max(model.trust, 0.0) / _TRUSTED, 1.0)):
                 proposal = space.sample(rng)
             else:
-                proposal = self._improvement(surrogate, fit, history, rng)
+                proposal = self._improvement(model, history, rng)
         running = {space.key(config) for config in history.pending.values()}
         return untried(space, proposal, running, ended, rng)
 
-    def _surrogate(self, history: History) -> Surrogate:
-        from optimizers.samplers.bayesian.surrogate import (
-            Surrogate,  # scipy takes a second that only models should cost
-        )
+    def _model(self, history: History) -> Surrogate | Front:
+        from optimizers.samplers.bayesian.front import Front  # scipy takes a second that only models should cost
+        from optimizers.samplers.bayesian.surrogate import Surrogate
 
         if self._known is None or self._known[0] is not history:
-            self._known = (history, Surrogate(history, self.n_initial, self.min_share))
+            made = Surrogate if history.problem.n_objectives == 1 else Front
+            self._known = (history, made(history, self.n_initial, self.min_share))
         self._known[1].update()
         return self._known[1]
 
-    def _improvement(self, surrogate: Surrogate, fit: Fit, history: History, rng: np.random.Generator) -> Config:
-        from optimizers.samplers.bayesian.acquisition import log_augmented_improvement, maximize, one_choice_away
-        from optimizers.samplers.bayesian.gp import GaussianProcess
+    def _improvement(self, model: Surrogate | Front, history: History, rng: np.random.Generator) -> Config:
+        from optimizers.samplers.bayesian.acquisition import maximize, one_choice_away
 
         space = history.problem.space
-        data = surrogate.data(len(history.observations), rng, floored=fit.floored)
-        model = GaussianProcess(data.features, surrogate.groups, fit.hyperparameters)
-        weights = model.condition(data.scores)
-        tried = _distinct(data)
-        expected = model.predict(surrogate.features(tried), weights)[0]
-        best = np.full(1, expected.min())
-        observed = {seen.trial for seen in history.observations}
-        waiting = [config for trial, config in history.pending.items() if trial not in observed]
-        if waiting:
-            points = surrogate.features(np.array([space.to_unit(config) for config in waiting]))
-            draws = model.draw(points, weights, _FANTASIES, rng)
-            model.extend(points)
-            weights = model.condition(np.concatenate([np.tile(data.scores[:, None], _FANTASIES), draws]))
-            best = np.minimum(best, draws.min(axis=0))
-        else:
-            weights = weights[:, None]
-
+        improvement, starts = model.improvement(rng)
         prior_weight = _PRIOR_WEIGHT / max(len(history.observations), 1) if space.has_prior else 0.0
-
-        def improvement(units: Array) -> Array:
-            means, variances = model.predict(surrogate.features(units), weights)
-            return log_augmented_improvement(means, variances, best, fit.hyperparameters.noise)
 
         def score(units: Array) -> Array:
             return improvement(units) + prior_weight * space.log_prior(units) if prior_weight else improvement(units)
 
-        taken = {point.tobytes() for point in surrogate.units}
+        taken = {point.tobytes() for point in model.units}
         taken.update(space.to_unit(config).tobytes() for config in history.pending.values())
-        starts = tried[np.argsort(expected, kind="stable")[:_STARTS]]
-        points = maximize(score, surrogate.axes, starts, rng, taken)
-        if len(points) and improvement(points[:1])[0] < _LITTLE and rng.random() < _AWAY_SHARE:
-            points = np.concatenate([one_choice_away(score, surrogate.axes, starts[0], taken), points])
+        points = maximize(score, model.axes, starts, rng, taken)
+        if len(points) and improvement(points[:1])[0] < model.little and rng.random() < _AWAY_SHARE:
+            points = np.concatenate([one_choice_away(score, model.axes, starts[0], taken), points])
         proposals = (space.from_unit(point) for point in points)
         return next((config for config in proposals if space.allows(config)), None) or space.sample(rng)
-
-
-def _distinct(data: Data) -> Array:
-    """The configurations that this search has results of, or those of earlier ones while it has none."""
-    is_current = data.trials >= 0
-    units = data.units[is_current] if is_current.any() else data.units
-    return np.asarray(np.unique(units, axis=0))

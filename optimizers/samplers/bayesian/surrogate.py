@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +10,20 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from optimizers.core.base import History, Observation
+from optimizers.samplers.bayesian.acquisition import log_augmented_improvement
 from optimizers.samplers.bayesian.axes import Axes
 from optimizers.samplers.bayesian.gp import GaussianProcess, Hyperparameters, fit
-from optimizers.samplers.bayesian.scores import Results
+from optimizers.samplers.bayesian.scores import CUT, Results
 
 Array = NDArray[np.float64]
 
 MODEL_SIZE = 200
 """Points of the model at most: the cost of a fit grows with their cube."""
 
+FANTASIES = 8
+"""Draws of the losses of what still runs."""
+
+_STARTS = 8  # configurations known to be good around which to look
 _EARLIER_SIZE = 60  # of them from earlier searches
 _GROWTH = 1.15  # results between two fits of the hyperparameters, as a factor
 _FEWEST = 4  # results of long trainings that can tell which model predicts them better
@@ -67,25 +72,31 @@ class Surrogate:
     Asynchronous Hyperparameter and Neural Architecture Search", 2020), and whether it comes from an
     earlier search (again an axis of its own: how much that one predicts is learned as well).
 
+    Attributes:
+        little: Logarithm of an expected improvement, in spreads of the scores, that is hardly worth a trial.
+
     Args:
         history: The search; its observations only ever grow.
         n_initial: Results before the first fit, if there is no earlier search.
         min_share: Of the full budget; see :class:`~optimizers.samplers.bayesian.scores.Results`.
+        cut: See :data:`~optimizers.samplers.bayesian.scores.CUT`.
     """
 
-    def __init__(self, history: History, n_initial: int, min_share: float = 0.0) -> None:
+    little = -4.0
+
+    def __init__(self, history: History, n_initial: int, min_share: float = 0.0, *, cut: float = CUT) -> None:
         problem = history.problem
         self.axes = Axes(problem.space)
         self.units = np.empty((0, self.axes.d))
         self._history = history
-        self._min_share = min_share
+        self._min_share, self._cut = min_share, cut
         self._earlier = [self._read(seen, problem.max_budget) for seen in problem.earlier if seen]
         self._has_levels = problem.max_budget > 1
         self._depth = max(int(np.ceil(np.log2(problem.max_budget))), 1)
         n_extra = int(self._has_levels) + bool(self._earlier)
         self.groups = np.concatenate([self.axes.groups, self.axes.d + np.arange(n_extra)])
         self._n_axes = self.axes.d + n_extra
-        self._results = Results(problem.max_budget, min_share)
+        self._results = Results(problem.max_budget, min_share, cut=cut)
         self._first = 0 if self._earlier else n_initial
         self._fits: dict[int, Fit] = {}
 
@@ -112,20 +123,64 @@ class Surrogate:
             size = max(size + 1, int(size * _GROWTH))
         return newest
 
-    def data(self, n: int, rng: np.random.Generator, *, floored: bool = True) -> Data:
+    @property
+    def trust(self) -> float:
+        """That of the newest fit."""
+        return self.fit().trust
+
+    def improvement(self, rng: np.random.Generator) -> tuple[Callable[[Array], Array], Array]:
+        """What to maximize, and around what to look for it.
+
+        Args:
+            rng: Draws the losses of what still runs.
+
+        Returns:
+            The logarithm of the expected improvement, of points of shape (m, d) to (m,), and the best configurations
+            that are known, the best first, shape (k, d).
+        """
+        history, fit = self._history, self.fit()
+        data = self.data(len(history.observations), floored=fit.floored)
+        model = GaussianProcess(data.features, self.groups, fit.hyperparameters)
+        weights = model.condition(data.scores)
+        tried = _distinct(data)
+        expected = model.predict(self.features(tried), weights)[0]
+        best = np.full(1, expected.min())
+        waiting = self.waiting(history)
+        if len(waiting):
+            features = self.features(waiting)
+            draws = model.draw(features, weights, FANTASIES, rng)
+            model.extend(features)
+            weights = model.condition(np.concatenate([np.tile(data.scores[:, None], FANTASIES), draws]))
+            best = np.minimum(best, draws.min(axis=0))
+        else:
+            weights = weights[:, None]
+
+        def improvement(units: Array) -> Array:
+            means, variances = model.predict(self.features(units), weights)
+            return log_augmented_improvement(means, variances, best, fit.hyperparameters.noise)
+
+        return improvement, tried[np.argsort(expected, kind="stable")[:_STARTS]]
+
+    def waiting(self, history: History) -> Array:
+        """The configurations that run and have no result yet, shape (w, d)."""
+        observed = {seen.trial for seen in history.observations}
+        configs = [config for trial, config in history.pending.items() if trial not in observed]
+        return np.array([self.axes.space.to_unit(config) for config in configs]).reshape(len(configs), self.axes.d)
+
+    def data(self, n: int, ranks: NDArray[np.int64] | None = None, *, floored: bool = True) -> Data:
         """The model's points after the first ``n`` observations.
 
         Past :data:`MODEL_SIZE`, half of them are those that got furthest, the best first, and the others
         the newest.
 
         Args:
-            rng: Weighs the objectives, if there are several.
+            ranks: Of the observations, shape (n,), where others are the best than those of the lowest losses.
             floored: Whether results below ``min_share`` are left out.
         """
-        rows, scores = self._results.scores(n, rng, floored=floored)
+        rows, scores = self._results.scores(n, floored=floored)
         levels = self._results.levels[rows]
         if len(rows) > MODEL_SIZE:
-            best = np.lexsort((scores, -levels))[: MODEL_SIZE // 2]
+            best = np.lexsort((scores if ranks is None else ranks[rows], -levels))[: MODEL_SIZE // 2]
             rest = np.setdiff1d(np.arange(len(rows)), best)
             newest = rest[np.argsort(rows[rest])][len(best) - MODEL_SIZE :]
             kept = np.sort(np.concatenate([best, newest]))
@@ -134,7 +189,7 @@ class Surrogate:
         features = [self._features(units[0], levels, is_earlier=False)]
         all_scores, all_levels, trials = [scores], [levels], [self._results.trials[rows]]
         for results, points in self._earlier:
-            rows, scores = results.scores(len(results), rng)
+            rows, scores = results.scores(len(results))
             size = _EARLIER_SIZE // len(self._earlier)
             best = np.lexsort((scores, -results.levels[rows]))[: size // 2]
             kept = np.union1d(best, np.linspace(0, len(rows) - 1, size - len(best)).astype(int))
@@ -154,7 +209,7 @@ class Surrogate:
     def _fit(self, n: int, starts: list[Hyperparameters]) -> Fit:
         """The fit without short trainings, or the one with them if that one predicts long ones better."""
         kinds = (True, False) if self._min_share else (True,)
-        fits = [self._fit_to(self.data(n, self._history.rng(n), floored=kind), starts, floored=kind) for kind in kinds]
+        fits = [self._fit_to(self.data(n, floored=kind), starts, floored=kind) for kind in kinds]
         return max(fits, key=lambda found: found[1])[0]  # of equal ones the first
 
     def _fit_to(self, data: Data, starts: list[Hyperparameters], *, floored: bool) -> tuple[Fit, float]:
@@ -181,7 +236,7 @@ class Surrogate:
         return np.array([self.axes.space.to_unit(seen.config) for seen in observations])
 
     def _read(self, observations: Sequence[Observation], max_budget: int) -> tuple[Results, Array]:
-        results = Results(max_budget, self._min_share)
+        results = Results(max_budget, self._min_share, cut=self._cut)
         results.extend(observations)
         return results, self._points(observations)
 
@@ -191,3 +246,10 @@ def _rank_correlation(a: Array, b: Array) -> float:
     first, second = rankdata(a), rankdata(b)
     spread = first.std() * second.std()
     return float(np.mean((first - first.mean()) * (second - second.mean())) / spread) if spread else 0.0
+
+
+def _distinct(data: Data) -> Array:
+    """The configurations that this search has results of, or those of earlier ones while it has none."""
+    is_current = data.trials >= 0
+    units = data.units[is_current] if is_current.any() else data.units
+    return np.asarray(np.unique(units, axis=0))

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
 import math
-from itertools import permutations
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
-from optimizers.core.base import History, Observation, Problem
-from optimizers.core.multi_objective import ParetoFront, dominates, parego_losses, scalarized
+from optimizers.core.base import Observation
+from optimizers.core.multi_objective import ParetoFront, dominates
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.errors import OptimizerError, UserError
@@ -23,7 +21,6 @@ from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule
 from optimizers.space.domains import Float
-from optimizers.space.search_space import SearchSpace
 
 LINE = {"x": Float(0, 1)}
 LOSSES = st.lists(st.tuples(*[st.sampled_from([0.0, 1.0, 2.0, math.inf])] * 3), max_size=8)
@@ -135,47 +132,3 @@ def test_those_that_go_by_one_loss_refuse_several(optimizer: Any) -> None:
 def test_directions_that_do_not_fit(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         study_of(**options)
-
-
-# -- one loss of many -------------------------------------------------------------------------------
-
-
-def test_a_dominated_row_never_has_the_smallest_loss() -> None:
-    rng = np.random.default_rng(0)
-    losses = np.array([[0.0, 10.0], [0.5, 5.0], [1.0, 0.0], [1.0, 10.0]])
-    best = [int(parego_losses(losses, rng).argmin()) for _ in range(200)]
-    assert set(best) == {0, 1, 2}
-
-
-def test_the_order_of_rows_and_the_scale_of_an_objective_do_not_matter() -> None:
-    losses = np.array([[0.0, 10.0], [0.5, 5.0], [1.0, 0.0]])
-    expected = parego_losses(losses, np.random.default_rng(1))
-    scaled = parego_losses(losses * [1e6, 1e-3] + 7.0, np.random.default_rng(1))
-    assert scaled == pytest.approx(expected)
-    for order in permutations(range(3)):
-        rows = list(order)
-        assert parego_losses(losses[rows], np.random.default_rng(1)) == pytest.approx(expected[rows])
-
-
-@pytest.mark.parametrize("huge", [1e308, -1e308])
-def test_failed_equal_and_huge_rows_are_stood(huge: float) -> None:
-    rng = np.random.default_rng(0)
-    made = parego_losses(np.array([[1.0, math.nan], [math.inf, 0.0], [-huge, 1.0], [huge, 1.0]]), rng)
-    assert made[:2].tolist() == [math.inf, math.inf]
-    assert np.isfinite(made[2:]).all()
-    assert parego_losses(np.full((2, 2), math.inf), rng).tolist() == [math.inf] * 2
-    assert np.ptp(parego_losses(np.ones((3, 2)), rng)) == 0.0
-    assert parego_losses(np.empty((0, 2)), rng).shape == (0,)
-
-
-def test_a_history_of_several_objectives_reads_as_one_of_one() -> None:
-    space = SearchSpace(LINE)
-    history = History(Problem(space, seed=3, n_objectives=2))
-    for trial in range(4):
-        history.apply(Observation(trial, {"x": 0.5}, 1, 1.0, losses=(float(trial), 3.0 - trial)))
-    first, again, other = (scalarized(history, index) for index in (0, 0, 1))
-    assert first.observations == again.observations != other.observations
-    assert [seen.trial for seen in first.observations] == [0, 1, 2, 3]
-    assert history.observations[0].loss == 1.0
-    plain = History(Problem(space))
-    assert scalarized(plain, 0) is plain

@@ -22,7 +22,7 @@ def results(rows: list[Row], max_budget: int = 9, min_share: float = 0.0) -> Res
 
 def scores(rows: list[Row], max_budget: int = 9, min_share: float = 0.0) -> Array:
     """Scores in the order of ``rows``; NaN where there is none."""
-    chosen, given = results(rows, max_budget, min_share).scores(len(rows), np.random.default_rng(0))
+    chosen, given = results(rows, max_budget, min_share).scores(len(rows))
     by_row = np.full(len(rows), np.nan)
     by_row[chosen] = given
     return by_row
@@ -74,7 +74,7 @@ def test_the_newest_of_a_level_counts_once() -> None:
 
 def test_a_failure_before_the_first_rung_is_compared_there() -> None:
     made = results([(0, 9, 1.0), (1, 9, 2.0), (2, 1, math.inf)])
-    rows, given = made.scores(3, np.random.default_rng(0))
+    rows, given = made.scores(3)
     assert rows.tolist() == [0, 1, 2]
     assert given[2] == given.max() > given[0]
 
@@ -83,11 +83,9 @@ def test_a_prefix_has_the_same_scores_later() -> None:
     rng = np.random.default_rng(0)
     rows = [(t, 3, float(loss)) for t, loss in enumerate(rng.random(20))] + [(t, 9, 0.1 * t) for t in range(5)]
     for n in (1, 12, 22):
-        for early, late in zip(
-            *(made.scores(n, np.random.default_rng(1)) for made in (results(rows[:n]), results(rows))), strict=True
-        ):
+        for early, late in zip(*(made.scores(n) for made in (results(rows[:n]), results(rows))), strict=True):
             assert (early == late).all()
-    assert len(results(rows).scores(0, rng)[0]) == 0
+    assert len(results(rows).scores(0)[0]) == 0
 
 
 def test_below_the_floor_only_the_worst_third_counts_and_as_failed() -> None:

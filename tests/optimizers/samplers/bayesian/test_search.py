@@ -161,6 +161,25 @@ def test_several_objectives_are_spread_over_the_front() -> None:
     assert shares.min() >= 2
 
 
+def test_the_ends_of_a_front_are_found_from_its_middle() -> None:
+    """What is best lies where the first objective is bad: a reference point near a short front would never value it."""
+    study = Study(PLANE, BayesianSearch(), direction=["min", "min"], objectives=["a", "b"], n_trials=30)
+    search(study, lambda config: [config["x"], (1.0 + config["y"]) * (1.0 - config["x"] ** 0.5)])
+    firsts = sorted(trial.config["x"] for trial in study.pareto)
+    assert firsts[0] < 0.05
+    assert firsts[-1] > 0.9
+
+
+def test_what_constraints_forbid_is_not_looked_at() -> None:
+    """The best lies at a border, and all that is better without it beyond."""
+    space = PLANE.where(lambda config: config["x"] + config["y"] >= 1.0)
+    study = Study(space, BayesianSearch(), direction="min", seed=1, n_trials=25)
+    search(study, lambda config: config["x"] + 2.0 * config["y"])
+    assert study.best is not None
+    assert study.best.value is not None
+    assert study.best.value < 1.05  # at (1, 0); 1.18 where proposals that are not allowed are drawn anew
+
+
 @pytest.mark.parametrize("n_initial", [0, -1, 2.0, True, "8"])
 def test_n_initial_is_a_count(n_initial: Any) -> None:
     with pytest.raises(OptimizerError, match=f"n_initial must be an integer of at least 1, got {n_initial!r}"):

@@ -56,7 +56,7 @@ def test_fits_do_not_depend_on_when_they_are_asked_for() -> None:
 
 def test_a_large_model_keeps_the_best_that_got_furthest_and_the_newest() -> None:
     seen = observations(3 * MODEL_SIZE, bowl, lambda trial: 9 if trial % 5 == 0 else 3)
-    data = surrogate(History(Problem(PLANE, max_budget=9), seen)).data(len(seen), np.random.default_rng(0))
+    data = surrogate(History(Problem(PLANE, max_budget=9), seen)).data(len(seen))
     assert len(data.scores) == len(data.units) == len(data.features) == MODEL_SIZE
     best = sorted((trial for trial in seen if trial.step == 9), key=lambda trial: trial.loss)[: MODEL_SIZE // 2]
     kept = set(data.trials.tolist())
@@ -69,7 +69,7 @@ def test_levels_and_earlier_searches_have_axes_of_their_own() -> None:
     earlier = tuple(observations(10, bowl))
     problem = Problem(PLANE, max_budget=8, earlier=(earlier,))
     made = surrogate(History(problem, [Observation(0, {"x": 0.5, "y": 0.5}, 1, 1.0)]))
-    data = made.data(1, np.random.default_rng(0))
+    data = made.data(1)
     assert made.groups.tolist() == [0, 1, 2, 3]
     assert data.features[0].tolist() == pytest.approx([0.5, 0.5, 0.0, 0.0])  # an eighth of the steps
     assert (data.features[1:, 3] == 1.0).all()
@@ -88,6 +88,6 @@ def test_short_trainings_are_modelled_where_that_predicts_long_ones_better(
     made.update()
     fit = made.fit()
     assert fit.floored is floored
-    data = made.data(72, np.random.default_rng(0), floored=fit.floored)
+    data = made.data(72, floored=fit.floored)
     assert set(data.levels.tolist()) == {0, -4}
     assert 12 < len(data.scores) <= 32 if floored else len(data.scores) == 72  # the worst third of the short ones

@@ -1,0 +1,206 @@
+"""Several objectives: a model of each, and how much more volume a configuration is expected to dominate with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, logsumexp
+
+from optimizers.core.base import History, Observation
+from optimizers.core.multi_objective import ParetoFront
+from optimizers.samplers.bayesian.gp import GaussianProcess
+from optimizers.samplers.bayesian.surrogate import FANTASIES, MODEL_SIZE, Surrogate
+
+Array = NDArray[np.float64]
+
+_CUT = 10.0  # the ends of a front may lie far above the median of a loss; see scores.CUT
+_STARTS = 16  # configurations of the front around which to look
+_DIRECTIONS = 32  # from the reference point, over all fantasies
+_DISTANCES = 5  # beyond the front, in each direction
+_NEAREST = 1e-3  # of them, in parts of the box from the reference point to the best of each objective
+_BEYOND = 0.1  # of the front's extent, by which the reference point lies beyond its worst at least
+
+
+class Front:
+    """The models of a search of several objectives; all of their state can be rebuilt from the history.
+
+    Each objective has a model of its own: losses are smoother than one loss that is made of them.
+
+    Attributes:
+        little: Logarithm of an expected improvement, in parts of the box from the reference point to the best of each
+            objective, that is hardly worth a trial.
+
+    Args:
+        history: The search; its observations only ever grow.
+        n_initial: Results before the first fits, if there is no earlier search.
+        min_share: Of the full budget; see :class:`~optimizers.samplers.bayesian.scores.Results`.
+    """
+
+    little = -7.5
+
+    def __init__(self, history: History, n_initial: int, min_share: float = 0.0) -> None:
+        objectives = range(history.problem.n_objectives)
+        self._history = history
+        self._seen = 0  # observations taken in
+        self._best = ParetoFront()
+        self._parts = [_part(history, number) for number in objectives]
+        self._surrogates = [Surrogate(part, n_initial, min_share, cut=_CUT) for part in self._parts]
+        self.axes = self._surrogates[0].axes
+
+    @property
+    def units(self) -> Array:
+        """All configurations that there are results of, shape (n, d)."""
+        return self._surrogates[0].units
+
+    @property
+    def trust(self) -> float:
+        """How far the models can be trusted, on average: see :class:`~optimizers.samplers.bayesian.surrogate.Fit`."""
+        return float(np.mean([surrogate.trust for surrogate in self._surrogates]))
+
+    def update(self) -> None:
+        """Take in what is new in the history."""
+        new = self._history.observations[self._seen :]
+        self._seen += len(new)
+        before = len(self.units)
+        for number, (part, surrogate) in enumerate(zip(self._parts, self._surrogates, strict=True)):
+            part.observations.extend(_of_objective(new, number))
+            surrogate.update()
+        for row in range(before, len(self.units)):
+            self._best.enter(row, tuple(part.observations[row].loss for part in self._parts))
+
+    def improvement(self, rng: np.random.Generator) -> tuple[Callable[[Array], Array], Array]:
+        """What to maximize, and around what to look for it.
+
+        Args:
+            rng: Draws the losses of what still runs, and where improvements are measured.
+
+        Returns:
+            The logarithm of the expected improvement of the hypervolume, of points of shape (k, d) to (k,), and
+            configurations of the front, in any order, shape (s, d).
+        """
+        ranks, fits = self._ranks(), [surrogate.fit() for surrogate in self._surrogates]
+        parts = [
+            surrogate.data(len(self.units), ranks, floored=fit.floored)
+            for surrogate, fit in zip(self._surrogates, fits, strict=True)
+        ]
+        tried = np.unique(np.concatenate([data.units[data.trials >= 0] for data in parts]), axis=0)
+        tried = tried if len(tried) else np.unique(parts[0].units, axis=0)  # of earlier searches
+        waiting = self._surrogates[0].waiting(self._history)
+        expected = np.empty((len(tried), len(parts)))
+        drawn = np.empty((FANTASIES if len(waiting) else 1, len(waiting), len(parts)))
+        models = []
+        for number, (surrogate, data) in enumerate(zip(self._surrogates, parts, strict=True)):
+            model = GaussianProcess(data.features, surrogate.groups, fits[number].hyperparameters)
+            weights = model.condition(data.scores)
+            expected[:, number] = model.predict(surrogate.features(tried), weights)[0]
+            targets = np.tile(data.scores[:, None], len(drawn))
+            if len(waiting):
+                features = surrogate.features(waiting)
+                draws = model.draw(features, weights, FANTASIES, rng)
+                model.extend(features)
+                targets = np.concatenate([targets, draws])
+                drawn[:, :, number] = draws.T
+            models.append((surrogate, model, model.condition(targets)))
+        points, volumes = probes(expected, drawn, rng)
+
+        def improvement(units: Array) -> Array:
+            found = [model.predict(surrogate.features(units), weights) for surrogate, model, weights in models]
+            means, variances = (np.stack(each, axis=-1) for each in zip(*found, strict=True))
+            return log_hypervolume_improvement(means, variances, points, volumes)
+
+        return improvement, rng.permutation(tried[_dominators(expected, expected) == 0])[:_STARTS]
+
+    def _ranks(self) -> NDArray[np.int64] | None:
+        """How many of the front dominate each result, shape (n,), where there are too many for a model."""
+        if len(self.units) <= MODEL_SIZE:
+            return None
+        losses = np.array([[seen.loss for seen in part.observations] for part in self._parts]).T
+        return _dominators(losses, losses[list(self._best)])
+
+
+def probes(known: Array, drawn: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Points that nothing dominates yet, and how much volume each stands for.
+
+    They lie on rays from a reference point towards what is better: from where the front ends on outwards, at distances
+    that grow geometrically. So the thin layer next to the front, which is what there is to win late in a search, has as
+    many points as what lies far beyond. The reference point lies beyond the front's worst, and at a quantile of what is
+    known, which is drawn: the median asks for the middle of a front, the worst for its ends.
+
+    Source of the coordinates: Zhang and Golovin, "Random Hypervolume Scalarizations for Provable Multi-Objective
+    Black Box Optimization", 2020, lemma 5.
+
+    Args:
+        known: Losses, shape (n, m).
+        drawn: Those of what runs, once for each fantasy, shape (s, w, m).
+        rng: Draws the directions and the reference point.
+
+    Returns:
+        Points of shape (s, q, m), and the logarithms of volumes, shape (s, q).
+    """
+    m = known.shape[1]
+    front = known[_dominators(known, known) == 0]
+    best, worst = front.min(axis=0), front.max(axis=0)
+    usual = np.quantile(known, rng.uniform(0.5, 1.0), axis=0)
+    reference = np.maximum(worst + _BEYOND * (worst - best), usual) + _NEAREST
+    box = reference - best
+    directions = np.abs(rng.normal(size=(len(drawn), max(_DIRECTIONS // len(drawn), 1), m))) + 1e-9
+    directions /= np.linalg.norm(directions, axis=2, keepdims=True)
+    steps = _NEAREST ** (1.0 - (np.arange(_DISTANCES) + rng.random()) / _DISTANCES)
+    points, volumes = [], []
+    for running, rays in zip(drawn, directions, strict=True):
+        won = (reference - np.concatenate([front, running])) / box
+        ends = np.maximum((won / rays[:, None]).min(axis=2).max(axis=1), 0.0)
+        radii = ends[:, None] + steps
+        points.append((reference - box * radii[..., None] * rays[:, None]).reshape(-1, m))
+        volumes.append(((m - 1) * np.log(radii) + np.log(steps)).ravel())
+    return np.array(points), np.array(volumes) - np.log(directions.shape[0] * directions.shape[1])
+
+
+def log_hypervolume_improvement(means: Array, variances: Array, points: Array, volumes: Array) -> Array:
+    """Logarithm of the expected improvement of the hypervolume, up to a constant, averaged over fantasies.
+
+    That is the integral, over what nothing dominates yet, of the probability that a configuration dominates it.
+
+    Source: Emmerich, Deutz and Klinkenberg, "Hypervolume-Based Expected Improvement: Monotonicity Properties and Exact
+    Computation", 2011, section III; here by quadrature, and as a logarithm.
+
+    Args:
+        means: Posterior means, shape (k, s, m): of s fantasies and m objectives.
+        variances: Shape (k, m).
+        points: Of :func:`probes`, shape (s, q, m).
+        volumes: Shape (s, q).
+
+    Returns:
+        Shape (k,).
+    """
+    logs = np.tile(volumes, (len(means), 1, 1))
+    for number in range(means.shape[2]):
+        gaps = points[None, :, :, number] - means[:, :, None, number]
+        logs += log_ndtr(gaps / np.sqrt(variances[:, number])[:, None, None])
+    return np.asarray(logsumexp(logs.reshape(len(means), -1), axis=1))
+
+
+def _dominators(losses: Array, by: Array) -> NDArray[np.int64]:
+    """How many rows of ``by`` dominate each row of ``losses``, shape (n,)."""
+    no_worse = (by[None] <= losses[:, None]).all(axis=2)
+    better = (by[None] < losses[:, None]).any(axis=2)
+    return np.asarray((no_worse & better).sum(axis=1))
+
+
+def _part(history: History, number: int) -> History:
+    """The search as one of its objectives alone has it, without observations of its own."""
+    problem = history.problem
+    earlier = tuple(tuple(_of_objective(run, number)) for run in problem.earlier)
+    return History(replace(problem, n_objectives=1, earlier=earlier))
+
+
+def _of_objective(observations: Sequence[Observation], number: int) -> Iterator[Observation]:
+    """Results as one objective alone has them; a trial that lacks any of its losses has failed in all."""
+    for seen in observations:
+        if seen.losses:  # none while it runs
+            loss = seen.losses[number] if all(map(math.isfinite, seen.losses)) else math.inf
+            yield replace(seen, loss=loss, losses=())
