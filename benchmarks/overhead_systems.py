@@ -271,4 +271,5 @@ SYSTEMS: dict[str, Callable[[int, str], None]] = {
 
 if __name__ == "__main__":
     name, trials, folder = sys.argv[1:]
+    os.chdir(folder)  # where Syne Tune leaves a file
     SYSTEMS[name](int(trials), folder)
