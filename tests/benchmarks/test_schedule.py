@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.many_workers import LastStep
+from benchmarks.schedule import STEPS, best_constant, best_lr, train
+from benchmarks.tables import CURVES
+from benchmarks.tasks import task
+
+
+def test_the_best_schedule_wins_all_and_no_constant_does() -> None:
+    won = 0.0
+    for step in range(1, STEPS + 1):
+        loss, seconds, won = train({"lr": best_lr(step), "decay": 0.3}, step, won)
+        assert seconds == 1.0
+    assert loss == pytest.approx(0.0)
+    assert 0.6 < best_constant() < 0.8
+    assert best_lr(1) == pytest.approx(0.1)
+    assert best_lr(STEPS) == pytest.approx(1e-4)
+
+
+def test_a_whole_training_is_one_step() -> None:
+    whole = task("dear", CURVES)
+    config = whole.space.sample(np.random.default_rng(0))
+    made = LastStep(whole)
+    assert made(config, 1)[0] == whole(config, whole.max_budget)[0]
+    assert made(config, 1)[1] == pytest.approx(sum(whole(config, step)[1] for step in range(1, whole.max_budget + 1)))
+    assert made.regret(0.5) == whole.regret(0.5)
