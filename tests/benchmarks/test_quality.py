@@ -15,7 +15,7 @@ from benchmarks.behaviour import behaviour
 from benchmarks.drive import DIVERGED, drive, search
 from benchmarks.figures import Field, area, regret
 from benchmarks.methods import counts
-from benchmarks.quality import RESULTS
+from benchmarks.quality import HELD_OUT, RESULTS, TUNED, _figures
 from benchmarks.runs import CAP, GRID, Run, Store, improvements
 from benchmarks.tables import Table, table
 from optimizers import Choice, Config, History, Problem, RandomSearch, SearchSpace
@@ -239,3 +239,18 @@ def test_a_run_counts_while_its_optimizer_does_the_same() -> None:
     assert not counts(dataclasses.replace(kept, code="optimizers 0123456789ab"))
     assert not counts(dataclasses.replace(kept, method="a method of the past"))
     assert counts(dataclasses.replace(kept, method="optuna_tpe", code="optuna 0.1"))
+
+
+def test_ours_is_held_against_our_others_on_each_part() -> None:
+    held_out, tuned = HELD_OUT["mf"][0], TUNED["mf"][0]
+    areas = {"asha": (1.0, 1.0), "asha_random": (2.0, 2.0), "mobster": (0.8, 0.95), "optuna_sh_tpe": (0.1, 0.1)}
+    runs = []
+    for name, both in areas.items():
+        code = "optuna 5" if "tpe" in name else "optimizers 1"
+        for where, loss in zip((held_out, tuned), both, strict=True):
+            runs.append(dataclasses.replace(run(name, where, 0, loss), kind="mf", code=code, end=1e6))
+    figures = _figures(Field.of(runs, "mf", [held_out, tuned], [0]))
+    assert (figures["mf.worse_than_asha"], figures["mf.worse_than_best_own"]) == (0, 1)
+    assert (figures["mf.held_out.worse_than_best_own"], figures["mf.tuned.worse_than_best_own"]) == (1, 0)
+    assert figures["mf.held_out.mean_rank.asha"] == 3.0
+    assert "mf.made.mean_rank.asha" not in figures
