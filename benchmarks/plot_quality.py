@@ -40,6 +40,7 @@ COLORS = {
     "skopt_gp": "#009e73",
     "syne_cqr": "#009e73",
     "syne_bohb": "#e69f00",
+    "mobster": "#9467bd",
     "asha_random": "#444444",
     "random": "#aaaaaa",
 }
