@@ -133,6 +133,7 @@ METHODS: tuple[Method, ...] = (
     Library("optuna_gp", "sf", False, "optuna", lambda task, seed: peers.optuna_gp(task.space, seed)),
     Library("skopt_gp", "sf", False, "scikit-optimize", lambda task, seed: peers.SkoptSearch(task.space, seed)),
     Library("botorch", "sf", False, "botorch", lambda task, seed: peers.BotorchSearch(task.space, seed)),
+    Library("ax", "sf", False, "ax-platform", lambda task, seed: peers.AxSearch(task.space, seed)),
     Library("smac", "sf", False, "smac", lambda task, seed: peers.SmacSearch(task.space, seed)),
     *_ours("random", "mf"),
     Ours("asha_random", "mf", True, lambda: ASHA(sampler=RandomSearch())),

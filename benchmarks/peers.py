@@ -1,8 +1,8 @@
 """Other libraries' searches over full trainings, each driven through its own ask and tell.
 
 Our own adapters have no part in it: they would make our code what is measured. Installed by ``pip install
-maggy_like[bench]``: Optuna and scikit-optimize. BoTorch (``pip install botorch``) and SMAC (``pip install smac``)
-take part where they are found.
+maggy_like[bench]``: Optuna and scikit-optimize. Ax and BoTorch (``pip install maggy_like[bench-peers]``) and SMAC
+(``pip install smac``) take part where they are found.
 """
 
 from __future__ import annotations
@@ -223,6 +223,48 @@ class BotorchSearch:
         )
         best: list[float] = found[0].tolist()
         return best
+
+
+class AxSearch:
+    """Ax through its client, with its defaults; an ordered list is a range of integers."""
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        import logging
+
+        import torch
+        from ax.api.client import Client
+        from ax.utils.common.logger import set_ax_logger_levels
+
+        torch.set_num_threads(1)
+        set_ax_logger_levels(logging.ERROR)
+        self._space = space
+        self._client = Client(random_seed=seed)
+        self._client.configure_experiment([_ax_parameter(name, domain) for name, domain in space.domains.items()])
+        self._client.configure_optimization("-loss")
+        self._running: dict[int, int] = {}
+
+    def ask(self, trial: int) -> Config:
+        [(self._running[trial], asked)] = self._client.get_next_trials(max_trials=1).items()
+        return {name: _listed(domain, asked[name]) for name, domain in self._space.domains.items()}
+
+    def report(self, trial: int, step: int, loss: float, *, last: bool) -> bool:
+        self._client.complete_trial(self._running.pop(trial), raw_data={"loss": loss})
+        return False
+
+
+def _ax_parameter(name: str, domain: Domain) -> Any:
+    from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+
+    match domain:
+        case Choice(values=values):
+            return ChoiceParameterConfig(name=name, values=list(values), parameter_type="str", is_ordered=False)
+        case Ordinal(values=values):
+            return RangeParameterConfig(name=name, bounds=(0, len(values) - 1), parameter_type="int")
+        case Integer(low=low, high=high, log=log) | Float(low=low, high=high, log=log):
+            kind = "int" if isinstance(domain, Integer) else "float"
+            scaling = "log" if log else "linear"
+            return RangeParameterConfig(name=name, bounds=(low, high), parameter_type=kind, scaling=scaling)
+    raise TypeError(f"no form of {domain!r} for Ax")
 
 
 class SmacSearch:
