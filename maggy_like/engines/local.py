@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal, cast
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.engines.cores import usable_cores
 from maggy_like.errors import ConfigError
-from maggy_like.processes.zygote.client import start_module, warm_up
+from maggy_like.processes.zygote.client import begin_imports, start_module
 from maggy_like.processes.zygote.process import Process
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
@@ -111,7 +111,7 @@ class LocalEngine(Engine):
         return Endpoint("127.0.0.1")
 
     def begin_imports(self, preload: Sequence[str]) -> None:
-        warm_up(*preload)
+        begin_imports(preload)
 
     def launch(
         self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str

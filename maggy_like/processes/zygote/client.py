@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib.util
 import math
 import os
 import socket
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import IO
 
+from maggy_like.errors import ConfigError
 from maggy_like.processes.zygote.become import become, is_fork
 from maggy_like.processes.zygote.process import ForkedProcess, Process
 from maggy_like.processes.zygote.request import NO_FORK, STARTED, Request, send
@@ -100,9 +102,22 @@ def warm_up(*modules: str) -> None:
     Args:
         modules: Names of installed packages or their modules, such as ``"torch"``.
 
+    Raises:
+        ConfigError: One is no name, or its package is not installed.
+
     Example:
         >>> maggy_like.warm_up("torch")  # doctest: +SKIP
     """
+    for module in modules:
+        if not isinstance(module, str) or not module.partition(".")[0].isidentifier():
+            raise ConfigError(f"warm_up() takes the names of modules, got {module!r}; write warm_up('torch', 'pandas')")
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            raise ConfigError(f"warm_up() cannot import {module!r}: no such package is installed; check the name")
+    begin_imports(modules)
+
+
+def begin_imports(modules: Sequence[str]) -> None:
+    """Have this process's zygote import modules, those that it can; returns at once."""
     if is_supported() and not is_fork():
         with contextlib.suppress(OSError):
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

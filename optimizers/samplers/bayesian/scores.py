@@ -29,7 +29,6 @@ class Results:
         max_budget: Steps of a full training.
         min_share: Observations after less than this share of it have no score while there are enough others, but
             for those of the worst third of them that got no further: these are ranked with the failed ones.
-
         cut: See :data:`CUT`.
 
     Attributes:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from maggy_like import warm_up
+from maggy_like.errors import ConfigError
 from maggy_like.processes.zygote import client
 from maggy_like.processes.zygote.client import keep_no_zygote, key_of, own_zygote, start_module
 from maggy_like.processes.zygote.process import ForkedProcess, Process
@@ -115,6 +116,22 @@ def test_a_warm_up_imports_ahead(environment: dict[str, str], tmp_path: Path) ->
     warm_up(SEPARATE)
     found = told({**os.environ, "PYTHONPATH": environment["PYTHONPATH"]}, SEPARATE, tmp_path=tmp_path)
     assert found["loaded"] == [SEPARATE]
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (["torch"], r"names of modules, got \['torch'\]; write"),
+        (3, "names of modules, got 3; write"),
+        ("", "names of modules, got ''; write"),
+        (".torch", "names of modules, got '.torch'; write"),
+        ("tourch.nn", "cannot import 'tourch.nn': no such package is installed"),
+    ],
+)
+def test_a_warm_up_of_what_is_no_module_is_told(environment: dict[str, str], module: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        warm_up(module)
+    assert not own_zygote()
 
 
 def test_a_module_of_the_user_s_own_is_imported_anew(environment: dict[str, str], tmp_path: Path) -> None:
