@@ -84,7 +84,8 @@ class SearchSpace:
 
         Args:
             constraint: A function of a configuration (a dict of the active parameters) that returns True
-                if it is allowed. It must depend on nothing else.
+                if it is allowed. It must depend on nothing else. An optimizer with a model asks it some hundreds
+                of times for a proposal.
 
         Raises:
             SearchSpaceError: It is no function, raises, answers with something else than True or False,

@@ -15,6 +15,7 @@ Array = NDArray[np.float64]
 _BROAD, _NEAR = 1024, 512  # points of the first look: anywhere, and around the best known
 _CLIMBERS, _STEPS = 8, 32  # climbs side by side, and steps that each tries in a round
 _CLIMB_SCALES = (0.3, 0.1, 0.03)
+_PASSED_OVER = 1.02  # how much further down the next point is after a forbidden one, in the first look
 _LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
 
 
@@ -61,6 +62,8 @@ def maximize(
 ) -> Array:
     """The allowed points of the highest scores, best first: random points, then local search from the best of them.
 
+    The constraints of the space are functions of a user's, which may take their time: they are asked of few points.
+
     Args:
         score: Of points, shape (m, d) to (m,).
         axes: The unit cube.
@@ -68,27 +71,54 @@ def maximize(
         taken: Points (as bytes) that must not be proposed.
 
     Returns:
-        Shape (t, d); empty if every point that was looked at is taken or not allowed.
+        Shape (t, d), a few; empty if every point that was looked at is taken or not allowed.
     """
     broad = axes.snap(rng.random((_BROAD, axes.d)))
     near = _around(axes, starts, _NEAR, rng, 0.5) if len(starts) else broad[:0]
-    points = axes.allowed(_fresh(np.concatenate([broad, near]), taken))
+    points = _fresh(np.concatenate([broad, near]), taken)
     if not len(points):
         return points
     scores = score(points)
+    top = _best_allowed(axes, points, scores, 0)
     for scale in _CLIMB_SCALES:
-        top = np.argsort(-scores, kind="stable")[:_CLIMBERS]
+        if not len(top):
+            break
         points, scores = points[top], scores[top]
-        steps = axes.allowed(_fresh(_around(axes, points, _CLIMBERS * _STEPS, rng, scale), taken))
+        known = len(points)
+        steps = _fresh(_around(axes, points, _CLIMBERS * _STEPS, rng, scale), taken)
         if len(steps):
             points, scores = np.concatenate([points, steps]), np.concatenate([scores, score(steps)])
-    return points[np.argsort(-scores, kind="stable")]
+        top = _best_allowed(axes, points, scores, known)
+    return points[top]
 
 
 def one_choice_away(score: Callable[[Array], Array], axes: Axes, start: Array, taken: set[bytes]) -> Array:
-    """The points that differ from ``start`` in one choice and are not taken, best score first: shape (t, d)."""
-    points = axes.allowed(_fresh(axes.other_choices(start), taken))
+    """The points that differ from ``start`` in one choice and are not taken, best score first: shape (t, d).
+
+    Constraints are not looked at.
+    """
+    points = _fresh(axes.other_choices(start), taken)
     return np.asarray(points[np.argsort(-score(points), kind="stable")]) if len(points) else points
+
+
+def _best_allowed(axes: Axes, points: Array, scores: Array, known: int) -> list[int]:
+    """The rows of the best allowed points, best first; the first ``known`` are known to be allowed.
+
+    In the first look, where none is known, points of like scores are near each other and forbidden together: after
+    a forbidden one some are passed over, the more the further down.
+    """
+    best: list[int] = []
+    next_place = 0
+    for place, row in enumerate(np.argsort(-scores, kind="stable").tolist()):
+        if place < next_place:
+            continue
+        if row < known or axes.allows(points[row]):
+            best.append(row)
+            if len(best) == _CLIMBERS:
+                break
+        elif not known:
+            next_place = int(place * _PASSED_OVER) + 1
+    return best
 
 
 def _around(axes: Axes, points: Array, count: int, rng: np.random.Generator, scale: float) -> Array:

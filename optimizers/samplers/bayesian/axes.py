@@ -44,11 +44,9 @@ class Axes:
         widths = [self._width(axis) for axis in range(self.d)]
         self.groups = np.repeat(np.arange(self.d), widths)
 
-    def allowed(self, units: Array) -> Array:
-        """Those of the points whose configurations the constraints of the space allow, in order: shape (k, d)."""
-        if not self.space.has_constraint:
-            return units
-        return units[[self.space.allows(self.space.from_unit(point)) for point in units]]
+    def allows(self, point: Array) -> bool:
+        """Whether the constraints of the space allow the configuration of a point, shape (d,)."""
+        return not self.space.has_constraint or self.space.allows(self.space.from_unit(point))
 
     def snap(self, units: Array) -> Array:
         """The points of the configurations that ``units`` stand for: shape (n, d) to (n, d)."""

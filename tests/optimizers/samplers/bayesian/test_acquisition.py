@@ -61,6 +61,29 @@ def test_nothing_comes_where_all_is_taken() -> None:
     assert found.shape == (0, 1)
 
 
+def test_a_constraint_is_asked_of_few_points_though_the_best_are_forbidden() -> None:
+    asked: list[float] = []
+
+    def below(config: dict[str, float]) -> bool:
+        asked.append(config["x"] + config["y"])
+        return asked[-1] <= 0.6
+
+    axes = Axes(SearchSpace(x=Float(0, 1), y=Float(0, 1)).where(below))
+    start = np.array([[0.2, 0.3]])
+    found = maximize(lambda units: units.sum(axis=1), axes, start, np.random.default_rng(0), set())
+    assert 0.599 < found[0].sum() <= 0.6
+    assert (found.sum(axis=1) <= 0.6).all()
+    assert len(asked) < 800  # of 2,300 points that are looked at, of which three quarters are forbidden
+
+
+def test_nothing_comes_where_nothing_is_allowed() -> None:
+    limit = 1.0
+    axes = Axes(SearchSpace(x=Float(0, 1), y=Float(0, 1)).where(lambda config: config["x"] <= limit))
+    limit = -1.0
+    found = maximize(lambda units: units[:, 0], axes, np.full((1, 2), 0.5), np.random.default_rng(0), set())
+    assert found.shape == (0, 2)
+
+
 def test_one_choice_away_are_the_neighbours_that_are_not_taken() -> None:
     axes = Axes(SearchSpace(a=Choice(["x", "y", "z"]), b=Choice(["u", "v"])))
     start = axes.snap(np.array([[0.1, 0.1]]))[0]
