@@ -72,7 +72,11 @@ class Ranking:
     def _enter(self, trial: Trial, value: float, step: int | None) -> None:
         trial.value, trial.value_step = value, step
         if math.isfinite(value) and not trial.training:
-            heapq.heappush(self._heap, (self._objectives.loss(value), trial.id))
+            entry = self._objectives.loss(value), trial.id
+            if self.worth == "best" and self._heap:  # no value gets worse, so the best of all is never stale
+                self._heap[0] = min(entry, self._heap[0])
+                return
+            heapq.heappush(self._heap, entry)
             if len(self._heap) > 2 * len(self._trials) + 64:  # keep stale entries from piling up
                 losses = ((self._loss(each), each.id) for each in self._trials if not each.training)
                 self._heap = [entry for entry in losses if math.isfinite(entry[0])]

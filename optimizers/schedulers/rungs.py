@@ -19,6 +19,13 @@ def rung_levels(max_budget: int, min_budget: int = 1, eta: int = 3) -> tuple[int
     return tuple(reversed(levels))
 
 
+_RUNS, _RESTS, _PROMOTED = range(3)
+"""Where a trial stands that has a result at a rung."""
+
+_Key = tuple[float, int, int]
+"""A result: its loss, its place in the order of arrival, and its trial. The smallest is the best."""
+
+
 class Rung:
     """The results at one rung, split into the best ``floor(n / eta)`` and the rest; ``eta`` is above 1.
 
@@ -28,84 +35,88 @@ class Rung:
 
     def __init__(self, eta: float) -> None:
         self._eta = eta
-        self._size = 0
-        self._recorded: set[int] = set()
-        self._top: list[tuple[float, int, int]] = []  # (-loss, -arrival, trial): the worst comes first
-        self._rest: list[tuple[float, int, int]] = []  # (loss, arrival, trial): the best comes first
-        self._in_top: set[int] = set()
-        self._paused: set[int] = set()
-        self._promoted: set[int] = set()
-        self._candidates: list[tuple[float, int, int]] = []  # may hold stale entries, dropped when met
-        self._keys: dict[int, tuple[float, int, int]] = {}
+        self._results: dict[int, _Key] = {}  # by trial
+        self._stages = bytearray()  # by arrival
+        self._top: list[_Key] = []  # with loss and arrival negated: the worst comes first
+        self._rest: list[_Key] = []  # the best comes first
+        self._candidates: list[_Key] = []  # may hold stale entries, dropped when met
+        self._promoted = 0
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._results)
 
     def __contains__(self, trial: int) -> bool:
-        return trial in self._recorded
+        return trial in self._results
 
     @property
     def promoted(self) -> int:
         """How many trials were promoted out of this rung."""
-        return len(self._promoted)
+        return self._promoted
 
     def record(self, trial: int, loss: float) -> bool:
         """Enter a result; True if it is among the best ``floor(n / eta)`` now (one that is not finite never is)."""
-        key = (loss if math.isfinite(loss) else math.inf, self._size, trial)
-        self._keys[trial] = key
-        self._recorded.add(trial)
-        self._size += 1
+        key = (loss if math.isfinite(loss) else math.inf, len(self), trial)
+        self._results[trial] = key
+        self._stages.append(_RUNS)
         heapq.heappush(self._rest, key)
         if self._top and self._rest[0] < self._worst_of_top():
             self._raise_best()
             self._lower_worst()
-        while len(self._top) < self._size // self._eta:
+        while len(self._top) < len(self) // self._eta:
             self._raise_best()
-        return trial in self._in_top
+        return self._is_in_top(key)
 
     def pause(self, trial: int) -> None:
         """Take in that a recorded trial has come to rest and could be promoted."""
-        self._paused.add(trial)
-        self._consider(trial)
+        key = self._results[trial]
+        if self._stages[key[1]] == _RUNS:
+            self._stages[key[1]] = _RESTS
+            if self._is_in_top(key):
+                self._consider(key)
 
     def candidate(self) -> int | None:
         """The best of the quota that rests and is not yet promoted, while the quota is not used up."""
-        if len(self._promoted) >= self._size // self._eta:
+        if self._promoted >= len(self) // self._eta:
             return None
         while self._candidates:
-            trial = self._candidates[0][2]
-            if trial in self._in_top and trial not in self._promoted:
-                return trial
+            key = self._candidates[0]
+            if self._stages[key[1]] == _RESTS and self._is_in_top(key):
+                return key[2]
             heapq.heappop(self._candidates)
         return None
 
     def best_at_rest(self) -> int | None:
         """The best that rests and is not yet promoted, whatever the quota; one that is not finite never is."""
-        resting = [key for trial in self._paused - self._promoted if math.isfinite((key := self._keys[trial])[0])]
-        return min(resting)[2] if resting else None
+        resting = (key for key in self._results.values() if self._stages[key[1]] == _RESTS)
+        best = min((key for key in resting if math.isfinite(key[0])), default=None)
+        return None if best is None else best[2]
 
     def promote(self, trial: int) -> None:
         """Mark ``trial`` as promoted; it still counts in the quota."""
-        self._promoted.add(trial)
+        self._stages[self._results[trial][1]] = _PROMOTED
+        self._promoted += 1
 
-    def _worst_of_top(self) -> tuple[float, int, int]:
+    def _is_in_top(self, key: _Key) -> bool:
+        return bool(self._top) and key <= self._worst_of_top()
+
+    def _worst_of_top(self) -> _Key:
         loss, arrival, trial = self._top[0]
         return (-loss, -arrival, trial)
 
     def _raise_best(self) -> None:
-        loss, arrival, trial = heapq.heappop(self._rest)
+        key = loss, arrival, trial = heapq.heappop(self._rest)
         heapq.heappush(self._top, (-loss, -arrival, trial))
-        self._in_top.add(trial)
-        self._consider(trial)
+        if self._stages[arrival] == _RESTS:
+            self._consider(key)
 
     def _lower_worst(self) -> None:
-        loss, arrival, trial = heapq.heappop(self._top)
-        heapq.heappush(self._rest, (-loss, -arrival, trial))
-        self._in_top.discard(trial)
+        trial = heapq.heappop(self._top)[2]
+        heapq.heappush(self._rest, self._results[trial])
 
-    def _consider(self, trial: int) -> None:
-        if trial in self._in_top and trial in self._paused and math.isfinite(self._keys[trial][0]):
-            heapq.heappush(self._candidates, self._keys[trial])
+    def _consider(self, key: _Key) -> None:
+        """Take in that a result rests and is among the best."""
+        if math.isfinite(key[0]):
+            heapq.heappush(self._candidates, key)
 
 
 class BestSoFar:
