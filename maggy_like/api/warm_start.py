@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from maggy_like.argument_checks import listed
 from maggy_like.errors import ConfigError
@@ -139,12 +140,12 @@ def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observati
     found: dict[tuple[int, int], Observation] = {}  # the newest of each trial and step
     for update in study.take_updates():
         if isinstance(update, Observation):
-            found[update.trial, update.step] = replace(update, ended=True, paused=False)
+            found[update.trial, update.step] = msgspec.structs.replace(update, ended=True, paused=False)
     last = {seen.trial: seen.step for seen in found.values()}
     for number, step in last.items():
         trial, seen = study.trials[number], found[number, step]
         if not seen.losses and trial.state is not TrialState.FAILED:
-            found[number, step] = replace(seen, loss=study.loss(trial.value))
+            found[number, step] = msgspec.structs.replace(seen, loss=study.loss(trial.value))
     configs: dict[int, Config] = {}
     reason = ""
     for number in last:
@@ -160,7 +161,8 @@ def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observati
             f"warm_start: none of the {n_trials} trials of {name!r} is of use here: {reason}; "
             "leave it out, or let the spaces overlap"
         )
-    observations = tuple(replace(seen, config=configs[seen.trial]) for seen in found.values() if seen.trial in configs)
+    valid = (seen for seen in found.values() if seen.trial in configs)
+    observations = tuple(msgspec.structs.replace(seen, config=configs[seen.trial]) for seen in valid)
     note = f"{len(configs)} of {n_trials} trials of {name!r} are of use"
     return observations, f"{note} (the first that is not: {reason})" if reason else note
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from optimizers.checks.options import integer
@@ -148,7 +149,7 @@ class TunedRepeats(Optimizer):
             if seen.config[SEED] in self.seeds:
                 begun.add((seen.config[VARIANT], seen.config[SEED]))
             else:
-                own: Observation = replace(seen, config=self._searched(seen.config))
+                own: Observation = msgspec.structs.replace(seen, config=self._searched(seen.config))
                 searches[self._key(seen.config)].history.observations.append(own)
         return searches, begun
 

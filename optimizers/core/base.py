@@ -39,9 +39,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from optimizers.checks.options import describe
+from optimizers.core.packed import NOTHING
 from optimizers.errors import OptimizerError
 from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
@@ -109,8 +111,7 @@ Answer = Config | Proposal | Wait | None
 """What an optimizer may answer; None says that there is none left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A result: an attempt ended (completed, stopped, paused or failed), or a running one passed a milestone.
 
     Attributes:
@@ -130,7 +131,14 @@ class Observation:
     ended: bool = True
     paused: bool = False
     losses: tuple[float, ...] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
+    metrics: Mapping[str, float] = NOTHING
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all but the metrics are alike."""
+        if not isinstance(other, Observation):
+            return NotImplemented
+        compared = (name for name in self.__struct_fields__ if name != "metrics")
+        return all(getattr(self, name) == getattr(other, name) for name in compared)
 
 
 @dataclass(slots=True)
@@ -163,8 +171,7 @@ class History:
             self.pending[update.trial] = update.config
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(msgspec.Struct, frozen=True, gc=False):
     """A configuration began to wait or run (again)."""
 
     trial: int
@@ -174,8 +181,7 @@ class Pending:
 Update = Pending | Observation
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True, gc=False):
     """Steps granted to an attempt.
 
     Attributes:

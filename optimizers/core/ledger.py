@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
+from collections.abc import Iterable
 
 from optimizers.core.base import (
     Decision,
@@ -17,6 +19,7 @@ from optimizers.core.base import (
     Scheduler,
     Update,
 )
+from optimizers.core.curve import Curve
 from optimizers.core.direction import Direction, direction_of
 from optimizers.core.events import (
     AttemptEnded,
@@ -28,8 +31,9 @@ from optimizers.core.events import (
 )
 from optimizers.core.multi_objective import ParetoFront
 from optimizers.core.objectives import Objectives
+from optimizers.core.packed import LONGEST, PackedCurves, PackedValues
 from optimizers.core.ranking import Ranking, Worth
-from optimizers.core.trial import Checkpoint, Curve, Trial, TrialState
+from optimizers.core.trial import Checkpoint, Trial, TrialState
 from optimizers.space.config import Config
 
 
@@ -62,6 +66,7 @@ class Ledger:
         self._trainings: dict[int, Scheduler] = {}
         self.history = History(problem)
         self._updates: list[Update] = []
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._front = ParetoFront()
         self._ranking = Ranking(self.trials, objectives, value)
 
@@ -179,9 +184,9 @@ class Ledger:
         if (direction := event.direction or self.settled(event.objective)) is not None:
             self.objectives.settle(direction)  # before anything is decided by it
         trial = self.trials[event.trial]
-        trial.objective = event.objective
+        trial.objective = sys.intern(event.objective)
         fresh = len(trial.curve)
-        curves = trial.curves
+        curves = trial.curves = dict(trial.curves) if isinstance(trial.curves, PackedCurves) else trial.curves
         for name, (steps, values) in event.columns.items():
             curve = curves.get(name)
             if curve is None:
@@ -250,9 +255,16 @@ class Ledger:
         if losses:
             self._front.enter(trial.id, losses)
         metrics = trial.newest | ({} if event.value is None else {trial.objective or "value": event.value})
+        packed = PackedValues.of(metrics, self._shared(metrics))
         self._observe(
-            Observation(trial.id, trial.config, trial.step, loss, paused=paused, losses=losses, metrics=metrics)
+            Observation(trial.id, trial.config, trial.step, loss, paused=paused, losses=losses, metrics=packed)
         )
+        if not isinstance(trial.curves, PackedCurves) and sum(map(len, trial.curves.values())) <= LONGEST:
+            trial.curves = PackedCurves.of(trial.curves, self._shared(trial.curves))
+
+    def _shared(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Names in one tuple for all trials that have them."""
+        return self._names.setdefault(known := tuple(names), known)
 
     def _observe(self, observation: Observation) -> None:
         self._updates.append(observation)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import enum
-import math
-import operator
-from array import array
-from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import msgspec
 
+from optimizers.core.curve import Curve
 from optimizers.core.failure_kinds import FailureKind
+from optimizers.core.packed import NOTHING, PackedCurves
 from optimizers.space.config import Config
 
 
@@ -72,59 +68,13 @@ class Checkpoint(msgspec.Struct, frozen=True):
     name: str
 
 
-@dataclass(slots=True)
-class Curve:
-    """One metric over steps, in columns (16 bytes a measurement)."""
-
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    values: array[float] = field(default_factory=lambda: array("d"))
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    @property
-    def last_step(self) -> int:
-        """The newest step, or 0 while there is none."""
-        return self.steps[-1] if self.steps else 0
-
-    @property
-    def last(self) -> float | None:
-        """The newest value, or None while there is none."""
-        return self.values[-1] if self.values else None
-
-    def at(self, step: int) -> float | None:
-        """The value at a step; None where nothing was measured."""
-        index = bisect_left(self.steps, step)
-        return self.values[index] if index < len(self) and self.steps[index] == step else None
-
-    def extend(self, steps: list[int], values: list[float]) -> None:
-        """Append the measurements whose step lies past the last one.
-
-        A later attempt that starts over repeats steps; the ledger keeps the first word on each.
-        """
-        if len(steps) == len(values) and steps and (not self.steps or steps[0] > self.steps[-1]) and _rise(steps):
-            self.steps.fromlist(steps)
-            self.values.fromlist(values)
-            return
-        last = self.last_step if self.steps else -math.inf
-        for step, value in zip(steps, values, strict=True):
-            if step > last:
-                self.steps.append(step)
-                self.values.append(value)
-                last = step
-
-
 _NO_CURVE = Curve()
 
 
-def _rise(steps: list[int]) -> bool:
-    """Whether each step comes after the one before."""
-    return len(steps) == 1 or all(map(operator.lt, steps, islice(steps, 1, None)))
-
-
-@dataclass(slots=True)
-class Trial:
+class Trial(msgspec.Struct, gc=False):
     """One configuration and all that is known of it.
+
+    A ledger keeps them all, and nothing in a trial refers back to it: so the garbage collector does not look at them.
 
     Attributes:
         id: Number of the trial, from 0, in order of creation.
@@ -132,7 +82,7 @@ class Trial:
         state: Where it stands.
         attempt: Number of the present or last run, from 1; 0 before the first.
         budget: Steps granted to the present or last attempt.
-        curves: Reported metrics by name.
+        curves: Reported metrics by name; short ones are packed while no attempt runs.
         objective: Name of the metric that is optimised, once known.
         value: What the trial is worth: the best value of its objective that was reported or returned. In a search
             with ``value="last"``, the newest one of its last ended attempt, or the newest of all while it runs for
@@ -169,7 +119,7 @@ class Trial:
     state: TrialState = TrialState.PENDING
     attempt: int = 0
     budget: int = 0
-    curves: dict[str, Curve] = field(default_factory=dict)
+    curves: dict[str, Curve] | PackedCurves = {}
     objective: str | None = None
     value: float | None = None
     value_step: int | None = None
@@ -178,8 +128,8 @@ class Trial:
     stop_due: bool = False
     rested: bool = False
     reported: int | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = NOTHING
+    attributes: Mapping[str, Any] = NOTHING
     failure: Failure | None = None
     checkpoint: Checkpoint | None = None
     best_checkpoint: Checkpoint | None = None

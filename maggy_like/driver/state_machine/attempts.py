@@ -15,11 +15,12 @@ from maggy_like.driver.state_machine.workers import WorkerGroup
 from maggy_like.protocol.attributes import as_attributes
 from maggy_like.protocol.fields import MAX_NAMES
 from maggy_like.protocol.messages import Finished, Reported
+from optimizers.core.curve import Curve
 from optimizers.core.direction import direction_hint
 from optimizers.core.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
-from optimizers.core.trial import Curve, Failure, Trial, TrialState
+from optimizers.core.trial import Failure, Trial, TrialState
 
 MAX_NODES = 20
 """A trial fails as the likely cause of lost machines after this many of them at the earliest."""

@@ -13,7 +13,8 @@ from maggy_like.errors import UserError
 from maggy_like.results.data import ResultData
 from maggy_like.results.plots import style
 from maggy_like.results.training import Training
-from optimizers.core.trial import Curve, Trial, TrialState
+from optimizers.core.curve import Curve
+from optimizers.core.trial import Trial, TrialState
 
 _MOST = 300
 """Curves that are drawn beside the best."""

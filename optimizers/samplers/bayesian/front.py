@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, logsumexp
@@ -203,4 +204,4 @@ def _of_objective(observations: Sequence[Observation], number: int) -> Iterator[
     for seen in observations:
         if seen.losses:  # none while it runs
             loss = seen.losses[number] if all(map(math.isfinite, seen.losses)) else math.inf
-            yield replace(seen, loss=loss, losses=())
+            yield msgspec.structs.replace(seen, loss=loss, losses=())

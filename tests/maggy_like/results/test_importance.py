@@ -75,6 +75,7 @@ def test_a_trial_promoted_by_chance_does_not_outrank_the_best() -> None:
     """Values count where the trials met, not where each of them ended."""
     plain = result(loss)
     for trial in plain.trials[::10]:
+        trial.curves = dict(trial.curves)
         trial.curve.extend([2], [-1000.0])
         trial.value = trial.last_value = -1000.0
     expected = result(loss).importance()
