@@ -36,6 +36,9 @@ SHRINK_PATIENCE = 20.0
 GOODBYE_PATIENCE = 15.0
 """Seconds that workers which have said goodbye get to end."""
 
+HELD_PATIENCE = 5.0
+"""Seconds in which no worker has anything to do, after which those are ended that keep another from its slot."""
+
 HINT_AFTER = 2.0
 """Seconds of waiting after which a hint says so."""
 
@@ -91,24 +94,58 @@ class Supervisor:
         self._vacancies: list[Vacancy] = []
         self._announced: set[WorkerId] = set()
         self._futile = dict.fromkeys(range(size), 0)
-        self._manned = time.monotonic()  # when some worker ran last
+        self._manned = self._active = time.monotonic()  # when some worker ran last, and when some ran a trial
 
     def attend(self, driver: Driver) -> None:
         """Replace workers that ended, as far as there are slots, and report them to the driver. Returns at once."""
         while not driver.replacements.empty():
-            lost = driver.replacements.get()
-            for run in self._runs:
-                if lost.index in run.indexes and lost.incarnation == run.incarnation:
-                    run.cancel()
+            self._replace(driver.replacements.get(), driver)
         self._engine.attend(self._runs)
         for run in list(self._runs):
             self._look_at(run, driver)
         self._await(driver)
+        self._free_held_slots(driver)
         if driver.has_ended and not self._runs:
             driver.expect_no_more()
         for vacancy in list(self._vacancies):
             if time.monotonic() >= vacancy.due and not driver.has_ended:
                 self._fill(vacancy, driver)
+
+    def _replace(self, lost: WorkerId, driver: Driver) -> None:
+        """End a lost worker; where that would end others that run, plan its next launch beside them.
+
+        Spark cannot end one task of a barrier stage alone. The worker that follows is launched at once: it waits in the
+        engine until the lost one wakes and leaves, or starts in a slot that is free anyway.
+        """
+        for run in self._runs:
+            if lost.index in run.indexes and lost.incarnation == run.incarnation:
+                if len(run.indexes) == 1:
+                    run.cancel()
+                else:
+                    run.give_up(lost.index)
+                    now = time.monotonic()
+                    self._vacancies.append(Vacancy((lost.index,), lost.incarnation + 1, now, now))
+
+    def _held_back(self, run: EngineRun) -> set[int]:
+        """Given up workers of a launch whose successors have not come: their slots may be held yet."""
+        return run.given_up - {index for other in self._runs if other.has_come for index in other.indexes}
+
+    def _free_held_slots(self, driver: Driver) -> None:
+        """Launch workers anew, with one that holds its slot in silence, if none can do anything without that one.
+
+        So it is where a training needs the whole gang, or each trial all of it.
+        """
+        live = [worker.state for worker in driver.snapshot.workers if worker.state not in ("gone", "lost")]
+        now = time.monotonic()
+        if driver.has_ended or "busy" in live:
+            self._active = now
+        elif now - self._active > HELD_PATIENCE:
+            for run in self._runs:
+                if held := self._held_back(run):
+                    names = ", ".join(map(str, sorted(held)))
+                    driver.lines.append(LogLine(None, f"nothing can run without worker {names}: all start again"))
+                    run.cancel()
+            self._active = now
 
     def _was_stopped(self, run: EngineRun, driver: Driver) -> None:
         """Somebody stopped these workers from outside: that ends the search, which does not wait for them."""
@@ -240,7 +277,10 @@ class Supervisor:
             if not run.has_come:
                 run.cancel()
         begun = time.monotonic()
-        by_themselves = [all(WorkerId(i, run.incarnation) in leaving for i in run.indexes) for run in self._runs]
+        by_themselves = [
+            not self._held_back(run) and all(WorkerId(i, run.incarnation) in leaving for i in run.indexes)
+            for run in self._runs
+        ]
         for run, will_end in sorted(zip(self._runs, by_themselves, strict=True), key=lambda pair: pair[1]):
             patience = GOODBYE_PATIENCE if will_end else timeout
             if not run.wait(max(0.0, begun + patience - time.monotonic())):

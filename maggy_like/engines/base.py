@@ -34,6 +34,8 @@ class EngineRun(ABC):
         leaving: Why their machine is about to be taken away; empty if it is not, as far as the engine knows.
         with_node: Whether they ended because their machine was taken away, or may have been.
         is_cut_off: Whether they ended because one of them could not reach the driver.
+        given_up: Workers that were launched with these and are none of :attr:`indexes` any more: the driver hears
+            nothing of them, and the others go on. Their slots may be held until all others have ended.
     """
 
     is_hopeless = False
@@ -47,6 +49,12 @@ class EngineRun(ABC):
     def __init__(self, indexes: Sequence[int], incarnation: int) -> None:
         self.indexes = tuple(indexes)
         self.incarnation = incarnation
+        self.given_up: set[int] = set()
+
+    def give_up(self, index: int) -> None:
+        """Let one of several workers be, and go on with the others."""
+        self.indexes = tuple(other for other in self.indexes if other != index)
+        self.given_up.add(index)
 
     @abstractmethod
     def poll(self) -> str | None:

@@ -52,8 +52,9 @@ T = TypeVar("T")
 class SparkEngine(Engine, DriverHost):
     """Runs the gang in tasks of a Spark session.
 
-    With ``barrier=True`` all workers are one barrier stage: they start together. Whatever ends one of them ends them
-    all, so one fault cuts off every running trial. Without enough slots for the whole gang nothing runs.
+    With ``barrier=True`` all workers are one barrier stage: they start together. Without enough slots for all of them
+    nothing runs. The death of one worker ends them all, and cuts off every running trial; one that only falls silent is
+    replaced alone.
 
     With ``barrier=False`` each worker is a job of its own. They start one by one, and can train together all the
     same, since they meet through the driver. A fault costs that worker alone, and those that train with it their

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 import train_functions as fns
-from faults import ROLES, Host, Search, freeze, kill, survivors, words
+from faults import BUDGET, ROLES, Host, Search, freeze, kill, survivors, words
 from gate import Gate
 from script_process import ScriptProcess
 
@@ -85,16 +85,55 @@ def test_a_frozen_worker_that_wakes_after_it_was_declared_lost_changes_nothing(l
 
 @pytest.mark.spark
 @pytest.mark.parametrize("barrier", [True, False], ids=["barrier", "no barrier"])
-@pytest.mark.parametrize("fault", ["child", "fork server", "agent", "frozen agent"])
+@pytest.mark.parametrize("fault", ["child", "fork server", "agent"])
 def test_a_fault_on_a_local_master(local_spark: Host, tmp_path: Path, fault: str, barrier: bool) -> None:
     check_losses(hit(local_spark, tmp_path, fault, barrier=barrier), fault, barrier)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("barrier", [True, False], ids=["barrier", "no barrier"])
-@pytest.mark.parametrize("fault", ["agent", "executor", "frozen agent"])
+@pytest.mark.parametrize("fault", ["agent", "executor"])
 def test_a_fault_on_a_cluster(standalone: Host, tmp_path: Path, fault: str, barrier: bool) -> None:
     check_losses(hit(standalone, tmp_path, fault, barrier=barrier), fault, barrier)
+
+
+@pytest.mark.spark
+def test_without_a_barrier_a_frozen_worker_is_killed_and_replaced(local_spark: Host, tmp_path: Path) -> None:
+    check_losses(hit(local_spark, tmp_path, "frozen agent", barrier=False), "frozen agent", barrier=False)
+
+
+@pytest.mark.spark
+def test_a_frozen_worker_of_a_barrier_gang_that_wakes_joins_again(local_spark: Host, tmp_path: Path) -> None:
+    """The other stands at its gate all the while, so the lost trial can only go on at the one that woke."""
+    search = freeze_in_gang(local_spark, tmp_path)
+    search.lineage[ROLES.index("agent")].resume()
+    search.open("again")
+    search.until(lambda: search.measured()[search.victim][BUDGET] > 0)
+    end_alone(search)
+
+
+@pytest.mark.spark
+def test_a_frozen_worker_of_a_barrier_gang_that_never_wakes_keeps_nobody_from_the_end(
+    standalone: Host, tmp_path: Path
+) -> None:
+    """The other runs all trials, and the frozen processes are gone after the search."""
+    end_alone(freeze_in_gang(standalone, tmp_path))
+
+
+def freeze_in_gang(host: Host, folder: Path) -> Search:
+    """Freeze one of two workers of a barrier gang until its trial is taken from it."""
+    search = host.start(folder, barrier=True, heartbeat=HEARTBEAT)
+    search.begin()
+    freeze(search.lineage)
+    search.until(lambda: len(search.lost()) == 1)
+    return search
+
+
+def end_alone(search: Search) -> None:
+    """Go on to the end: one worker's fault cost one attempt."""
+    search.end()
+    search.check()
+    assert [end.trial for end in search.lost()] == [search.victim]
 
 
 def check_losses(search: Search, fault: str, barrier: bool) -> None:

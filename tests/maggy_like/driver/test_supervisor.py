@@ -1,0 +1,174 @@
+"""A barrier gang of which one worker falls silent, without a process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from maggy_like.driver import supervisor as gang
+from maggy_like.driver.state_machine.inputs import WorkerLost
+from maggy_like.driver.supervisor import GOODBYE_PATIENCE, HELD_PATIENCE, Supervisor
+from maggy_like.engines.base import EngineRun, Launcher
+from maggy_like.protocol.identity import WorkerId
+from maggy_like.protocol.task import WorkerTask
+
+SIZE = 4
+
+
+class Launched(EngineRun):
+    """Workers that run until the test ends them."""
+
+    ended: str | None = None
+    is_cancelled = False
+    waited = 0.0
+
+    def poll(self) -> str | None:
+        return self.ended
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.ended = "cancelled"
+
+    def wait(self, timeout: float) -> bool:
+        self.waited = max(self.waited, timeout)
+        return self.ended is not None
+
+
+class Stages(Launcher):
+    """Launches what it is asked for as one."""
+
+    name = "stages"
+
+    def __init__(self) -> None:
+        self.launched: list[Launched] = []
+
+    def slots(self) -> int | None:
+        return SIZE
+
+    def default_workers(self) -> int:
+        return SIZE
+
+    def launch(self, task: Any, indexes: Sequence[int], incarnation: int, keys: Any, logs: str) -> list[EngineRun]:
+        self.launched.append(Launched(indexes, incarnation))
+        return [self.launched[-1]]
+
+
+class Scene:
+    """A gang of four that has come and is at work, what its driver knows, and a clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(gang, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.engine = Stages()
+        task = WorkerTask("", b"", "", b"", (), (), (), "", "")
+        self.gang = Supervisor(self.engine, task, lambda worker: (b"", b""), SIZE, SIZE, "")
+        self.posted: list[Any] = []
+        self.states = dict.fromkeys(range(SIZE), "busy")
+        workers = {WorkerId(index, 0) for index in range(SIZE)}
+        self.driver: Any = SimpleNamespace(
+            replacements=SimpleQueue(), has_ended=False, met=set(workers), ready=set(workers), lines=deque(),
+            post=self.posted.append, snapshot=SimpleNamespace(workers=(), counts={}))  # fmt: skip
+        self.attend()
+
+    @property
+    def launched(self) -> list[tuple[tuple[int, ...], int]]:
+        """What was launched after the first gang."""
+        return [(run.indexes, run.incarnation) for run in self.engine.launched[1:]]
+
+    def attend(self, seconds: float = 0.0) -> None:
+        self.now += seconds
+        self.driver.snapshot.workers = tuple(SimpleNamespace(state=state) for state in self.states.values())
+        self.gang.attend(self.driver)
+
+    def lose(self, worker: WorkerId) -> None:
+        """The driver has not heard of it for too long."""
+        self.states[worker.index] = "lost"
+        self.driver.replacements.put(worker)
+        self.attend()
+
+    def come(self, worker: WorkerId) -> None:
+        self.states[worker.index] = "busy"
+        self.driver.met.add(worker)
+        self.driver.ready.add(worker)
+        self.attend()
+
+
+def test_a_silent_worker_is_replaced_and_the_others_of_its_gang_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    first = scene.engine.launched[0]
+    scene.lose(WorkerId(2, 0))
+    assert scene.launched == [((2,), 1)]
+    scene.attend(10 * HELD_PATIENCE)
+    scene.come(WorkerId(2, 1))
+    scene.attend(10 * HELD_PATIENCE)
+    assert (first.indexes, first.is_cancelled, scene.posted) == ((0, 1, 3), False, [])
+
+
+def test_the_last_worker_of_a_gang_is_ended_and_launched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    for index in range(SIZE):
+        scene.driver.replacements.put(WorkerId(index, 0))
+    scene.attend()
+    assert scene.engine.launched[0].is_cancelled
+    scene.attend(1.0)
+    assert sorted(scene.launched) == [((index,), 1) for index in range(SIZE)]
+
+
+def test_a_gang_that_falls_after_one_of_its_workers_starts_again_beside_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    scene.lose(WorkerId(2, 0))
+    scene.engine.launched[0].ended = "an executor was lost"
+    scene.attend()
+    lost = [WorkerLost(WorkerId(index, 0), "an executor was lost", with_gang=True) for index in (0, 1, 3)]
+    assert scene.posted == lost
+    scene.attend(0.1)
+    assert scene.launched == [((2,), 1), ((0, 1, 3), 1)]
+
+
+def test_all_start_again_where_nothing_can_run_without_the_silent_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    scene.lose(WorkerId(2, 0))
+    scene.states |= dict.fromkeys((0, 1, 3), "idle")
+    scene.attend(HELD_PATIENCE)
+    assert not scene.engine.launched[0].is_cancelled
+    scene.attend(0.1)
+    assert scene.engine.launched[0].is_cancelled
+    assert scene.driver.lines[0].text == "nothing can run without worker 2: all start again"
+    scene.attend(0.1)
+    assert scene.launched == [((2,), 1), ((0, 1, 3), 1)]
+
+
+def test_idle_workers_are_left_alone_once_the_silent_one_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    scene.lose(WorkerId(2, 0))
+    scene.come(WorkerId(2, 1))
+    scene.states = dict.fromkeys(range(SIZE), "idle")
+    scene.attend(10 * HELD_PATIENCE)
+    assert not any(run.is_cancelled for run in scene.engine.launched)
+
+
+@pytest.mark.parametrize("wakes", [False, True])
+def test_in_the_end_a_job_is_waited_for_unless_a_silent_worker_holds_it(
+    monkeypatch: pytest.MonkeyPatch, wakes: bool
+) -> None:
+    scene = Scene(monkeypatch)
+    scene.lose(WorkerId(2, 0))
+    first, second = scene.engine.launched
+    if wakes:
+        scene.come(WorkerId(2, 1))
+        second.ended = ""
+    monkeypatch.setattr(first, "wait", lambda timeout: waits.append(timeout) or first.is_cancelled)
+    waits: list[float] = []
+    scene.driver.has_ended = True
+    leaving = {WorkerId(0, 0), WorkerId(1, 0), WorkerId(3, 0), WorkerId(2, 1)}
+    scene.gang.leave(leaving, 2.0)
+    assert waits[0] == (GOODBYE_PATIENCE if wakes else 2.0)
+    assert first.is_cancelled
+    assert second.is_cancelled is not wakes
