@@ -103,6 +103,10 @@ class Field:
             warnings.simplefilter("ignore", RuntimeWarning)  # tables without a run do not count
             return float(np.nanmean(np.nanmean(self._scores(method, score), axis=1)))
 
+    def worst(self, method: str, score: Score) -> float:
+        """The largest of any table and seed."""
+        return max(score(run) for run in self.runs[method].values())
+
     def curves(self, method: str, table: str, horizon: float) -> Array:
         """Regret at points in time, shape (seeds, GRID)."""
         return np.array([run.by_time(horizon) for (name, _), run in self.runs[method].items() if name == table])

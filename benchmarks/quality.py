@@ -15,12 +15,13 @@ missing is run now; a method that takes minutes a run only where ``--only`` name
 Keys of ``--json`` for ``sf`` and ``mf`` (:mod:`benchmarks.figures` has the arithmetic): ``*.mean_rank.NAME`` by the
 regret at the end (``sf``) or by the area under it (``mf``); ``*.rank_low`` and ``*.rank_high``, its 95 % interval;
 ``sf.mean_rank_area`` and ``mf.mean_rank_final``, ranks the other way round; ``*.tuned.mean_rank``,
-``*.held_out.mean_rank`` and ``*.made.mean_rank`` on the parts; ``*.regret`` and ``*.area``; ``*.time_to_random``, in
-parts of the time that random search needs for what it has at the end; ``*.cpu_s`` a run; ``*.runs``. What has runs on
-some tasks alone is under ``*.some_tables``, with ours on the same cells beside it. ``mf.speedup_over_asha``: how many
-times sooner ``asha`` has what plain ASHA has at the end; ``mf.worse_than_asha``: the number of tasks on which its area
-is larger; ``mf.worse_than_best_own``: on which it is over 10 % larger than that of another one of ours, random search
-included. These three also on the parts (``mf.held_out.*``).
+``*.held_out.mean_rank`` and ``*.made.mean_rank`` on the parts; ``*.regret`` and ``*.area``; ``*.worst_seed``, the
+largest regret of any seed on any task; ``*.time_to_random``, in parts of the time that random search needs for what it
+has at the end; ``*.cpu_s`` a run; ``*.runs``. What has runs on some tasks alone is under ``*.some_tables``, with ours
+on the same cells beside it. ``mf.speedup_over_asha``: how many times sooner ``asha`` has what plain ASHA has at the
+end; ``mf.worse_than_asha``: the number of tasks on which its area is larger; ``mf.worse_than_best_own``: on which it is
+over 10 % larger than that of another one of ours, random search included. These three also on the parts
+(``mf.held_out.*``).
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ def _figures(field: Field) -> dict[str, float]:
         figures[f"{kind}.rank_high.{name}"] = ranks[name].high
         figures[f"{kind}.{other}.{name}"] = others[name].mean
         figures[f"{kind}.regret.{name}"] = field.mean(name, regret)
+        figures[f"{kind}.worst_seed.{name}"] = field.worst(name, regret)
         figures[f"{kind}.area.{name}"] = field.mean(name, area)
         figures[f"{kind}.cpu_s.{name}"] = field.mean(name, lambda run: run.cpu)
         figures[f"{kind}.runs.{name}"] = len(field.runs[name])
@@ -210,6 +212,7 @@ def _show(field: Field, figures: dict[str, float], *, markdown: bool) -> None:
             figure("held_out.mean_rank", name),
             figure("made.mean_rank", name),
             figure("regret", name),
+            figure("worst_seed", name),
             figure("area", name),
             figure("time_to_random", name),
             figure("cpu_s", name),
@@ -226,6 +229,7 @@ def _show(field: Field, figures: dict[str, float], *, markdown: bool) -> None:
         "held out",
         "made",
         "regret",
+        "worst seed",
         "area",
         "time to random",
         "CPU s",

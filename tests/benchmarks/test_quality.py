@@ -175,7 +175,10 @@ def test_a_method_on_some_tables_moves_nobody() -> None:
 
 def test_means_weigh_tables_and_not_runs() -> None:
     runs = [run("a", "t0", 0, 0.0), run("a", "t0", 1, 0.0), run("a", "t1", 0, 1.0)]
-    assert Field.of(runs, "sf", ["t0", "t1"], [0, 1]).mean("a", regret) == 0.5
+    field = Field.of(runs, "sf", ["t0", "t1"], [0, 1])
+    assert field.mean("a", regret) == 0.5
+    assert field.worst("a", regret) == 1.0
+    assert _figures(field)["sf.worst_seed.a"] == 1.0
 
 
 def test_speed_up_is_the_ratio_of_times_to_the_same_regret() -> None:
