@@ -135,16 +135,15 @@ class Supervisor:
 
         So it is where a training needs the whole gang, or each trial all of it.
         """
-        live = [worker.state for worker in driver.snapshot.workers if worker.state not in ("gone", "lost")]
         now = time.monotonic()
-        if driver.has_ended or "busy" in live:
+        holding = [run for run in self._runs if run.given_up and self._held_back(run)]
+        if not holding or driver.has_ended or any(worker.state == "busy" for worker in driver.snapshot.workers):
             self._active = now
         elif now - self._active > HELD_PATIENCE:
-            for run in self._runs:
-                if held := self._held_back(run):
-                    names = ", ".join(map(str, sorted(held)))
-                    driver.lines.append(LogLine(None, f"nothing can run without worker {names}: all start again"))
-                    run.cancel()
+            for run in holding:
+                names = ", ".join(map(str, sorted(self._held_back(run))))
+                driver.lines.append(LogLine(None, f"nothing can run without worker {names}: all start again"))
+                run.cancel()
             self._active = now
 
     def _was_stopped(self, run: EngineRun, driver: Driver) -> None:
@@ -278,7 +277,8 @@ class Supervisor:
                 run.cancel()
         begun = time.monotonic()
         by_themselves = [
-            not self._held_back(run) and all(WorkerId(i, run.incarnation) in leaving for i in run.indexes)
+            not (run.given_up and self._held_back(run))
+            and all(WorkerId(i, run.incarnation) in leaving for i in run.indexes)
             for run in self._runs
         ]
         for run, will_end in sorted(zip(self._runs, by_themselves, strict=True), key=lambda pair: pair[1]):

@@ -36,6 +36,7 @@ class Leaving:
 
     def __init__(self, index: int) -> None:
         self.indexes, self.incarnation, self.waited, self.cancelled, self.has_come = (index,), 0, [0.0], False, True
+        self.given_up: set[int] = set()
 
     def wait(self, timeout: float) -> bool:
         self.waited.append(timeout)
