@@ -35,21 +35,25 @@ class Curve(msgspec.Struct, gc=False):
         index = bisect_left(self.steps, step)
         return self.values[index] if index < len(self) and self.steps[index] == step else None
 
-    def extend(self, steps: list[int], values: list[float]) -> None:
-        """Append the measurements whose step lies past the last one.
+    def extend(self, steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+        """Append the measurements whose step lies past the last one; what was appended.
 
         A later attempt that starts over repeats steps; the ledger keeps the first word on each.
         """
         if len(steps) == len(values) and steps and (not self.steps or steps[0] > self.steps[-1]) and _rise(steps):
             self.steps.fromlist(steps)
             self.values.fromlist(values)
-            return
+            return steps, values
         last = self.last_step if self.steps else -math.inf
+        fresh: tuple[list[int], list[float]] = [], []
         for step, value in zip(steps, values, strict=True):
             if step > last:
-                self.steps.append(step)
-                self.values.append(value)
+                fresh[0].append(step)
+                fresh[1].append(value)
                 last = step
+        self.steps.fromlist(fresh[0])
+        self.values.fromlist(fresh[1])
+        return fresh
 
 
 def _rise(steps: list[int]) -> bool:

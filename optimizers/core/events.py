@@ -150,9 +150,7 @@ def from_json(line: bytes) -> Event:
         msgspec.DecodeError: The line is not JSON.
     """
     event = cast(Event, _DECODER.decode(line))
-    if isinstance(event, Measured | CheckpointSaved):
-        return event
-    if any(type(value) in _NESTED for value in event.config.values()):
+    if not isinstance(event, _PLAIN) and not _NESTED.isdisjoint(map(type, event.config.values())):
         return msgspec.structs.replace(event, config=config_of(event.config))
     return event
 
@@ -179,7 +177,10 @@ def strict_json(values: list[float]) -> list[Any]:
     return [value if math.isfinite(value) else str(value) for value in values]
 
 
-_NESTED = dict, list
+_PLAIN = Measured, CheckpointSaved
+"""Events without a configuration."""
+
+_NESTED = frozenset((dict, list))
 """Types of the values that have another form in JSON."""
 
 # Lax decoding turns the strings of non-finite numbers back into floats.

@@ -25,6 +25,7 @@ from optimizers.core.events import (
     AttemptEnded,
     AttemptStarted,
     CheckpointSaved,
+    Columns,
     Event,
     Measured,
     TrialCreated,
@@ -155,7 +156,8 @@ class Ledger:
         return Decision.CONTINUE
 
     def _created(self, event: TrialCreated) -> None:
-        trial = Trial(event.trial, event.config, ask=event.ask, parent=event.parent, training=event.training)
+        ask = event.trial if event.ask == event.trial else event.ask  # one integer, where they are equal
+        trial = Trial(event.trial, event.config, ask=ask, parent=event.parent, training=event.training)
         if event.parent is not None and (rest := self.trials[event.parent].rest) is not None:
             trial.checkpoint, trial.start = rest, rest.step
         self.trials.append(trial)
@@ -181,22 +183,25 @@ class Ledger:
         trial.started = event.time
 
     def _measured(self, event: Measured) -> Decision:
-        if (direction := event.direction or self.settled(event.objective)) is not None:
-            self.objectives.settle(direction)  # before anything is decided by it
+        if (direction := self.settled(event.objective)) is not None:  # before anything is decided by it
+            self.objectives.settle(event.direction or direction)
         trial = self.trials[event.trial]
         trial.objective = sys.intern(event.objective)
-        fresh = len(trial.curve)
-        curves = trial.curves = dict(trial.curves) if isinstance(trial.curves, PackedCurves) else trial.curves
+        if type(trial.curves) is not dict:
+            trial.curves = dict(trial.curves)
+        fresh: Columns = [], []
         for name, (steps, values) in event.columns.items():
-            curve = curves.get(name)
+            curve = trial.curves.get(name)
             if curve is None:
-                curve = curves[name] = Curve()
-            curve.extend(steps, values)
-        curve = trial.curve
+                curve = trial.curves[name] = Curve()
+            taken = curve.extend(steps, values)
+            if name == event.objective:
+                fresh = taken
         decision = Decision.CONTINUE
-        scheduler, milestones = self._scheduler_of(trial), self.grant(trial).milestones
-        for step, value in zip(curve.steps[fresh:], curve.values[fresh:], strict=True):
-            loss = self.loss(value)
+        scheduler = self._scheduler_of(trial)
+        milestones = scheduler.grant(trial.id).milestones
+        for step, value in zip(*fresh, strict=True):
+            loss = self.objectives.loss(value)
             if not event.returned:
                 trial.reported = step
             self._ranking.measured(trial, value, trial.reported)
@@ -250,16 +255,19 @@ class Ledger:
         # A trial that rests at a rung is compared with others there, by its value there.
         worth = trial.last_value if paused else trial.value
         loss = math.inf if event.state is TrialState.FAILED else self.loss(worth)
-        trial.values = self.objectives.values(trial)
-        losses = self.objectives.losses(trial)
-        if losses:
+        losses: tuple[float, ...] = ()
+        if self.problem.n_objectives > 1:
+            trial.values = self.objectives.values(trial)
+            losses = self.objectives.losses(trial)
             self._front.enter(trial.id, losses)
-        metrics = trial.newest | ({} if event.value is None else {trial.objective or "value": event.value})
+        metrics = trial.newest
+        if event.value is not None:
+            metrics[trial.objective or "value"] = event.value
         packed = PackedValues.of(metrics, self._shared(metrics))
         self._observe(
             Observation(trial.id, trial.config, trial.step, loss, paused=paused, losses=losses, metrics=packed)
         )
-        if not isinstance(trial.curves, PackedCurves) and sum(map(len, trial.curves.values())) <= LONGEST:
+        if type(trial.curves) is dict and sum(len(curve.steps) for curve in trial.curves.values()) <= LONGEST:
             trial.curves = PackedCurves.of(trial.curves, self._shared(trial.curves))
 
     def _shared(self, names: Iterable[str]) -> tuple[str, ...]:

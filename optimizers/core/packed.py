@@ -67,7 +67,7 @@ class PackedCurves(_Packed[Curve], frozen=True):
     @classmethod
     def of(cls, curves: Mapping[str, Curve], names: tuple[str, ...]) -> PackedCurves:
         """Those of another mapping, whose names are ``names``."""
-        parts = [array("q", map(len, curves.values())).tobytes()]
+        parts = [array("q", [len(curve.steps) for curve in curves.values()]).tobytes()]
         for curve in curves.values():
             parts += curve.steps.tobytes(), curve.values.tobytes()
         return cls(names, b"".join(parts))

@@ -74,7 +74,8 @@ class Ranking:
         if math.isfinite(value) and not trial.training:
             entry = self._objectives.loss(value), trial.id
             if self.worth == "best" and self._heap:  # no value gets worse, so the best of all is never stale
-                self._heap[0] = min(entry, self._heap[0])
+                if entry < self._heap[0]:
+                    self._heap[0] = entry
                 return
             heapq.heappush(self._heap, entry)
             if len(self._heap) > 2 * len(self._trials) + 64:  # keep stale entries from piling up

@@ -183,7 +183,8 @@ class Study(Ledger):
 
     def report(self, trial: Trial, step: int, value: float) -> Decision:
         """Enter a measurement of a running trial; a ``STOP`` also ends it."""
-        decision = self.apply(Measured(trial.id, trial.attempt, "value", {"value": ([step], [value])}))
+        column = {"value": ([int(step)], [float(value)])}  # of numpy's types, too
+        decision = self.apply(Measured(trial.id, trial.attempt, "value", column))
         if decision is Decision.STOP:
             self.apply(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, 0.0))
         return decision
@@ -194,7 +195,7 @@ class Study(Ledger):
         if isinstance(value, Sequence):
             metrics = dict(zip(self.objectives.names, value, strict=True))
             value = value[0]
-        for event in self.conclude(trial, value, metrics, 0.0):
+        for event in self.conclude(trial, None if value is None else float(value), metrics, 0.0):
             self.apply(event)
 
     def fail(self, trial: Trial, message: str = "failed") -> None:

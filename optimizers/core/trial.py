@@ -166,7 +166,8 @@ class Trial(msgspec.Struct, gc=False):
     @property
     def newest(self) -> dict[str, float]:
         """The newest value of every metric: as returned, else as last reported."""
-        return {name: curve.values[-1] for name, curve in self.curves.items() if len(curve)} | dict(self.metrics)
+        reported = {name: curve.values[-1] for name, curve in self.curves.items() if curve.values}
+        return reported | dict(self.metrics) if self.metrics else reported
 
     def saved(self, *, newest: bool) -> Checkpoint | None:
         """The saved state that stands for the trial: that of its best value, or else the newest.

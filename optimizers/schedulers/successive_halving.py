@@ -40,15 +40,17 @@ class PromotionScheduler(RungScheduler):
     def __init__(self, levels: tuple[int, ...], etas: tuple[float, ...]) -> None:
         self.rungs = [Rung(eta) for eta in etas]
         self._levels = levels
+        self._grants = [Grant(level) for level in levels]
         self._level: dict[int, int] = {}  # rung up to which the present or next attempt runs
-        self._last: dict[int, float] = {}  # newest loss by trial
+        self._past: dict[int, float] = {}  # newest loss by trial, of those that reported past their rung's step
 
     def grant(self, trial: int) -> Grant:
-        return Grant(self._levels[self._level.get(trial, 0)])
+        return self._grants[self._level.get(trial, 0)]
 
     def report(self, trial: int, step: int, loss: float) -> Decision:
         level = self._level.get(trial, 0)
-        self._last[trial] = loss
+        if step > self._levels[level]:
+            self._past[trial] = loss
         if step >= self._levels[level] and trial not in self.rungs[level]:
             self.rungs[level].record(trial, loss)
         return Decision.CONTINUE
@@ -64,7 +66,7 @@ class PromotionScheduler(RungScheduler):
     def pause(self, trial: int) -> None:
         level = self._level.get(trial, 0)
         if trial not in self.rungs[level]:  # it had reported past this rung's step before it was promoted to it
-            self.rungs[level].record(trial, self._last.get(trial, math.inf))
+            self.rungs[level].record(trial, self._past.get(trial, math.inf))
         self.rungs[level].pause(trial)
         self._level[trial] = level + 1  # what it gets when it is promoted
 

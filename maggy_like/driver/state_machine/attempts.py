@@ -72,10 +72,11 @@ class Attempts:
     def replay(self, event: Event) -> None:
         """Change the study as the journal says."""
         self._study.apply(event)
+        if isinstance(event, Measured):
+            self._is_named = True
+            return
         self.states.take(event)
         match event:
-            case Measured():
-                self._is_named = True
             case AttemptStarted(trial=trial):
                 self._began[trial] = _reached(self._study.trials[trial])
             case AttemptEnded(trial=trial):

@@ -54,6 +54,8 @@ class SavedStates:
     def _count(self, number: int) -> None:
         """Enter what a trial, and those that may yet start from it, would go on from."""
         trial = self._study.trials[number]
+        if trial.checkpoint is None and number not in self._needed:
+            return  # nor has it any other state
         needed = {state.name for state in (trial.checkpoint, trial.rest, trial.best_checkpoint) if state is not None}
         before = self._needed.get(number, set())
         if needed != before:

@@ -15,7 +15,7 @@ from maggy_like.errors import JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.storage.journal.earlier import EarlierResult
-from optimizers.core.events import CheckpointSaved, Event, from_json, to_json
+from optimizers.core.events import CheckpointSaved, Event, Measured, from_json, to_json
 
 FORMAT_VERSION = 5
 
@@ -105,8 +105,19 @@ class Contents:
     last: int = 0
     damage: list[str] = field(default_factory=list)
 
+    def follows(self, number: int, record: Record) -> bool:
+        """Take in a record if it is the next one."""
+        if number != self.last + 1 or isinstance(record, RunHeader):
+            return False
+        self.last = number
+        self.take(record)
+        return True
+
     def take(self, record: RunStatus | Event) -> None:
-        """Take in the next record."""
+        """Take in a record, whatever its number."""
+        if isinstance(record, Measured):
+            self.events.append(record)
+            return
         if not isinstance(record, RunStatus):
             self.events.append(record)
         elif not record.status.is_over:
@@ -143,8 +154,11 @@ def decode(parts: Iterable[Part]) -> Contents:
     for part in parts:
         *lines, tail = part.data.split(b"\n")
         for line_number, line in enumerate((*lines, tail) if tail else lines, start=1):
-            where = f"{part.name}, line {line_number}"
             whole = open_line(line) if line_number <= len(lines) else None
+            if contents is not None and whole is not None and contents.follows(*whole):
+                damaged = 0
+                continue
+            where = f"{part.name}, line {line_number}"
             found = [whole] if whole is not None else _salvage(line)
             if contents is None:
                 contents = Contents(_header(line, found, where), last=found[0][0])
@@ -168,19 +182,25 @@ def decode(parts: Iterable[Part]) -> Contents:
 
 
 _END = re.compile(rb',"n":(\d{1,18}),"crc":"([0-9a-f]{8})"\}')
+_SEAL = len(b',"crc":"01234567"}')
 _START = re.compile(rb'\{"type":"')
 
 
 def _seal(record: Record, number: int) -> bytes:
     plain = msgspec.json.encode(record) if isinstance(record, RunHeader | RunStatus) else to_json(record)
     body = plain[:-1] + b',"n":%d' % number
-    return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+    return body + _checksum(body) + b"\n"
+
+
+def _checksum(body: bytes) -> bytes:
+    return b',"crc":"%08x"}' % zlib.crc32(body)
 
 
 def open_line(line: bytes) -> tuple[int, Record] | None:
     """A line's number and record, if it is whole."""
-    end = _END.search(line, max(0, line.rfind(b',"n":')))
-    if end is None or end.end() != len(line) or zlib.crc32(line[: end.end(1)]) != int(end[2], 16):
+    body = line[:-_SEAL]
+    number = body[body.rfind(b',"n":') + 5 :]
+    if line[-_SEAL:] != _checksum(body) or not number.isdigit():
         return None
     try:
         record = _OF_RUN.decode(line) if line.startswith((b'{"type":"run"', b'{"type":"status"')) else from_json(line)
@@ -188,7 +208,7 @@ def open_line(line: bytes) -> tuple[int, Record] | None:
             check_owner(record.name, record.trial, record.attempt)  # what it names is unpickled
     except ValueError:
         return None
-    return int(end[1]), record
+    return int(number), record
 
 
 def _salvage(line: bytes) -> list[tuple[int, Record]]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -309,3 +310,12 @@ def wander(study: Study, draw: random.Random) -> None:
                 study.apply(CheckpointSaved(trial.id, trial.attempt, trial.step, f"{trial.id:05d}/1-1.pkl"))
                 assert trial.checkpoint == Checkpoint(trial.step, f"{trial.id:05d}/1-1.pkl")
         running = [trial for trial in running if trial.state is TrialState.RUNNING]
+
+
+def test_numbers_of_numpy_are_plain_ones_in_the_ledger() -> None:
+    study = Study({"x": Float(0, 1)}, RandomSearch(), direction="min", max_budget=3, n_trials=1)
+    trial = study.ask()
+    assert trial is not None
+    study.report(trial, np.int64(2), np.float32(0.5))  # type: ignore[arg-type]
+    study.tell(trial, np.float64(0.25))
+    assert [type(known) for known in (trial.value, trial.last_value, trial.reported)] == [float, float, int]
