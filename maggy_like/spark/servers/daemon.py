@@ -28,6 +28,10 @@ START_TIMEOUT_S = 120.0
 """Seconds that a process gets until it is ready: eight on an idle machine, several times that on a loaded one."""
 
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that starts with half of the CPU time: it compiles quickly and not well, and collects garbage in one thread."""
+
+
 def spark_environment(folder: Path) -> dict[str, str]:
     """The environment of Spark's programs, which leave their files in ``folder``."""
     return {
@@ -38,6 +42,7 @@ def spark_environment(folder: Path) -> dict[str, str]:
         "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": os.environ.get("SPARK_DAEMON_JAVA_OPTS", QUICK_JAVA),
     }
 
 
