@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark import TaskContext
     from pyspark.resource import ResourceProfile
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 class ClusterDriverRun(SparkRun):
@@ -49,8 +49,8 @@ class ClusterDriverRun(SparkRun):
         self._journal = journal
         super().__init__(session, task, range(len(keys)), 0, (), profile, count=lambda: None, barrier=False)
 
-    def _tasks(self) -> DataFrame:
-        """A row a task, which no other task sees; ``range`` makes as many partitions as there are rows, always."""
+    def _run_tasks(self) -> list[int]:
+        """Give each task a row, which no other sees; ``range`` makes as many partitions as there are rows, always."""
         import pyarrow
         from pyspark.sql.functions import broadcast
 
@@ -60,7 +60,8 @@ class ClusterDriverRun(SparkRun):
         rows = each.join(broadcast(self._session.createDataFrame(table)), "id")
         towards = str(self._session.conf.get("spark.driver.host", "") or "")
         function = entry(cluster_driver_task(self._task, size - 1, self._journal, towards))
-        return rows.mapInArrow(function, "worker bigint", profile=self._profile)
+        found = rows.mapInArrow(function, "worker bigint", profile=self._profile)
+        return [row["worker"] for row in found.collect()]
 
 
 def cluster_driver_task(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 import cloudpickle
 
 from maggy_like.protocol.versions import own_versions
 
-if TYPE_CHECKING:
-    import pyarrow
-
-    TaskFunction = Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
+TaskFunction = Callable[[Iterator[Any]], Iterator[Any]]
+"""Takes what Spark gives a task, rows or batches of them, and gives what the job returns."""
 
 UNFIT = "cannot serve this search"
 """In the error of a task whose machine lacks something: another launch would end in the same way."""
@@ -32,7 +30,7 @@ def entry(function: TaskFunction) -> TaskFunction:
     payload, versions = cloudpickle.dumps(function), own_versions()
     package, home, remedy, unfit = versions.package, versions.home, _REMEDY, UNFIT
 
-    def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    def run(given: Iterator[Any]) -> Iterator[Any]:
         import importlib
         import pickle
         import socket
@@ -54,6 +52,6 @@ def entry(function: TaskFunction) -> TaskFunction:
             lacks = f"{type(error).__name__}: {error}; it looks for modules in {', '.join(folders[:8])}"
         if lacks:
             raise ImportError(f"{sys.executable} on {socket.gethostname()} {unfit}: {lacks}; {remedy}")
-        yield from serve(batches)
+        yield from serve(given)
 
     return run

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from maggy_like.engines.base import EngineRun
 from maggy_like.protocol.task import KeyPair, WorkerTask
@@ -18,14 +18,14 @@ from maggy_like.spark.engine.cancellation import INTERRUPTED, cancelled_by
 from maggy_like.spark.engine.details import write_details
 from maggy_like.spark.engine.entry import entry
 from maggy_like.spark.engine.failures import JavaEnd, cause_of, java_end, unfit_worker
-from maggy_like.spark.engine.gang_task import STARTED_AGAIN, TOO_FEW_PARTITIONS, gang_task
+from maggy_like.spark.engine.gang_task import STARTED_AGAIN, TOO_FEW_PARTITIONS, Row, gang_task, in_arrow
 from maggy_like.spark.engine.labels import cancel_jobs, label_jobs
 from maggy_like.spark.engine.progress_bar import hidden_progress_bar
 from maggy_like.spark.kinds import SESSION_STOPPED, is_classic, is_stopped
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 TOO_FEW_SLOTS = "SPARK-24819"
 """What Spark says where a barrier stage has more tasks than there are slots, once it has waited for them."""
@@ -125,25 +125,38 @@ class SparkRun(EngineRun):
         with contextlib.suppress(Exception):
             self._session.interruptTag(self.tag)
 
-    def _worker_rows(self) -> DataFrame:
-        """A row a worker: each task gets its own, and no task sees the keys of the others, as a closure would show."""
+    def _run_tasks(self) -> list[int]:
+        """Run the job; what its tasks returned."""
+        return self._in_tasks(gang_task(self._task, self.incarnation))
+
+    def _in_tasks(self, function: Callable[[Iterator[Row]], Iterator[int]]) -> list[int]:
+        """Run the function in a task for each worker; what all returned.
+
+        Each task gets its own row, and no task sees the keys of the others, as a closure would show. A classic session
+        runs them beside SQL, whose first query costs the JVMs as much time as all that this job needs.
+        """
+        public, secret = zip(*self._keys, strict=True)
+        if is_classic(self._session):
+            rows = list(zip(self.indexes, public, secret, strict=True))
+            tasks: Any = self._session.sparkContext.parallelize(rows, len(rows))
+            if self._profile is not None:
+                tasks = tasks.withResources(self._profile)
+            if self._barrier:
+                tasks = tasks.barrier()
+            return list(tasks.mapPartitions(entry(function)).collect())
         import pyarrow
 
-        public, secret = zip(*self._keys, strict=True)
-        rows = {"worker": list(self.indexes), "public": list(public), "secret": list(secret)}
-        return self._session.createDataFrame(pyarrow.table(rows))
-
-    def _tasks(self) -> DataFrame:
-        """What the job computes."""
-        function = entry(gang_task(self._task, self.incarnation))
-        return self._worker_rows().mapInArrow(function, "worker bigint", barrier=self._barrier, profile=self._profile)
+        table = pyarrow.table({"worker": list(self.indexes), "public": list(public), "secret": list(secret)})
+        found = self._session.createDataFrame(table).mapInArrow(
+            entry(in_arrow(function)), "worker bigint", barrier=self._barrier, profile=self._profile
+        )
+        return [row["worker"] for row in found.collect()]
 
     def _collect(self) -> None:
         try:
             with hidden_progress_bar(self._session):
                 label_jobs(self._session, self._task, len(self.indexes), self.incarnation, self.tag)
-                rows = self._tasks().collect()
-                if any(row["worker"] == STARTED_AGAIN for row in rows):
+                if STARTED_AGAIN in self._run_tasks():
                     self._ended = self._of_task(first_failure(self._session, self.tag))
         except Exception as error:  # the job failed or was cancelled; the driver decides what follows
             if self._is_lost or self._server_gone:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import pyarrow
 import pytest
 import train_functions as fns
 from gate import Gate
@@ -148,29 +147,15 @@ ModuleNotFoundError: No module named 'msgspec'
     assert cause_of("a\nb\nc\nd") == "a b c"
 
 
-def test_each_task_gets_its_own_key_and_no_plan_shows_one(spark_local: SparkSession) -> None:
-    keys = [(b"public-%d" % index, b"secret-%d" % index) for index in (3, 5)]
+def test_each_task_gets_its_own_key(spark_local: SparkSession) -> None:
     run = SparkRun.__new__(SparkRun)
-    run.indexes, run._keys, run._session = (3, 5), tuple(keys), spark_local
+    run._keys = ((b"public-3", b"secret-3"), (b"public-5", b"secret-5"))
+    run.indexes, run._session, run._profile, run._barrier = (3, 5), spark_local, None, True
 
-    def said(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        rows = [row for batch in batches for row in batch.to_pylist()]
-        yield pyarrow.RecordBatch.from_pydict({"rows": [repr([tuple(row.values()) for row in rows])]})
+    def said(rows: Iterator[Any]) -> Iterator[Any]:
+        yield list(rows)
 
-    tasks = run._worker_rows().mapInArrow(said, "rows string", barrier=True)
-    assert [row["rows"] for row in tasks.collect()] == [repr([(3, *keys[0])]), repr([(5, *keys[1])])]
-    plan = tasks._jdf.queryExecution().toString()
-    assert "LocalRelation" in plan
-    assert "secret-3" not in plan
-
-
-def test_fewer_partitions_than_workers_are_told_at_once(spark_local: SparkSession, tmp_path: Path) -> None:
-    spark_local.conf.set("spark.sql.leafNodeDefaultParallelism", 1)
-    try:
-        with pytest.raises(EngineError, match="leafNodeDefaultParallelism"):
-            lagom(fns.climb, SPACE, optimizer="random", n_trials=2, directory=tmp_path, progress=False, workers=2)
-    finally:
-        spark_local.conf.unset("spark.sql.leafNodeDefaultParallelism")
+    assert run._in_tasks(said) == [[(3, b"public-3", b"secret-3")], [(5, b"public-5", b"secret-5")]]
 
 
 def test_an_engine_may_be_given_its_session(spark_local: SparkSession, tmp_path: Path) -> None:
