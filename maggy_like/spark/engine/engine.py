@@ -1,7 +1,7 @@
 """The engine whose workers are tasks of a Spark session: one job for the gang, or one for each worker.
 
-A job runs in a background thread that inherits the session, so Ctrl-C stays with the caller. It
-goes through ``mapInArrow``, which classic sessions and Spark Connect both serve. Spark neither retries a
+A job runs in a background thread that inherits the session, so Ctrl-C stays with the caller. It is
+an RDD's, or on Spark Connect that of ``mapInArrow``. Spark neither retries a
 barrier stage nor starts a second copy of a slow task in it, and one failed task ends the whole stage. A job without
 a barrier has one task, which ends at once where Spark runs it again. Either way the driver launches what ended again,
 with the next incarnation.
