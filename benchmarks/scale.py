@@ -25,6 +25,7 @@ import msgspec
 import psutil
 
 from benchmarks.common import parser, publish, save
+from benchmarks.driver_turns import Turns, watched_turns
 from benchmarks.thin_workers import Counts, Order
 from maggy_like import Float, lagom
 from maggy_like.engines.base import Engine, EngineRun
@@ -134,14 +135,14 @@ def measure(workers: int, stretch: float, seconds: float) -> dict[str, float]:
     engine = ThinEngine(stretch)
     process = psutil.Process()
     before = process.memory_info().rss
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, watched_turns() as turns:
         search: dict[str, Any] = {
             "optimizer": "random", "metric": "value", "direction": "max", "timeout": 3600, "max_budget": REPORTS,
             "directory": folder, "progress": False,
         }  # fmt: skip
         handle = lagom(nothing, {"x": Float(0, 1)}, **search, workers=workers, engine=engine, block=False)
         try:
-            figures = _watch(engine, workers, seconds, stretch)
+            figures = _watch(engine, workers, seconds, stretch, turns)
             figures["rss_kb_per_worker"] = (process.memory_info().rss - before) / 1024 / workers
         finally:
             handle.stop()
@@ -153,7 +154,7 @@ def measure(workers: int, stretch: float, seconds: float) -> dict[str, float]:
     return {f"{name}.{workers}": value for name, value in figures.items()}
 
 
-def _watch(engine: ThinEngine, workers: int, seconds: float, stretch: float) -> dict[str, float]:
+def _watch(engine: ThinEngine, workers: int, seconds: float, stretch: float, turns: Turns) -> dict[str, float]:
     """The figures of a run that goes on."""
     deadline = time.monotonic() + PATIENCE
     while not engine.launched:
@@ -170,10 +171,12 @@ def _watch(engine: ThinEngine, workers: int, seconds: float, stretch: float) -> 
     thread = next(thread for thread in threading.enumerate() if thread.name == "maggy-driver")
     assert thread.ident is not None
     clock = time.pthread_getcpuclockid(thread.ident)
+    turns.take()
     first, cpu, all_cpu, wall = swarms.counts(), time.clock_gettime(clock), time.process_time(), time.monotonic()
     time.sleep(seconds)
     last = swarms.counts()
     cpu, all_cpu, wall = time.clock_gettime(clock) - cpu, time.process_time() - all_cpu, time.monotonic() - wall
+    turned = turns.take()
     messages = sum(count.sent for count in last) - sum(count.sent for count in first)
     waits = sorted(wait * 1e3 for count in last for wait in count.waits)
     return {
@@ -182,6 +185,7 @@ def _watch(engine: ThinEngine, workers: int, seconds: float, stretch: float) -> 
         "dispatches": len(waits),
         "dispatch_median_ms": waits[len(waits) // 2],
         "dispatch_p99_ms": waits[int(len(waits) * 0.99)],
+        **turned,
         "messages_per_s": messages / wall,
         "driver_us_per_message": cpu / messages * 1e6,
         "process_us_per_message": all_cpu / messages * 1e6,

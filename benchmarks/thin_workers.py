@@ -1,8 +1,9 @@
 """Some thousands of workers in one process, each with its own key, connection and link, and trials that only wait.
 
-What a worker of the runtime says, these say, as often and in the same frames: a hello, a beat a second, a report a
-second, the end of each trial. What a worker does besides (processes, logs, checkpoints) they leave out. It is started
-by :mod:`benchmarks.scale`, gets what it needs on its standard input, and answers each line with what it has counted.
+What a worker of the runtime says, these say, as often and in the same frames: a hello, a report a second, the end of each
+trial, and beats between, as :mod:`maggy_like.rpc.heartbeat` has them due. What a worker does besides (processes, logs,
+checkpoints) they leave out. A process is started by :mod:`benchmarks.scale`, gets what it needs on its standard input,
+and answers each line with what it has counted.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from maggy_like.protocol.messages import (
     ToDriver,
     Welcome,
 )
+from maggy_like.rpc.heartbeat import Heartbeat
 from maggy_like.rpc.limits import WINDOW, limit_client
 from maggy_like.rpc.link import Arrival, Link, body_of, new_session, read_header
 from maggy_like.rpc.poller import is_readable
@@ -50,7 +52,7 @@ class Order(msgspec.Struct):
         workers: Index, incarnation and keys of each.
         reports: How many each trial makes.
         interval: Between two reports.
-        beat: Between two beats.
+        beat: Between two beats of one that says nothing else.
     """
 
     address: str
@@ -93,6 +95,7 @@ class ThinWorker:
         self._hello = Hello(PROTOCOL_VERSION, index, incarnation, "thin", 1, [], None)
         self._connections = 0
         self._is_welcome = False
+        self._heartbeat = Heartbeat(time.monotonic(), swarm.order.beat)
         self._unanswered = 0
         self._trial: Assign | None = None
         self._step = 0
@@ -108,7 +111,7 @@ class ThinWorker:
             frame = self._socket.recv(zmq.NOBLOCK)
             header = read_header(frame)
             message = decode_to_worker(body_of(frame))
-            self._unanswered = 0
+            self._heartbeat.heard, self._unanswered = time.monotonic(), 0
             arrival = self._link.take(header, len(frame))
             self._link.settle()
             if header.again:
@@ -128,16 +131,19 @@ class ThinWorker:
                 self._told(message)
 
     def beat(self) -> None:
-        """Give a sign of life; say hello again where none came back."""
+        """Give a sign of life, if it is due; say hello again where none came back."""
         if self.is_over:
             return
-        self._unanswered += 1
-        if self._unanswered > 5:
-            self._say_hello()
-        else:
-            self._swarm.counts.sent += 1
-            self._put(self._link.bare(_BEAT))
-        self._swarm.at(self._swarm.order.beat, self.beat)
+        now = time.monotonic()
+        if now >= self._heartbeat.due:
+            self._heartbeat.beat(now)
+            self._unanswered += 1
+            if self._unanswered > 5:
+                self._say_hello()
+            else:
+                self._swarm.counts.sent += 1
+                self._put(self._link.bare(_BEAT))
+        self._swarm.at(self._heartbeat.due - now, self.beat)
 
     def report(self) -> None:
         """Make the next report of the trial, and end it after the last."""
@@ -177,6 +183,7 @@ class ThinWorker:
 
     def _send(self, message: ToDriver) -> None:
         self._swarm.counts.sent += 1
+        self._heartbeat.spoke(time.monotonic())
         self._put(self._link.number(encode(message)))
 
     def _resend(self) -> None:

@@ -139,6 +139,8 @@ class Callbacks:
 
     def call(self, event: Event) -> None:
         """Hand out an event; a function that raises is reported, and left out from then on."""
+        if not (self._functions or self._threads):
+            return
         tracked = event
         if isinstance(event, AttemptEnded):
             trial = self._study().trials[event.trial]

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 LARGE_GANG = 256
 """Workers from which on a full collection comes so often, and is waited for by so many, that it counts."""
 
-SELDOM = 10
-"""By how much each of the collector's three thresholds is higher then."""
+SELDOM = 10, 1, 100
+"""By how much the collector's three thresholds are higher then. The second stays: a collection of the middle generation
+looks at as many objects as that lets gather, and stops the driver for a millisecond for each ten thousand of them."""
 
 
 @contextlib.contextmanager
@@ -40,7 +41,7 @@ def short_collections(workers: int) -> Iterator[None]:
     gc.collect()  # what is garbage already would stay for as long as the run
     gc.freeze()
     thresholds = gc.get_threshold()
-    gc.set_threshold(*(SELDOM * threshold for threshold in thresholds))
+    gc.set_threshold(*(times * threshold for times, threshold in zip(SELDOM, thresholds, strict=True)))
     try:
         yield
     finally:

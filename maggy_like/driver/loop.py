@@ -13,7 +13,7 @@ from typing import Any
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import LineBuffer
 from maggy_like.driver.asking import answers, as_exception
-from maggy_like.driver.drawing import draw_machine
+from maggy_like.driver.drawing import Drawing
 from maggy_like.driver.pace import Pace
 from maggy_like.driver.proposer.base import Proposer
 from maggy_like.driver.state_machine import StateMachine
@@ -62,7 +62,7 @@ file system stood still."""
 SNAPSHOT_INTERVAL = 0.1
 SNAPSHOT_SHARE = 0.02
 """Seconds between two snapshots at least, and the share of this thread's time that they may take: a large gang's are
-fewer."""
+fewer, and drawn in parts."""
 
 MAX_LINES = 10_000
 MAX_LINE_BYTES = 8 << 20
@@ -114,7 +114,7 @@ class Driver:
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
         self.snapshot = base
-        self._base = base
+        self._drawing = Drawing(base, machine)
         self._machine = machine
         self._proposer = proposer
         self._server = server
@@ -224,7 +224,7 @@ class Driver:
                 commands += self._handle(StopRequested(Ending.TIMEOUT))
             self._execute(commands)
             if pace.is_due(began := time.monotonic()):
-                self.snapshot = self._draw()
+                self.snapshot = self._drawing.advance(self.elapsed(), self._now()) or self.snapshot
                 pace.took(began, time.monotonic())
         if self._write_ahead.is_stuck:
             self._execute([])
@@ -309,7 +309,7 @@ class Driver:
         self.lines.extend(LogLine(command.trial, line) for line in command.text.splitlines())
 
     def _draw(self) -> Snapshot:
-        return draw_machine(self._base, self._machine, self.elapsed(), self._now())
+        return self._drawing.at_once(self.elapsed(), self._now())
 
     @property
     def ending(self) -> Ending:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -155,10 +155,9 @@ class Supervisor:
 
     def _look_at(self, run: EngineRun, driver: Driver) -> None:
         """Report workers of a launch that have come, are to leave, or are gone."""
-        workers = [WorkerId(index, run.incarnation) for index in run.indexes]
-        run.has_come = run.has_come or any(worker in driver.met for worker in workers)
+        run.has_come = run.has_come or any(worker in driver.met for worker in _workers(run))
         if run.leaving and not driver.has_ended:
-            for worker in workers:
+            for worker in _workers(run):
                 if worker not in self._announced:
                     self._announced.add(worker)
                     driver.post(WorkerLeaving(worker, run.leaving))
@@ -289,3 +288,8 @@ class Supervisor:
         for run in self._runs:
             while not run.wait(0.5) and time.monotonic() < deadline:
                 run.cancel()  # again: a Spark job that was still being submitted was not cancelled
+
+
+def _workers(run: EngineRun) -> Iterator[WorkerId]:
+    """The workers of a launch: thousands, it may be, so made for those who look at them alone."""
+    return (WorkerId(index, run.incarnation) for index in run.indexes)

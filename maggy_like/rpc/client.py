@@ -12,6 +12,7 @@ import zmq
 from maggy_like.protocol.codec import decode_to_worker, encode
 from maggy_like.protocol.messages import Beat, Hello, Refused, ToDriver, ToWorker, Welcome
 from maggy_like.protocol.task import KeyPair
+from maggy_like.rpc.heartbeat import Heartbeat
 from maggy_like.rpc.limits import WINDOW, limit_client
 from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, read_header
 from maggy_like.rpc.poller import is_readable
@@ -19,9 +20,6 @@ from maggy_like.rpc.security import secure_client
 
 CLOSE_PATIENCE = 1.0
 """Seconds that the last words get to arrive."""
-
-HEARTBEAT = 1.0
-"""Seconds between two signs of life."""
 
 MAX_UNANSWERED = 2
 """Beats without an answer after which the worker introduces itself again."""
@@ -44,9 +42,7 @@ class Client:
 
     Attributes:
         sockets: To be polled for :meth:`receive`.
-        heard: When the driver last said anything, by the monotonic clock.
-        was_answered: Whether it ever did.
-        due: When to :meth:`beat` next, also where there is other talk: the answer says that the driver is alive.
+        was_answered: Whether the driver ever said anything.
     """
 
     def __init__(self, address: str, server_key: bytes, keys: KeyPair, *, ipv6: bool = False) -> None:
@@ -57,7 +53,7 @@ class Client:
         secure_client(self._socket, server_key, keys)
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_WATCHED)
         self.sockets = (self._socket, self._monitor)
-        self.heard = self.due = time.monotonic()
+        self._heartbeat = Heartbeat(time.monotonic())
         self.was_answered = False
         self._link = Link(new_session(), max_bytes=WINDOW)
         self._hello: Hello | None = None
@@ -67,6 +63,16 @@ class Client:
         self._connections = 0
         self._unanswered = 0
         self._address = address
+
+    @property
+    def heard(self) -> float:
+        """When the driver last said anything, by the monotonic clock."""
+        return self._heartbeat.heard
+
+    @property
+    def due(self) -> float:
+        """When to :meth:`beat` next; it is put off by what is sent."""
+        return self._heartbeat.due
 
     @property
     def is_full(self) -> bool:
@@ -91,11 +97,12 @@ class Client:
         """Send a message that is encoded already."""
         frame = self._link.number(body)
         if self._welcome:
+            self._heartbeat.spoke(time.monotonic())
             self._put(frame)
 
     def beat(self) -> None:
         """Give a sign of life, which the driver answers."""
-        self.due = time.monotonic() + HEARTBEAT
+        self._heartbeat.beat(time.monotonic())
         self._unanswered += 1
         if self._connected and self._unanswered > MAX_UNANSWERED:
             self._say_hello()
@@ -138,7 +145,7 @@ class Client:
         if isinstance(message, Refused):
             self._refused = True
             return [message]
-        self.heard, self._unanswered = time.monotonic(), 0
+        self._heartbeat.heard, self._unanswered = time.monotonic(), 0
         arrival = self._link.take(header, len(frame))
         self._link.settle()
         if isinstance(message, Welcome):

@@ -30,14 +30,15 @@ from maggy_like.rpc.ports import ANY_PORT, PortRange, bracketed
 from maggy_like.rpc.refusals import Refusals, Unfit
 from maggy_like.rpc.security import new_key_pair, secure_server
 
-FETCH = 300
-"""Frames that are fetched at once, at most; a message is two."""
+FETCH = 150
+"""Parts of messages that are fetched at once, at most; a message should be one."""
 
 FETCH_SECONDS = 0.002
 """Seconds of work after which :meth:`Server.poll` looks for what has arrived meanwhile: it may be more urgent."""
 
-ROUND_SECONDS = 0.05
-"""Seconds in which one :meth:`Server.poll` gives what waits, what its caller does with it included; the rest waits."""
+ROUND_SECONDS = 0.01
+"""Seconds in which one :meth:`Server.poll` gives what waits, what its caller does with it included; the rest waits. So
+do the answers: they are sent at the round's end, once its events are in the journal."""
 
 ROUND_BYTES = 4 << 20
 """Bytes that it gives at most, past which the last message is given whole."""
@@ -100,8 +101,8 @@ class Server:
         self._versions = own_versions()
         self._sessions: dict[bytes, Peer] = {}
         self._places: dict[int, Peer] = {}  # the newest incarnation of each
-        self._parts: list[zmq.Frame] = []
-        self._excess = 0
+        self._identity = b""  # of the message that is being fetched
+        self._excess = 0  # parts of it but for the last
         self._backlog: Backlog[zmq.Frame] = Backlog()
         self._heard: dict[bytes, Peer] = {}  # by session: peers with messages that are not acknowledged
         self._wake_read, self._wake_write = sockets.socketpair()
@@ -179,6 +180,7 @@ class Server:
             self._refusals.count("acknowledges nothing")
             self._sessions.pop(peer.link.session, None)
         else:
+            peer.was_sent(time.monotonic())
             self._put(peer.route, peer.link.number(body))
 
     def close(self) -> None:
@@ -197,17 +199,17 @@ class Server:
             if self._backlog.size >= MAX_BACKLOG:
                 return
             try:
+                if not self._identity:  # of the connection: ZeroMQ puts it before each message
+                    self._identity = self._socket.recv(zmq.NOBLOCK)
                 part = self._socket.recv(zmq.NOBLOCK, copy=False)  # a frame, which knows whose key brought it
             except zmq.Again:
                 return
-            if len(self._parts) < 2:
-                self._parts.append(part)
-            else:
-                self._excess += 1  # a message of a million frames must neither fill the memory nor stop the loop
+            # A message of a million frames must neither fill the memory nor stop the loop.
+            self._excess += part.more
             if not part.more:
-                identity, frame = self._parts[0].bytes, None if self._excess else self._parts[-1]
-                self._parts, self._excess = [], 0
-                self._backlog.put(identity, None if frame is None or len(frame) > MAX_FRAME else frame)
+                is_taken = not self._excess and len(part) <= MAX_FRAME
+                self._backlog.put(self._identity, part if is_taken else None)
+                self._identity, self._excess = b"", 0
 
     def _read(self, identity: bytes, part: zmq.Frame | None) -> Received | None:
         if self._refusals.is_muted(identity):
@@ -243,6 +245,8 @@ class Server:
             return None
         if arrival is Arrival.NEXT:
             self._heard[header.session] = peer
+            if not peer.link.is_empty and peer.must_be_reminded(time.monotonic()):
+                self._put(peer.route, peer.link.bare(_BEAT))  # it says how much was sent
         message = decode_to_driver(body_of(frame))
         if isinstance(message, Hello | Beat) is not (arrival is Arrival.BARE):
             raise LinkError("a number where none belongs, or none")

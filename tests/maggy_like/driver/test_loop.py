@@ -74,7 +74,7 @@ def test_what_fails_in_the_loop_ends_the_driver_with_that_error(
 def test_a_drawing_that_fails_keeps_nobody_waiting(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, released: bool
 ) -> None:
-    monkeypatch.setattr(driver, "_draw", fail)
+    monkeypatch.setattr(driver._drawing, "_snapshot", fail)
     if released:
         driver.release()
     driver.start()

@@ -28,6 +28,7 @@ class End:
         self.out: deque[bytes] = deque()
         self.said: list[bytes] = []
         self.heard: list[bytes] = []
+        self.reminds = False
 
     def say(self, body: bytes) -> None:
         self.said.append(body)
@@ -42,6 +43,8 @@ class End:
             self.out.append(self.link.bare(b"beat", again=True))
         if arrival is Arrival.NEXT:
             self.heard.append(bytes(body_of(frame)))
+            if self.reminds and not self.link.is_empty:
+                self.out.append(self.link.bare(b"beat"))
 
 
 STEPS = st.lists(
@@ -90,13 +93,45 @@ def test_whatever_is_lost_repeated_or_swapped_all_arrives_once_and_in_order(
         for end in ends:
             end.link.settle()
             end.out.append(end.link.bare(b"beat"))
-        while ends[0].out or ends[1].out:
-            for end, other in (ends, ends[::-1]):
-                if end.out:
-                    other.hear(end.out.popleft())
+        carry(*ends)
     for end, other in (ends, ends[::-1]):
         assert end.heard == other.said
         assert end.link.is_empty
+
+
+def carry(one: End, other: End) -> None:
+    """Deliver all that is under way, and what is said because of it."""
+    while one.out or other.out:
+        for here, there in ((one, other), (other, one)):
+            if here.out:
+                there.hear(here.out.popleft())
+
+
+@given(lost=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30))
+def test_reminders_mend_what_a_worker_that_talks_misses_without_a_beat_of_its_own(
+    lost: list[tuple[bool, bool]],
+) -> None:
+    """The driver's end answers what does not acknowledge all that it has sent, as the server does after a while."""
+    driver, worker = End(), End()
+    for is_lost, answers in lost:
+        worker.say(b"report %d" % len(worker.said))
+        carry(driver, worker)
+        if answers:
+            driver.say(b"order %d" % len(driver.said))
+            if is_lost:
+                driver.out.clear()
+            carry(driver, worker)
+            worker.link.settle()
+    driver.reminds = True
+    for _ in range(2):
+        worker.say(b"report %d" % len(worker.said))
+        carry(driver, worker)
+        worker.link.settle()
+    assert worker.heard == driver.said
+    assert driver.heard == worker.said
+    worker.say(b"a last one")
+    carry(driver, worker)
+    assert driver.link.is_empty
 
 
 def test_a_gap_is_asked_for_once_and_again_with_each_beat() -> None:

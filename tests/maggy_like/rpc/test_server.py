@@ -277,6 +277,38 @@ def test_a_worker_that_acknowledges_nothing_is_not_heard_any_more(server: Server
     assert server.refused["unknown peer"] >= 1
 
 
+def test_a_worker_that_talks_comes_to_miss_what_was_lost(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends no beats, whose answers would say how much it was sent."""
+    monkeypatch.setattr("maggy_like.rpc.peer.REMINDER", 0.0)
+    arrived(server, client)
+    with monkeypatch.context() as lossy:
+        lossy.setattr(server, "_put", lambda route, frame: None)
+        server.send(WORKER, Stop(1, 1))
+    client.send(Ready())
+    assert answer(server, client) == Stop(1, 1)
+
+
+def test_a_worker_is_reminded_of_nothing_that_may_be_on_its_way(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maggy_like.rpc.peer.REMINDER", 1e9)
+    arrived(server, client)
+    server.send(WORKER, Stop(1, 1))
+    put: list[bytes] = []
+    monkeypatch.setattr(server, "_put", lambda route, frame: put.append(frame))
+    for _ in range(5):
+        client.send(Ready())
+    received: list[Received] = []
+    for _ in range(500):
+        received += server.poll(0.01)  # the client reads nothing meanwhile
+        if len(received) == 5:
+            break
+    assert len(received) == 5
+    assert put == []
+
+
 def test_a_configuration_past_the_limit_is_the_users_error(server: Server, client: Client) -> None:
     arrived(server, client)
     with pytest.raises(ConfigError, match="cannot be sent; keep it below"):
