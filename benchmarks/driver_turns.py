@@ -76,7 +76,7 @@ def watched_turns() -> Iterator[Turns]:
 
     def poll(original: Callable[..., Any], server: Server, timeout: float) -> Iterator[Received]:
         polled[0] = time.monotonic()
-        return original(server, timeout)
+        yield from original(server, timeout)
 
     def attend(original: Callable[..., None], handshakes: Handshakes, ready: Any) -> None:
         if time.monotonic() - polled[0] > WAITED:

@@ -1,9 +1,9 @@
 """Some thousands of workers in one process, each with its own key, connection and link, and trials that only wait.
 
-What a worker of the runtime says, these say, as often and in the same frames: a hello, a report a second, the end of each
-trial, and beats between, as :mod:`maggy_like.rpc.heartbeat` has them due. What a worker does besides (processes, logs,
-checkpoints) they leave out. A process is started by :mod:`benchmarks.scale`, gets what it needs on its standard input,
-and answers each line with what it has counted.
+What a worker of the runtime says, these say, as often and in the same frames: a hello, a report a second, the end of
+each trial, and beats between, as :mod:`maggy_like.rpc.heartbeat` has them due. What a worker does besides (processes,
+logs, checkpoints) they leave out. A process is started by :mod:`benchmarks.scale`, gets what it needs on its standard
+input, and answers each line with what it has counted.
 """
 
 from __future__ import annotations

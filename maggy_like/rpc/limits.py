@@ -24,8 +24,9 @@ ACCEPT_BACKLOG = 4096
 """Connections that the kernel keeps for the driver until it accepts them: workers that come all at once. What overflows
 is tried again by the worker's kernel, after a second at the earliest. Kernels cut this to a bound of their own."""
 
-PING = 1.0
-"""Seconds between two signs of life of a connection."""
+PING = 2.0
+"""Seconds between two signs of life of a connection, which ZeroMQ encrypts and answers whatever else is said: for a
+large gang they are a good part of what its thread does."""
 
 DEAD = 3.0
 """Seconds without any after which a worker gives a connection up; the driver does after twice as long."""
