@@ -36,7 +36,7 @@ def beats(interval: float, seconds: int, *, is_answered: bool = True) -> int:
     heartbeat, count, now, said = Heartbeat(0.0), 0, 0.0, 0.0
     while now < seconds:
         if heartbeat.due <= said:
-            now = heartbeat.due
+            now = max(now, heartbeat.due)
             heartbeat.beat(now)
             count += 1
             if is_answered:
