@@ -43,6 +43,9 @@ from maggy_like.rpc.link import Arrival, Link, body_of, new_session, read_header
 from maggy_like.rpc.poller import is_readable
 from maggy_like.rpc.security import secure_client
 
+AT_ONCE = 50
+"""Workers that come at once."""
+
 
 class Order(msgspec.Struct):
     """What a process of thin workers is to do; times are in seconds.
@@ -215,7 +218,12 @@ class Swarm:
         self._number = itertools.count()
         self._epoll = select.epoll()
         self._workers: dict[int, ThinWorker] = {}
-        for index, incarnation, public, secret in order.workers:
+        self._coming = list(reversed(order.workers))
+
+    def come(self, count: int) -> None:
+        """Have the next workers come: a few at a time, so that those who are there are heard of meanwhile."""
+        for _ in range(min(count, len(self._coming))):
+            index, incarnation, public, secret = self._coming.pop()
             worker = ThinWorker(self, index, incarnation, (public, secret))
             self._workers[worker.fileno] = worker
             self._epoll.register(worker.fileno, select.EPOLLIN)
@@ -238,7 +246,8 @@ class Swarm:
 
     def run(self) -> None:
         """Serve until every worker has left."""
-        while self._workers:
+        while self._workers or self._coming:
+            self.come(AT_ONCE)
             wait = self._due[0][0] - time.monotonic() if self._due else 1.0
             for descriptor, _ in self._epoll.poll(0 if self.touched else max(0.0, min(wait, 1.0))):
                 self._workers[descriptor].read()
