@@ -294,7 +294,8 @@ def test_a_worker_is_reminded_of_nothing_that_may_be_on_its_way(
     server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("maggy_like.rpc.peer.REMINDER", 1e9)
-    arrived(server, client)
+    client.send(Ready())
+    arrived(server, client, 2)
     server.send(WORKER, Stop(1, 1))
     put: list[bytes] = []
     monkeypatch.setattr(server, "_put", lambda route, frame: put.append(frame))
