@@ -31,7 +31,7 @@ RAPIDS = "com.nvidia.spark.SQLPlugin"
 MAP_IN_ARROW = "spark.rapids.sql.exec.MapInArrowExec"
 
 RAPIDS_FORGETS = (
-    f"the RAPIDS Accelerator (spark.plugins={{}}) replaces mapInArrow, in which the gang runs, and forgets the GPUs, "
+    f"the RAPIDS Accelerator (spark.plugins={{}}) replaces mapInArrow, as which the gang runs, and forgets the GPUs, "
     f"cores and memory that each worker asks for; leave it to Spark: spark.conf.set({MAP_IN_ARROW!r}, 'false'). Joins "
     "and aggregations stay on GPUs"
 )
@@ -42,14 +42,17 @@ RAPIDS_TAKES_ONE = (
 )
 
 
-def check_resources(slots: Slots) -> None:
+def check_resources(slots: Slots, *, in_sql: bool) -> None:
     """Check that the session's cluster can give the workers what they ask for.
+
+    Args:
+        in_sql: Whether the gang is a query of Spark SQL, which plugins may change.
 
     Raises:
         EngineError: It cannot; the message has the remedy.
     """
     if slots.needs_profile:
-        _check_rapids(slots)
+        _check_rapids(slots, in_sql=in_sql)
     resources = slots.resources
     if resources is None:
         return
@@ -69,14 +72,15 @@ def resource_hints(slots: Slots) -> list[str]:
     return [SHARED.format(slots.resources)]
 
 
-def _check_rapids(slots: Slots) -> None:
+def _check_rapids(slots: Slots, *, in_sql: bool) -> None:
     """Check that NVIDIA's plugin for Spark SQL, if there is one, leaves the gang's tasks as they are."""
     plugins = slots.conf("spark.plugins", "")
     if RAPIDS not in plugins:
         return
     if slots.has_own_executors and slots.resources is not None and slots.resources.whole_gpus > 1:
         raise EngineError(RAPIDS_TAKES_ONE.format(slots.resources.gpu, plugins))
-    if all(slots.conf(key, "true").strip().lower() == "true" for key in ("spark.rapids.sql.enabled", MAP_IN_ARROW)):
+    keys = ("spark.rapids.sql.enabled", MAP_IN_ARROW)
+    if in_sql and all(slots.conf(key, "true").strip().lower() == "true" for key in keys):
         raise EngineError(RAPIDS_FORGETS.format(plugins))
 
 

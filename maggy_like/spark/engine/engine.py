@@ -147,7 +147,7 @@ class SparkEngine(Engine, DriverHost):
         return self._slots.is_elastic
 
     def check_gang(self, together: str) -> None:
-        check_resources(self._slots)
+        check_resources(self._slots, in_sql=not is_classic(self._session))
         if self.is_elastic and self._barrier is True:
             raise EngineError(elastic.BARRIER_REFUSED)
         if self.is_elastic and self._barrier == "auto" and together and not self._slots.has_own_executors:
@@ -256,7 +256,7 @@ class SparkEngine(Engine, DriverHost):
         return not self.is_elastic if self._barrier == "auto" else self._barrier
 
     def check_cluster_driver(self) -> None:
-        check_resources(self._slots)
+        check_resources(self._slots, in_sql=True)
         if self._barrier is True:
             raise EngineError(elastic.DRIVER_TASK_REFUSED)
         for name, value in (("host", self._host), ("bind", self._bind)):
@@ -306,8 +306,7 @@ class SparkEngine(Engine, DriverHost):
         if not is_classic(self._session):
             check_server(self._session)
         elif self._slots.is_local:
-            program = self._session.sparkContext.pythonExec
-            check_python(self._slots.conf("spark.sql.execution.pyspark.python", "") or program)
+            check_python(self._session.sparkContext.pythonExec)
 
 
 def require_session() -> SparkSession:

@@ -9,7 +9,9 @@ import pytest
 
 from maggy_like import SparkEngine
 from maggy_like.errors import ConfigError, EngineError
+from maggy_like.spark.capacity.requirements import check_resources
 from maggy_like.spark.capacity.resources import Resources, megabytes, own_executors, read_resources, shared_executors
+from maggy_like.spark.capacity.slots import Slots
 
 ASKED = {"gpu": 1, "cpu": 4, "memory": "20g"}
 
@@ -25,9 +27,16 @@ class Session(SimpleNamespace):
     __hash__ = object.__hash__
 
 
+def session_of(conf: dict[str, str]) -> Any:
+    return Session(_sc=None, conf=SimpleNamespace(get=conf.get))
+
+
 def engine_on(conf: dict[str, str], **options: Any) -> SparkEngine:
-    session: Any = Session(_sc=None, conf=SimpleNamespace(get=conf.get))
-    return SparkEngine(session, **options)
+    return SparkEngine(session_of(conf), **options)
+
+
+def slots_on(conf: dict[str, str], asked: Any = None) -> Slots:
+    return Slots(session_of(conf), None if asked is None else read_resources(asked))
 
 
 def test_resources_are_read_as_spark_writes_them() -> None:
@@ -102,18 +111,20 @@ MAP_IN_ARROW = "spark.rapids.sql.exec.MapInArrowExec"
 
 
 @pytest.mark.parametrize("conf", [FIXED, ELASTIC])
-def test_rapids_would_forget_what_workers_ask_for_unless_it_leaves_their_tasks_alone(conf: dict[str, str]) -> None:
+def test_rapids_would_forget_what_workers_ask_for_unless_it_leaves_their_query_alone(conf: dict[str, str]) -> None:
+    """The gang is a query where the driver runs in it; in a session with a JVM here it is none."""
     with pytest.raises(EngineError, match=rf"spark.plugins={RAPIDS['spark.plugins']}.*'{MAP_IN_ARROW}', 'false'"):
-        engine_on(conf | RAPIDS, resources=ASKED).check_gang("")
-    engine_on(conf | RAPIDS | {MAP_IN_ARROW: "false"}, resources=ASKED).check_gang("")
-    engine_on(conf | RAPIDS | {"spark.rapids.sql.enabled": "false"}, resources=ASKED).check_gang("")
+        engine_on(conf | RAPIDS, resources=ASKED).check_cluster_driver()
+    for off in (MAP_IN_ARROW, "spark.rapids.sql.enabled"):
+        check_resources(slots_on(conf | RAPIDS | {off: "false"}, ASKED), in_sql=True)
+    engine_on(conf | RAPIDS, resources=ASKED).check_gang("")
 
 
 def test_rapids_matters_where_a_worker_asks_for_more_than_the_session_s_tasks() -> None:
     tasks = {"spark.task.resource.gpu.amount": "1"}
-    engine_on(FIXED | RAPIDS | tasks).check_gang("")
+    check_resources(slots_on(FIXED | RAPIDS | tasks), in_sql=True)
     with pytest.raises(EngineError, match=MAP_IN_ARROW):
-        engine_on(FIXED | RAPIDS).check_gang("")  # a GPU each, by a profile
+        check_resources(slots_on(FIXED | RAPIDS), in_sql=True)  # a GPU each, by a profile
     with pytest.raises(EngineError, match="takes executors of one GPU alone"):
         engine_on(ELASTIC | RAPIDS | {MAP_IN_ARROW: "false"}, resources={"gpu": 2}).check_gang("")
 
