@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.platforms.__main__ import compare, figures, missed, row
@@ -37,7 +38,7 @@ def test_what_is_missing_or_wrong_in_a_search_is_told(result: Result) -> None:
         "19 trials",
     ]
     first = result.trials[0]
-    other = dataclasses.replace(first, config=result.trials[1].config)
+    other = msgspec.structs.replace(first, config=result.trials[1].config)
     [what] = wrong(dataclasses.replace(result, trials=[other, *result.trials[1:]]))
     assert what.startswith("trial 0 measured ")
 

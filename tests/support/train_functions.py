@@ -65,6 +65,15 @@ def climb_on_past_gate(gate: str, x: float, reporter: Reporter) -> dict[str, flo
     return climb_on(x, reporter)
 
 
+def climb_on_past_gate_at(step: int, gate: str, x: float, reporter: Reporter) -> None:
+    """``climb_on``; before this step it waits until the gate is open."""
+    for at in range((reporter.restore() or 0) + 1, reporter.budget + 1):
+        if at == step:
+            open(gate, "rb").close()
+        reporter.checkpoint(at)
+        reporter.report(score=x * at, step=at)
+
+
 def die_once_before_the_last_report(marks: str, x: float, reporter: Reporter) -> None:
     """Save the last step, and die before it is reported; the second time, live."""
     for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.e2e
 
 
 class Store:
-    """A store of a search, and the search; it refuses from the first saved state on.
+    """A store of a search, and the search; it refuses once two trials have saved a state, and before they save another.
 
     Attributes:
         waits: Trials that said that they wait.
@@ -36,8 +38,10 @@ class Store:
         self._folder = folder
         (folder / "disk").mkdir()
         (folder / "full").touch()
+        os.mkfifo(folder / "gate")
         self.serve()
-        self._refused = False
+        self._saved: set[int] = set()
+        self._gate = -1
         heard = StoreOutage.heard
 
         def hear(outage: StoreOutage, group: Any, worker: Any, message: Any, now: float) -> Any:
@@ -58,9 +62,15 @@ class Store:
         os.replace(self._folder / "new", self.link)
 
     def refuse(self, event: Event) -> None:
-        if isinstance(event, CheckpointSaved) and not self._refused:
-            self._refused = True
-            self._point_to("full")
+        if isinstance(event, CheckpointSaved) and self._gate < 0:
+            self._saved.add(event.trial)
+            if len(self._saved) == 2:
+                self._point_to("full")
+                self._gate = os.open(self._folder / "gate", os.O_RDWR)  # from now on it is open, also to later trials
+
+    def close(self) -> None:
+        if self._gate >= 0:
+            os.close(self._gate)
 
     def search(self, **options: Any) -> Result:
         common: dict[str, Any] = {
@@ -68,12 +78,14 @@ class Store:
             "directory": self._folder, "store": self.link, "progress": "plain", "callbacks": [self.refuse],
             "failures": FailurePolicy(max_attempts=1),
         }  # fmt: skip
-        return lagom(fns.climb_on, {"x": Float(0, 1)}, **{**common, **options})
+        climb = partial(fns.climb_on_past_gate_at, 2, str(self._folder / "gate"))
+        return lagom(climb, {"x": Float(0, 1)}, **{**common, **options})
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    return Store(tmp_path, monkeypatch)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    with contextlib.closing(Store(tmp_path, monkeypatch)) as store:
+        yield store
 
 
 def test_a_store_that_refuses_for_a_while_fails_no_trial(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

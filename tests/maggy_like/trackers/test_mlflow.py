@@ -200,7 +200,7 @@ def test_servers_that_are_absent_ill_or_slow_cost_a_search_no_trial_and_no_more_
         result = search(tmp_path, trackers, engine="local", workers=1, progress="plain")
         assert time.monotonic() - began < 60  # it waits for 1 s at most
     assert result.counts == {TrialState.COMPLETED: 2, TrialState.FAILED: 1}
-    assert len(re.findall("mlflow (?:has not got|cannot record)", "".join(capfd.readouterr()))) == 3
+    assert "".join(capfd.readouterr()).count("mlflow has not got ") == 3
 
 
 @pytest.mark.parametrize(
