@@ -2,8 +2,9 @@
 
 Every 2 seconds a trial breaks (exception, exit, segmentation fault, kill, out of memory, hang, closed descriptors,
 a flood of output, things left behind), every 20 seconds a worker does (its child, fork server or agent is killed, or
-frozen until it is declared lost; on Spark every 30 seconds, executors too), strangers knock at the port, and three
-times the driver is killed and the run resumed. All drawn by a seed, all real.
+frozen until it is declared lost; on Spark executors too; what finds nobody to strike, since the driver is just being
+started again, comes as soon as it does), strangers knock at the port, and three times the driver is killed and the run
+resumed. All drawn by a seed, all real.
 
     python -m benchmarks.chaos [--quick] [--engine local|spark|spark-tasks] [--seed N] [--json PATH]
 
@@ -37,7 +38,12 @@ from maggy_like import StandaloneCluster
 
 TRIAL_SECONDS = 1.0
 DRIVER_KILLS = (0.25, 0.5, 0.75)  # shares of the trials that have ended
+TRIAL_FAULT_EVERY = 2.0
+WORKER_FAULT_EVERY = 20.0
 KNOCK_EVERY = 5.0
+LOOK_AGAIN = 0.5
+"""Seconds until a fault that finds nobody looks again."""
+
 PATIENCE = 900.0
 FINAL = {"completed", "failed", "stopped"}
 
@@ -97,25 +103,24 @@ class Monkey:
         campaign: The search.
         rng: Draws what and whom.
         worker_faults: Kinds of them.
-        worker_every: Seconds between two of them.
     """
 
     campaign: Campaign
     rng: random.Random
     worker_faults: list[str]
-    worker_every: float
     faults: int = 0
 
     def __post_init__(self) -> None:
         self._trial_kinds = deck(sorted(FAULTS), self.rng)
         self._worker_kinds = deck(self.worker_faults, self.rng)
+        self._worker_kind = next(self._worker_kinds)
 
     def disturb(self, driver: subprocess.Popen[bytes], deadline: float) -> None:
         """Watch the search to its end, killing its driver at three points; faults come meanwhile."""
         kills = list(DRIVER_KILLS)
         now = time.monotonic()
-        due = {"trial": now + 3.0, "worker": now + self.worker_every, "stranger": now + KNOCK_EVERY}
-        every = {"trial": 2.0, "worker": self.worker_every, "stranger": KNOCK_EVERY}
+        every = {"trial": TRIAL_FAULT_EVERY, "worker": WORKER_FAULT_EVERY, "stranger": KNOCK_EVERY}
+        due = {what: now + seconds for what, seconds in every.items()}
         while driver.poll() is None:
             now = time.monotonic()
             if now > deadline:
@@ -129,31 +134,34 @@ class Monkey:
                 driver = self.campaign.start(resume=True)
                 continue
             for what in [what for what, at in due.items() if now >= at]:
-                due[what] += every[what]
-                self._strike(what, driver)
+                due[what] = due[what] + every[what] if self._strike(what, driver) else now + LOOK_AGAIN
             time.sleep(0.05)
         if driver.returncode:
             raise SystemExit(f"the driver failed; see {self.campaign.folder / 'output.txt'}")
 
-    def _strike(self, what: str, driver: subprocess.Popen[bytes]) -> None:
+    def _strike(self, what: str, driver: subprocess.Popen[bytes]) -> bool:
+        """Whether there was somebody to strike."""
         if what == "trial":
             self.faults += 1
             kind = next(self._trial_kinds)
             (self.campaign.folder / "orders" / f"{self.faults}-{kind}.order").touch()
-            return
+            return True
         gang = Supervisor(psutil.Process(driver.pid), self.campaign.mark)
         if what == "stranger":
             knock(gang.driver, self.rng)
             self._record("stranger", [])
-            return
-        kind = next(self._worker_kinds)
+            return True
         running = self._running()
-        if (found := draw_victim(kind, gang, {start["pid"] for start in running}, self.rng)) is not None:
-            victim, how = found
-            hit = family(victim)
-            struck = [start for start in running if start["pid"] in hit]
-            self._record(kind, struck)
-            how(victim)
+        found = draw_victim(self._worker_kind, gang, {start["pid"] for start in running}, self.rng)
+        if found is None:
+            return False
+        victim, how = found
+        hit = family(victim)
+        struck = [start for start in running if start["pid"] in hit]
+        self._record(self._worker_kind, struck)
+        how(victim)
+        self._worker_kind = next(self._worker_kinds)
+        return True
 
     def _running(self) -> list[dict[str, Any]]:
         """The newest start of each trial that has not ended."""
@@ -274,7 +282,7 @@ def main() -> None:
                     conf = {"spark.master": cluster.master_url, **cluster.conf}
                     campaign.command += ["--conf", json.dumps(conf)]
                 rng = random.Random(arguments.seed)
-                monkey = Monkey(campaign, rng, kinds, 30.0 if on_spark else 20.0) if name == "disturbed" else None
+                monkey = Monkey(campaign, rng, kinds) if name == "disturbed" else None
                 run(campaign, monkey)
             campaigns[name] = campaign
         calm, wild = campaigns["undisturbed"], campaigns["disturbed"]

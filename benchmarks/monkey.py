@@ -132,7 +132,7 @@ def draw_victim(kind: str, gang: Supervisor, training: set[int], rng: random.Ran
         case "worker frozen":
             found, how = gang.agents(), freeze
         case "executor killed":
-            found, how = gang.executors(), kill
+            found, how = [process for process in gang.executors() if family(process) & training], kill
         case _:
             raise ValueError(kind)
     found = [process for process in found if process.pid != os.getpid()]
