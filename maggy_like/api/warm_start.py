@@ -11,7 +11,16 @@ import msgspec
 from maggy_like.argument_checks import listed
 from maggy_like.errors import ConfigError
 from maggy_like.results.result import Result
-from maggy_like.storage.journal import Contents, Earlier, RunHeader, backend_of, from_records, read_journal, reading
+from maggy_like.storage.journal import (
+    Contents,
+    Earlier,
+    RunHeader,
+    backend_of,
+    from_records,
+    read_header,
+    read_journal,
+    reading,
+)
 from optimizers.core.base import Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.core.direction import Direction
 from optimizers.core.objectives import read_directions
@@ -83,7 +92,7 @@ def recorded(journal: str, warm_start: Sequence[Result | str | Path]) -> tuple[E
         exists = backend.exists()
     if not exists:
         return (), ()  # the journal's opening tells of it
-    header = read_journal(backend).header
+    header = read_header(backend)
     if warm_start and not header.earlier:
         raise ConfigError(f"the run {header.name!r} was started without warm_start; leave it out, or start another run")
     return from_records(header.earlier), read_directions(header.directions)

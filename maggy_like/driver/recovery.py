@@ -141,13 +141,20 @@ def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[s
         ConfigError: It is of another search.
         JournalError: It is damaged beyond repair.
     """
-    contents = journal.read()
-    _check_same(contents.header, header)
-    if not contents.damage:
+    taken = 0
+    for contents in journal.read_each():
+        if not taken:
+            _check_same(contents.header, header)
+        if contents.damage:
+            break
+        taken += len(contents.events)
         machine.replay(contents.events)
+        contents.events = []  # so that the journal is never held whole
+    else:
         return []
-    repairer = Repairer(machine.study, contents.events)
-    events = []
+    contents = journal.read()  # the repaired one is written whole
+    repairer = Repairer(machine.study, contents.events, taken)
+    events = contents.events[:taken]
     try:
         for event in repairer.events():
             machine.replay([event])

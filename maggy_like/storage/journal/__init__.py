@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from maggy_like.storage.journal.backend import JournalBackend, Mark
 from maggy_like.storage.journal.earlier import Earlier, from_records, to_records
-from maggy_like.storage.journal.journal import Journal, read_journal, reading
+from maggy_like.storage.journal.journal import Journal, read_header, read_journal, reading
 from maggy_like.storage.journal.open_backend import backend_of
 from maggy_like.storage.journal.records import (
     FORMAT_VERSION,
@@ -13,6 +13,7 @@ from maggy_like.storage.journal.records import (
     RunHeader,
     RunStatus,
     decode,
+    decode_each,
     encode,
     open_line,
 )
@@ -31,9 +32,11 @@ __all__ = [
     "RunStatus",
     "backend_of",
     "decode",
+    "decode_each",
     "encode",
     "from_records",
     "open_line",
+    "read_header",
     "read_journal",
     "reading",
     "to_records",

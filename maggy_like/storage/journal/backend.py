@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from maggy_like.storage.journal.records import Part
@@ -29,8 +30,11 @@ class JournalBackend(Protocol):
         """Whether there is a journal."""
         ...
 
-    def read(self) -> list[Part]:
-        """All of the journal's files, in order; none if there is no journal."""
+    def read(self) -> Iterator[Part]:
+        """The journal in order, in parts of some MiB; none if there is no journal.
+
+        Read it to the end before :meth:`append`.
+        """
         ...
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from maggy_like.errors import JournalError, StoreError
 from maggy_like.storage.journal.backend import JournalBackend
-from maggy_like.storage.journal.records import Contents, Record, RunHeader, RunStatus, decode, encode
+from maggy_like.storage.journal.records import Contents, Part, Record, RunHeader, RunStatus, decode, decode_each, encode
 from optimizers.core.events import Event
 
 
@@ -48,6 +48,16 @@ class Journal:
         contents = read_journal(self._backend)
         self._last = contents.last
         return contents
+
+    def read_each(self) -> Iterator[Contents]:
+        """What it holds, part by part (see :func:`decode_each`); go on behind that once all was read.
+
+        Raises:
+            JournalError: As :func:`read_journal`.
+        """
+        for contents in decode_each(_parts(self._backend)):
+            self._last = contents.last
+            yield contents
 
     def note(self, status: RunStatus) -> None:
         """Write that the run was begun, taken up or ended.
@@ -125,11 +135,25 @@ def read_journal(backend: JournalBackend) -> Contents:
     Raises:
         JournalError: There is none, it is of another version, its header is damaged, or it cannot be read.
     """
-    with reading(backend):
-        parts = backend.read()
-    if not parts:
+    return decode(_parts(backend))
+
+
+def read_header(backend: JournalBackend) -> RunHeader:
+    """Read a journal's header alone.
+
+    Raises:
+        JournalError: As :func:`read_journal`.
+    """
+    return next(decode_each(_parts(backend))).header
+
+
+def _parts(backend: JournalBackend) -> Iterator[Part]:
+    part = None
+    with reading(backend):  # not what is done with a part: that is done outside of this generator
+        for part in backend.read():
+            yield part
+    if part is None:
         raise JournalError(f"there is no journal in {backend.name}; use the folder of a run")
-    return decode(parts)
 
 
 @contextmanager

@@ -8,11 +8,15 @@ import os
 import re
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from maggy_like.errors import JournalError, JournalLostError
 from maggy_like.storage.journal.backend import Mark
 from maggy_like.storage.journal.records import Part
+
+BLOCK = 4 << 20
+"""Bytes that are read at a time."""
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
@@ -40,11 +44,21 @@ class LocalBackend:
     def exists(self) -> bool:
         return self._path.exists() and self._path.stat().st_size > 0  # an empty one was never begun
 
-    def read(self) -> list[Part]:
-        try:
-            return [Part(str(self._path), self._path.read_bytes())]
-        except FileNotFoundError:
-            return []
+    def read(self) -> Iterator[Part]:
+        line = 1
+        pending: list[bytes] = []  # of a line whose end was not read yet
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb", buffering=0) as file:
+            while block := file.read(BLOCK):
+                if end := block.rfind(b"\n") + 1:
+                    part = Part(str(self._path), b"".join((*pending, block[:end])), line)
+                    line += part.data.count(b"\n")
+                    pending = [block[end:]]
+                    del block
+                    yield part
+                else:
+                    pending.append(block)
+            if line == 1 or any(pending):
+                yield Part(str(self._path), b"".join(pending), line)
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
         try:

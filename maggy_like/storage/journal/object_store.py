@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from maggy_like.storage.journal.backend import Mark
@@ -41,13 +42,11 @@ class ObjectStoreBackend:
     def exists(self) -> bool:
         return bool(self._segments())
 
-    def read(self) -> list[Part]:
-        parts = []
+    def read(self) -> Iterator[Part]:
         for number in self._segments():
             data = self._fs.cat_file(self._file(number))
-            parts.append(Part(f"{self.name}/journal-{number:06d}.jsonl", data))
             self._number, self._segment = number, data
-        return parts
+            yield Part(f"{self.name}/journal-{number:06d}.jsonl", data)
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
         data = b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -77,10 +77,14 @@ Record = RunHeader | RunStatus | Event
 
 
 class Part(NamedTuple):
-    """One file of a journal: its name for people, and what is in it."""
+    """Lines of one file of a journal: its name for people, the lines, and the number of the first of them.
+
+    Only the last part of a file may end without a newline.
+    """
 
     name: str
     data: bytes
+    first: int = 1
 
 
 @dataclass
@@ -142,8 +146,19 @@ def encode(records: Iterable[Record], first: int) -> bytes:
 def decode(parts: Iterable[Part]) -> Contents:
     """Read a journal as far as it is whole.
 
-    Numbers rise by one from the header's on. A gap is a loss; what does not lie past the last one was left
-    over as a repaired journal took the place of a damaged one.
+    Raises:
+        JournalError: The header is damaged, or of another version.
+    """
+    *_, contents = decode_each(parts)
+    return contents
+
+
+def decode_each(parts: Iterable[Part]) -> Iterator[Contents]:
+    """Read a journal part by part: after each, the contents as they are by then.
+
+    They are always the same object; who has used its events may take them away. Numbers rise by one from the header's
+    on. A gap is a loss; what does not lie past the last one was left over as a repaired journal took the place of a
+    damaged one, and is counted at the end: so the contents come once more then.
 
     Raises:
         JournalError: The header is damaged, or of another version.
@@ -153,8 +168,9 @@ def decode(parts: Iterable[Part]) -> Contents:
     left_over: Counter[str] = Counter()
     for part in parts:
         *lines, tail = part.data.split(b"\n")
-        for line_number, line in enumerate((*lines, tail) if tail else lines, start=1):
-            whole = open_line(line) if line_number <= len(lines) else None
+        behind = part.first + len(lines)
+        for line_number, line in enumerate((*lines, tail) if tail else lines, start=part.first):
+            whole = open_line(line) if line_number < behind else None
             if contents is not None and whole is not None and contents.follows(*whole):
                 damaged = 0
                 continue
@@ -166,7 +182,7 @@ def decode(parts: Iterable[Part]) -> Contents:
             if whole is None:
                 damaged += not found
                 kept = f"; {len(found)} whole records in it are kept" if found else ""
-                contents.damage.append(f"{where} is {'damaged' if line_number <= len(lines) else 'torn'}{kept}")
+                contents.damage.append(f"{where} is {'damaged' if line_number < behind else 'torn'}{kept}")
             for number, record in found:
                 if number <= contents.last or isinstance(record, RunHeader):
                     left_over[part.name] += 1
@@ -175,10 +191,12 @@ def decode(parts: Iterable[Part]) -> Contents:
                     contents.damage.append(f"{missing} records are missing before {where}")
                 contents.last, damaged = number, 0
                 contents.take(record)
+        if contents is not None:
+            yield contents
     if contents is None:
         raise JournalError("the journal is empty; start another run")
     contents.damage += (f"{name} has {count} records from before a repair" for name, count in left_over.items())
-    return contents
+    yield contents
 
 
 _END = re.compile(rb',"n":(\d{1,18}),"crc":"([0-9a-f]{8})"\}')

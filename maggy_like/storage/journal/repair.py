@@ -23,17 +23,19 @@ class Repairer:
     measurements and checkpoints are lost.
 
     Args:
-        study: New; it must take in each event of :meth:`events` before the next is asked for.
+        study: It must take in each event of :meth:`events` before the next is asked for.
         kept: The events that are whole, in order.
+        taken: How many of them, all before the first damage, the study has taken in already.
 
     Attributes:
         inferred: What was inferred, a sentence each.
     """
 
-    def __init__(self, study: Study, kept: Sequence[Event]) -> None:
+    def __init__(self, study: Study, kept: Sequence[Event], taken: int = 0) -> None:
         self.inferred: list[str] = []
         self._study = study
         self._kept = kept
+        self._taken = taken
         self._now = 0.0  # the newest time in the journal
         self._births: dict[int, TrialCreated] = {}
         for event in kept:
@@ -44,15 +46,17 @@ class Repairer:
                 self._births.setdefault(event.trial, birth)
 
     def events(self) -> Iterator[Event]:
-        """The events, and before each what must have come before it.
+        """The events behind those that were taken in, and before each what must have come before it.
 
         Raises:
             JournalError: A trial is known by its number alone.
         """
-        for event in self._kept:
-            yield from self._create_up_to(event)
+        for number, event in enumerate(self._kept):
             if isinstance(event, AttemptStarted | AttemptEnded):
                 self._now = max(self._now, event.time)
+            if number < self._taken:
+                continue
+            yield from self._create_up_to(event)
             if isinstance(event, AttemptStarted):
                 yield from self._end_before(event.trial, event.attempt, event.budget)
             elif not isinstance(event, TrialCreated):

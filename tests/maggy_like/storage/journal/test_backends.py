@@ -128,7 +128,7 @@ def test_a_second_driver_is_refused_until_the_first_has_left(url: str) -> None:
 
 def test_a_mended_journal_takes_the_place_of_the_damaged_one(url: str) -> None:
     written(url, [CREATED], [STARTED])
-    before = backend_of(url).read()
+    before = list(backend_of(url).read())
     journal = Journal(backend_of(url))
     journal.read()
     kept = journal.replace(HEADER, [STARTED])

@@ -6,10 +6,14 @@ import errno
 import math
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from maggy_like.errors import JournalError
 from maggy_like.storage.journal import (
@@ -19,7 +23,9 @@ from maggy_like.storage.journal import (
     RunHeader,
     backend_of,
     decode,
+    decode_each,
     encode,
+    read_header,
     read_journal,
 )
 from maggy_like.storage.journal.local import LocalBackend
@@ -175,3 +181,76 @@ def test_a_journal_is_the_user_s_alone(tmp_path: Path) -> None:
     files = sorted((tmp_path / "run").iterdir())
     assert [file.name for file in files] == ["journal.damaged-1.jsonl", "journal.jsonl", "journal.lock"]
     assert [file.stat().st_mode & 0o777 for file in (tmp_path / "run", *files)] == [0o700, *[0o600] * 3]
+
+
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    block=st.integers(1, 700),
+    order=st.lists(st.integers(0, len(LINES) - 1), max_size=8),
+    flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), max_size=3),
+    cut=st.integers(0, 300),
+)
+def test_where_a_block_ends_changes_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    block: int,
+    order: list[int],
+    flips: list[tuple[int, int]],
+    cut: int,
+) -> None:
+    """Lines in any order, with damaged bytes and a torn end, read in blocks of any size."""
+    data = bytearray(b"".join([LINES[0], *(LINES[number] for number in order or range(1, len(LINES)))]))
+    for at, flip in flips:
+        data[at % len(data)] ^= flip
+    data = data[: max(1, len(data) - cut)]
+    (tmp_path / "journal.jsonl").write_bytes(data)
+    whole = [Part(str(tmp_path / "journal.jsonl"), bytes(data))]
+    monkeypatch.setattr("maggy_like.storage.journal.local.BLOCK", block)
+    if refusal(lambda: decode(whole)):
+        assert refusal(lambda: read_journal(backend_of(str(tmp_path)))) == refusal(lambda: decode(whole))
+        return
+    expected = decode(whole)
+    assert read_journal(backend_of(str(tmp_path))) == expected
+    parts = list(backend_of(str(tmp_path)).read())
+    assert b"".join(part.data for part in parts) == data
+    assert all(part.data.endswith(b"\n") for part in parts[:-1])
+    taken: list[Event] = []
+    for contents in decode_each(parts):
+        taken += contents.events
+        contents.events = []
+    assert (taken, contents.damage, contents.last) == (expected.events, expected.damage, expected.last)
+
+
+def refusal(read: Callable[[], object]) -> str:
+    """What a journal is refused with; empty if it is read."""
+    try:
+        read()
+    except JournalError as error:
+        return str(error)
+    return ""
+
+
+def test_a_header_is_read_without_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "journal.jsonl").write_bytes(b"".join([*LINES[:3], b"\xff" * 20_000]))
+    monkeypatch.setattr("maggy_like.storage.journal.local.BLOCK", 400)
+    read = []
+    parts = LocalBackend.read
+
+    def count(backend: LocalBackend) -> Iterator[Part]:
+        for part in parts(backend):
+            read.append(part)
+            yield part
+
+    monkeypatch.setattr(LocalBackend, "read", count)
+    assert read_header(backend_of(str(tmp_path))) == HEADER
+    assert len(read) == 1
+
+
+def test_what_cannot_be_read_in_its_midst_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(backend: LocalBackend) -> Iterator[Part]:
+        yield Part("journal.jsonl", b"".join(LINES[:3]))
+        raise OSError("Input/output error")
+
+    monkeypatch.setattr(LocalBackend, "read", read)
+    with pytest.raises(JournalError, match="cannot be read: Input/output error; fix the access"):
+        read_journal(backend_of(str(tmp_path)))

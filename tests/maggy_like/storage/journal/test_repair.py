@@ -59,10 +59,10 @@ def journal_of(name: str, seed: int) -> tuple[Event, ...]:
     return tuple(map(read_event, run.journal))
 
 
-def mended(name: str, contents: Contents) -> tuple[Study, list[Event], Repairer]:
-    study = search_of(name).study()
-    repairer = Repairer(study, contents.events)
-    events = []
+def mended(name: str, contents: Contents, taken: int = 0) -> tuple[Study, list[Event], Repairer]:
+    events = contents.events[:taken]
+    study = replayed(name, events)
+    repairer = Repairer(study, contents.events, taken)
     for event in repairer.events():
         study.apply(event)
         events.append(event)
@@ -96,9 +96,15 @@ NAMES = st.sampled_from(sorted(OPTIMIZERS))
 
 
 @settings(max_examples=examples(250))
-@given(name=NAMES, seed=st.integers(0, 4), backend=st.floats(0, 1, exclude_max=True), flip=st.integers(0, 255))
-def test_one_damaged_byte_or_line(name: str, seed: int, backend: float, flip: int) -> None:
-    """``flip`` is what a byte is changed by; 0 cuts the line out."""
+@given(
+    name=NAMES,
+    seed=st.integers(0, 4),
+    backend=st.floats(0, 1, exclude_max=True),
+    flip=st.integers(0, 255),
+    share=st.floats(0, 1),
+)
+def test_one_damaged_byte_or_line(name: str, seed: int, backend: float, flip: int, share: float) -> None:
+    """``flip`` is what a byte is changed by; 0 cuts the line out. ``share``: of what is before, taken in already."""
     original = list(journal_of(name, seed))
     lines = encode([HEADER, *original], 1).splitlines(keepends=True)
     data = b"".join(lines)
@@ -134,6 +140,10 @@ def test_one_damaged_byte_or_line(name: str, seed: int, backend: float, flip: in
     if not lost:
         assert said(study) == said(whole)
         assert not repairer.inferred
+
+    later, same, other = mended(name, contents, int(share * max(0, min(number - 2, len(contents.events)))))
+    assert said(later) == said(study)
+    assert (same, other.inferred) == (events, repairer.inferred)
 
     again = decode([Part("journal.jsonl", encode([HEADER, *events], contents.last + 1))])
     assert not again.damage

@@ -112,13 +112,13 @@ def test_a_damaged_run_goes_on_and_tells_where_and_what(
 
 
 def says(url: str, line: int, kind: str) -> bool:
-    lines = backend_of(url).read()[0].data.split(b"\n")
+    lines = next(backend_of(url).read()).data.split(b"\n")
     return line <= len(lines) and lines[line - 1].startswith(f'{{"type":"{kind}"'.encode())
 
 
 def flip(url: str, line: int) -> None:
     """Change one byte in the midst of a line."""
-    lines = backend_of(url).read()[0].data.split(b"\n")
+    lines = next(backend_of(url).read()).data.split(b"\n")
     lines[line - 1] = lines[line - 1][:20] + b"#" + lines[line - 1][21:]
     fs, path = fsspec.core.url_to_fs(url)
     (file,) = (found for found in fs.ls(path, detail=False) if found.endswith("l"))
