@@ -59,7 +59,8 @@ def regrets(losses: Iterable[tuple[int, float]]) -> Array:
     found = np.full(STEPS, np.inf)
     for step, loss in losses:
         found[step - 1] = min(found[step - 1], loss)
-    return np.minimum.accumulate(found) - np.array([least(step) for step in range(1, STEPS + 1)])
+    best = np.array([least(step) for step in range(1, STEPS + 1)])
+    return np.asarray(np.minimum.accumulate(found) - best, dtype=np.float64)
 
 
 def ours(optimizer: Optimizer, seed: int) -> tuple[Array, float]:
