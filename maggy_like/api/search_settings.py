@@ -79,6 +79,7 @@ def check_search(
         seed=seed,
         max_budget=max_budget,
         n_trials=n_trials,
+        is_timed=n_trials is None,
         points=points,
         earlier=earlier,
     )

@@ -25,6 +25,7 @@ class SearchSettings:
         value: What a trial is worth (see :class:`~optimizers.core.ranking.Ranking`).
         n_trials: How many configurations to try; None for no bound, 0 where there is only a training.
         points: All of :func:`~optimizers.core.initial_points.initial_points`.
+        is_timed: Whether time alone bounds the search.
         earlier: What earlier runs observed.
         variants: Those of an ablation, described; trials are compared in groups then, and none of them is the best.
     """
@@ -38,6 +39,7 @@ class SearchSettings:
     seed: int = 0
     max_budget: int = 1
     n_trials: int | None = None
+    is_timed: bool = False
     points: tuple[Config, ...] = ()
     earlier: Earlier = ()
     variants: tuple[str, ...] = ()
@@ -45,8 +47,15 @@ class SearchSettings:
     @property
     def problem(self) -> Problem:
         """What the optimizer was checked against."""
-        n_objectives = len(self.directions)
-        return Problem(self.space, self.seed, self.max_budget, self.n_trials, self.earlier, n_objectives)
+        return Problem(
+            self.space,
+            self.seed,
+            self.max_budget,
+            self.n_trials,
+            self.earlier,
+            n_objectives=len(self.directions),
+            is_timed=self.is_timed,
+        )
 
     @property
     def is_ablation(self) -> bool:

@@ -70,6 +70,7 @@ class Problem:
             observation for each trial and step, all of them ended. Whatever the optimizer, the best
             configuration of each search is tried first.
         n_objectives: How many objectives there are.
+        is_timed: Whether the search is bounded by time alone, so that it matters how long trials take.
     """
 
     space: SearchSpace
@@ -78,6 +79,7 @@ class Problem:
     n_trials: int | None = None
     earlier: tuple[tuple[Observation, ...], ...] = ()
     n_objectives: int = 1
+    is_timed: bool = False
 
 
 class Wait(enum.Enum):
@@ -122,6 +124,8 @@ class Observation(msgspec.Struct, frozen=True, eq=False, gc=False):
         paused: Whether the trial rests now and may run on later.
         losses: All objectives as losses, the first of them ``loss``; empty in a search of one.
         metrics: The newest value of every metric as the attempt ended: as returned, else as last reported.
+        seconds: How long the trial has run, over all attempts, as this one ended. 0 where it runs on, and where an
+            attempt was lost, which may have hung, or been found out late.
     """
 
     trial: int
@@ -132,12 +136,13 @@ class Observation(msgspec.Struct, frozen=True, eq=False, gc=False):
     paused: bool = False
     losses: tuple[float, ...] = ()
     metrics: Mapping[str, float] = NOTHING
+    seconds: float = 0.0
 
     def __eq__(self, other: object) -> bool:
-        """Whether all but the metrics are alike."""
+        """Whether all but the metrics and the seconds are alike."""
         if not isinstance(other, Observation):
             return NotImplemented
-        compared = (name for name in self.__struct_fields__ if name != "metrics")
+        compared = (name for name in self.__struct_fields__ if name not in ("metrics", "seconds"))
         return all(getattr(self, name) == getattr(other, name) for name in compared)
 
 

@@ -67,6 +67,7 @@ class Ledger:
         self._trainings: dict[int, Scheduler] = {}
         self.history = History(problem)
         self._updates: list[Update] = []
+        self._interrupted: set[int] = set()  # trials that lost an attempt: their times say little of configurations
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._front = ParetoFront()
         self._ranking = Ranking(self.trials, objectives, value)
@@ -242,6 +243,7 @@ class Ledger:
             kind = event.failure.kind if event.failure is not None else None
             trial.losses += kind is None or kind.counts
             trial.gang_losses += kind is not None and kind.is_gang_loss
+            self._interrupted.add(trial.id)
         if event.state is TrialState.PENDING or trial.training:
             return
         match event.state:
@@ -265,7 +267,16 @@ class Ledger:
             metrics[trial.objective or "value"] = event.value
         packed = PackedValues.of(metrics, self._shared(metrics))
         self._observe(
-            Observation(trial.id, trial.config, trial.step, loss, paused=paused, losses=losses, metrics=packed)
+            Observation(
+                trial.id,
+                trial.config,
+                trial.step,
+                loss,
+                paused=paused,
+                losses=losses,
+                metrics=packed,
+                seconds=0.0 if trial.id in self._interrupted else trial.seconds,
+            )
         )
         if type(trial.curves) is dict and sum(len(curve.steps) for curve in trial.curves.values()) <= LONGEST:
             trial.curves = PackedCurves.of(trial.curves, self._shared(trial.curves))

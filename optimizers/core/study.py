@@ -62,6 +62,7 @@ class Study(Ledger):
         points: Configurations to try before the optimizer's; the attribute has those of
             :func:`~optimizers.core.initial_points.initial_points` as well.
         earlier: Observations of earlier searches (see :attr:`Problem.earlier`).
+        is_timed: Whether time alone bounds the search (see :attr:`Problem.is_timed`).
 
     Raises:
         OptimizerError: The optimizer cannot serve this problem.
@@ -81,11 +82,12 @@ class Study(Ledger):
         n_trials: int | None = None,
         points: Sequence[Mapping[str, Any]] = (),
         earlier: Sequence[Sequence[Observation]] = (),
+        is_timed: bool = False,
     ) -> None:
         wanted = Objectives(direction, objectives)
         space = space if isinstance(space, SearchSpace) else SearchSpace(space)
         runs = tuple(map(tuple, earlier))
-        problem = Problem(space, seed, max_budget, n_trials, runs, n_objectives=len(wanted))
+        problem = Problem(space, seed, max_budget, n_trials, runs, n_objectives=len(wanted), is_timed=is_timed)
         optimizer.check(problem)
         super().__init__(problem, optimizer, wanted, initial_points(problem, points), value)
 

@@ -208,6 +208,20 @@ def test_a_driver_s_end_is_no_loss_of_the_trial_and_seconds_add_up() -> None:
     assert trial.failure is None
 
 
+def test_the_optimizer_is_told_how_long_a_trial_ran_but_not_where_an_attempt_was_lost() -> None:
+    study = Study(SPACE, ASHA(sampler="random", eta=2), max_budget=2)
+    first, second = started(study), started(study)
+    study.apply(AttemptEnded(0, 1, TrialState.PAUSED, 5.0, 0.5))
+    study.apply(AttemptStarted(0, 2, 0, 2, 20.0))
+    study.apply(AttemptEnded(0, 2, TrialState.COMPLETED, 22.0, 0.7))
+    study.apply(AttemptEnded(1, 1, TrialState.PENDING, 1e6, failure=Failure(FailureKind.DRIVER_LOST, "")))
+    study.apply(AttemptStarted(1, 2, 0, 1, 1e6))
+    study.apply(AttemptEnded(1, 2, TrialState.PAUSED, 1e6 + 1.0, 0.5))
+    told = [seen for seen in study.take_updates() if isinstance(seen, Observation)]
+    assert [(seen.trial, seen.seconds) for seen in told] == [(0, 5.0), (0, 7.0), (1, 0.0)]
+    assert (first.seconds, second.seconds) == (7.0, 1e6 + 1.0)
+
+
 # -- events and replay ------------------------------------------------------------------------------
 
 
