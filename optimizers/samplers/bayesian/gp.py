@@ -134,6 +134,10 @@ class GaussianProcess:
         variance = self._signal + _MEAN_VARIANCE - np.einsum("ij,ij->j", side, side)
         return cross.T @ weights, np.maximum(variance, 1e-12)
 
+    def mean(self, features: Array, weights: Array) -> Array:
+        """The means of :meth:`predict` alone, which cost a fraction of it."""
+        return np.asarray(self._covariance(self._points, features * self._weights).T @ weights)
+
     def draw(self, features: Array, weights: Array, count: int, rng: np.random.Generator) -> Array:
         """Draws of the function at some points together.
 

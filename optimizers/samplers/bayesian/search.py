@@ -18,6 +18,7 @@ from optimizers.space.config import Config
 
 if TYPE_CHECKING:
     from optimizers.samplers.bayesian.front import Front
+    from optimizers.samplers.bayesian.run_times import RunTimes
     from optimizers.samplers.bayesian.surrogate import Surrogate
 
 Array = NDArray[np.float64]
@@ -47,6 +48,8 @@ class BayesianSearch(Optimizer):
     - Cost: hyperparameters are fitted anew, from the last ones on, when there are 15 % more results; the
       model has 200 points at most, those that got furthest with the best losses and the newest. Within an
       ask, running configurations extend the factorisation.
+    - A search that time alone bounds: where trials differ in how long they take, and a model of it predicts left-out
+      times, the expected improvement counts by the second.
     - Several objectives: a model of each, and the expected improvement of the hypervolume.
 
     Sources: Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998 (EI);
@@ -79,6 +82,7 @@ class BayesianSearch(Optimizer):
         self.min_share = min_share
         self._initial = Sobol()
         self._known: tuple[History, Surrogate | Front] | None = None
+        self._times: RunTimes | None = None
 
     def is_blind(self, history: History) -> bool:
         if not history.problem.space.dimensions:
@@ -108,12 +112,16 @@ class BayesianSearch(Optimizer):
 
     def _model(self, history: History) -> Surrogate | Front:
         from optimizers.samplers.bayesian.front import Front  # scipy takes a second that only models should cost
+        from optimizers.samplers.bayesian.run_times import RunTimes
         from optimizers.samplers.bayesian.surrogate import Surrogate
 
         if self._known is None or self._known[0] is not history:
             made = Surrogate if history.problem.n_objectives == 1 else Front
             self._known = (history, made(history, self.n_initial, self.min_share))
+            self._times = RunTimes(history, self._known[1].axes) if history.problem.is_timed else None
         self._known[1].update()
+        if self._times is not None:
+            self._times.update()
         return self._known[1]
 
     def _improvement(self, model: Surrogate | Front, history: History, rng: np.random.Generator) -> Config:
@@ -121,10 +129,14 @@ class BayesianSearch(Optimizer):
 
         space = history.problem.space
         improvement, starts = model.improvement(rng)
+        log_seconds = None if self._times is None else self._times.log_seconds()
         prior_weight = _PRIOR_WEIGHT / max(len(history.observations), 1) if space.has_prior else 0.0
 
         def score(units: Array) -> Array:
-            return improvement(units) + prior_weight * space.log_prior(units) if prior_weight else improvement(units)
+            scores = improvement(units)
+            if prior_weight:
+                scores = scores + prior_weight * space.log_prior(units)
+            return scores if log_seconds is None else scores - log_seconds(units)
 
         taken = {point.tobytes() for point in model.units}
         taken.update(space.to_unit(config).tobytes() for config in history.pending.values())
