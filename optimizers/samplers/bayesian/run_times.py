@@ -15,8 +15,8 @@ from optimizers.samplers.bayesian.gp import GaussianProcess, Hyperparameters, fi
 Array = NDArray[np.float64]
 
 _FEWEST = 8  # trainings before the first fit
-_GROWTH = 1.5  # trainings between two fits of the hyperparameters, as a factor
-_SIZE = 100  # trainings of the model at most, the newest
+_GROWTH = 2  # trainings between two fits of the hyperparameters, as a factor
+_SIZE = 60  # trainings of the model at most, the newest
 _LEAST_SPREAD = 0.1  # of the logarithms, below which no time is worth a model
 
 
@@ -76,7 +76,7 @@ class RunTimes:
             if size not in self._fits:
                 self._fits[size] = self._fit(size, newest[0])
             newest = self._fits[size]
-            size = int(size * _GROWTH)
+            size *= _GROWTH
         return newest
 
     def _fit(self, n: int, start: Hyperparameters) -> tuple[Hyperparameters, float]:

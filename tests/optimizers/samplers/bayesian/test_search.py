@@ -184,3 +184,32 @@ def test_what_constraints_forbid_is_not_looked_at() -> None:
 def test_n_initial_is_a_count(n_initial: Any) -> None:
     with pytest.raises(OptimizerError, match=f"n_initial must be an integer of at least 1, got {n_initial!r}"):
         BayesianSearch(n_initial)
+
+
+# -- where time bounds the search ---------------------------------------------------------------------
+
+
+def timed(n: int, *, is_timed: bool = True, seconds: Callable[[Config], float]) -> History:
+    """Results that are alike on both sides of the middle, with the seconds that they took."""
+    results = seen(n, lambda config: (abs(config["x"] - 0.5) - 0.3) ** 2 + (config["y"] - 0.5) ** 2)
+    told = [Observation(each.trial, each.config, 1, each.loss, seconds=seconds(each.config)) for each in results]
+    return History(Problem(PLANE, is_timed=is_timed), told)
+
+
+def test_of_two_that_promise_alike_the_quicker_is_proposed() -> None:
+    for dear_side in (1.0, -1.0):
+        history = timed(16, seconds=lambda config, side=dear_side: 20.0 ** (side * config["x"]))
+        proposals = [BayesianSearch().ask(index, history)["x"] for index in range(16, 26)]
+        assert sum((x - 0.5) * dear_side < 0.0 for x in proposals) >= 9
+
+
+def test_times_change_nothing_in_a_search_of_so_many_trials() -> None:
+    dear = timed(16, is_timed=False, seconds=lambda config: 20.0 ** config["x"])
+    unknown = timed(16, is_timed=False, seconds=lambda config: 0.0)
+    for index in range(16, 22):
+        assert BayesianSearch().ask(index, dear) == BayesianSearch().ask(index, unknown)
+
+
+def test_times_that_are_not_known_change_nothing() -> None:
+    bounded, unbounded = (timed(16, is_timed=is_timed, seconds=lambda config: 0.0) for is_timed in (True, False))
+    assert BayesianSearch().ask(16, bounded) == BayesianSearch().ask(16, unbounded)
