@@ -150,9 +150,9 @@ def from_json(line: bytes) -> Event:
         msgspec.DecodeError: The line is not JSON.
     """
     event = cast(Event, _DECODER.decode(line))
-    if not isinstance(event, _PLAIN) and not _NESTED.isdisjoint(map(type, event.config.values())):
-        return msgspec.structs.replace(event, config=config_of(event.config))
-    return event
+    if isinstance(event, _PLAIN) or not event.config or _NESTED.isdisjoint(map(type, event.config.values())):
+        return event
+    return msgspec.structs.replace(event, config=config_of(event.config))
 
 
 def form_of(config: Config) -> Config:

@@ -15,7 +15,7 @@ from maggy_like.errors import JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.storage.journal.earlier import EarlierResult
-from optimizers.core.events import CheckpointSaved, Event, Measured, from_json, to_json
+from optimizers.core.events import CheckpointSaved, Event, Measured, TrialCreated, from_json, to_json
 
 FORMAT_VERSION = 5
 
@@ -87,6 +87,10 @@ class Part(NamedTuple):
     first: int = 1
 
 
+_TIMELESS = TrialCreated, Measured, CheckpointSaved
+"""Events that have no time."""
+
+
 @dataclass
 class Contents:
     """What a journal holds.
@@ -119,7 +123,7 @@ class Contents:
 
     def take(self, record: RunStatus | Event) -> None:
         """Take in a record, whatever its number."""
-        if isinstance(record, Measured):
+        if isinstance(record, _TIMELESS):
             self.events.append(record)
             return
         if not isinstance(record, RunStatus):
@@ -129,9 +133,8 @@ class Contents:
             self.sessions.append((record.time, record.time))
         else:
             self.ended = record
-        time: float = getattr(record, "time", 0.0)
-        if self.sessions and time > self.sessions[-1][1]:
-            self.sessions[-1] = self.sessions[-1][0], time
+        if self.sessions and record.time > self.sessions[-1][1]:
+            self.sessions[-1] = self.sessions[-1][0], record.time
 
 
 def encode(records: Iterable[Record], first: int) -> bytes:
@@ -200,6 +203,7 @@ def decode_each(parts: Iterable[Part]) -> Iterator[Contents]:
 
 
 _END = re.compile(rb',"n":(\d{1,18}),"crc":"([0-9a-f]{8})"\}')
+_STARTS_OF_RUN = b'{"type":"run"', b'{"type":"status"'
 _SEAL = len(b',"crc":"01234567"}')
 _START = re.compile(rb'\{"type":"')
 
@@ -221,7 +225,7 @@ def open_line(line: bytes) -> tuple[int, Record] | None:
     if line[-_SEAL:] != _checksum(body) or not number.isdigit():
         return None
     try:
-        record = _OF_RUN.decode(line) if line.startswith((b'{"type":"run"', b'{"type":"status"')) else from_json(line)
+        record = _OF_RUN.decode(line) if line.startswith(_STARTS_OF_RUN) else from_json(line)
         if isinstance(record, CheckpointSaved):
             check_owner(record.name, record.trial, record.attempt)  # what it names is unpickled
     except ValueError:
