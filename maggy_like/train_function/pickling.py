@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import types
 from collections.abc import Callable
 from typing import Any
@@ -33,22 +34,42 @@ def pickle_named(value: Any, what: str) -> bytes:
         TrainFunctionError: It is or holds something that cannot be sent, which the message names.
     """
     try:
-        return bytes(cloudpickle.dumps(value))
+        return _dumps(value)
     except Exception as error:
         culprit = _find_culprit(value)
         if culprit is None:
             raise TrainFunctionError(f"{what} cannot be sent to the workers: {error}") from error
         where, name, found = culprit
+        remedy = "pass its value" if isinstance(error, _Useless) else "create it inside the function"
         raise TrainFunctionError(
             f"{what} uses {where} {name!r} of type {type(found).__name__}, which cannot be sent "
-            f"to the workers ({error}); create it inside the function"
+            f"to the workers ({error}); {remedy}"
         ) from error
+
+
+class _Useless(TypeError):
+    """What can be pickled would not work in a trial."""
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Refuses what would not work in a trial."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj).__name__ == "Broadcast" and type(obj).__module__.startswith("pyspark."):
+            raise _Useless("Spark loads it in its own tasks alone, and a trial has a process of its own")
+        return super().reducer_override(obj)
+
+
+def _dumps(value: Any) -> bytes:
+    with io.BytesIO() as file:
+        _Pickler(file).dump(value)
+        return file.getvalue()
 
 
 def _find_culprit(function: Any) -> tuple[str, str, Any] | None:
     for where, name, value in references(function):
         try:
-            cloudpickle.dumps(value)
+            _dumps(value)
         except Exception:
             inner = _find_culprit(value) if isinstance(value, types.FunctionType) else None
             return inner or (where, name, value)

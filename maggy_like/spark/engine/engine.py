@@ -306,7 +306,7 @@ class SparkEngine(Engine, DriverHost):
         if not is_classic(self._session):
             check_server(self._session)
         elif self._slots.is_local:
-            check_python(self._session.sparkContext.pythonExec)
+            check_python(self._session.sparkContext)
 
 
 def require_session() -> SparkSession:

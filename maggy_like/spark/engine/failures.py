@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -118,15 +119,21 @@ def java_end(session: SparkSession) -> JavaEnd | None:
     return JavaEnd(message, status in _SHUT_DOWN)
 
 
-def check_python(program: str) -> None:
+def check_python(context: Any) -> None:
     """See that the workers of a local master run a Python that PySpark can talk with.
 
+    Where the user chose none, they run this interpreter from now on, and not whichever ``python3`` is on the path: what
+    the driver imports, they can import too.
+
     Args:
-        program: What they run. It is asked for its version unless it is this interpreter.
+        context: The ``SparkContext``. What its workers run is asked for its version unless it is this interpreter.
 
     Raises:
         EngineError: It is of another minor version.
     """
+    if context.pythonExec == "python3" and "PYSPARK_PYTHON" not in os.environ and sys.executable:
+        context.pythonExec = sys.executable
+    program = context.pythonExec
     if program == sys.executable:
         return
     ask = "import sys; print('%d.%d' % sys.version_info[:2])"

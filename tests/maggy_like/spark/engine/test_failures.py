@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,8 +39,25 @@ def test_a_local_master_s_other_python_is_told_before_anything_starts(another_py
 def test_the_same_version_elsewhere_will_do(tmp_path: Path) -> None:
     link = tmp_path / "python"
     link.symlink_to(sys.executable)
-    check_python(str(link))
-    check_python(str(tmp_path / "none"))  # Spark says what is wrong with it
+    check_python(SimpleNamespace(pythonExec=str(link)))
+    check_python(SimpleNamespace(pythonExec=str(tmp_path / "none")))  # Spark says what is wrong with it
+
+
+@pytest.mark.parametrize(
+    ("program", "chosen", "runs"),
+    [("python3", None, sys.executable), ("python3", "python3", "python3"), ("/opt/python3", None, "/opt/python3")],
+)
+def test_where_no_python_was_chosen_a_local_master_runs_this_one(
+    program: str, chosen: str | None, runs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if chosen:
+        monkeypatch.setenv("PYSPARK_PYTHON", chosen)
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=version))
+    context = SimpleNamespace(pythonExec=program)
+    check_python(context)
+    assert context.pythonExec == runs
 
 
 @pytest.mark.parametrize(
