@@ -97,6 +97,11 @@ class Reporter:
         return self._objective
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether the trial has reported, in this attempt or before the state that it was restored from."""
+        return self._step is not None or self._restored
+
+    @property
     def is_main(self) -> bool:
         """Whether this is rank 0, whose reports, logs and return value stand for all."""
         return self.rank == 0

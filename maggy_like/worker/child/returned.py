@@ -39,7 +39,7 @@ def read_returned(returned: object, reporter: Reporter, assign: Assign, task: Wo
     if not reporter.is_main:
         return Finished(trial, attempt, "returned")
     if not task.returns_anything:
-        found = read_value(returned, reporter.objective)
+        found = read_value(returned, reporter.objective, is_reported=reporter.is_under_way)
         return Finished(trial, attempt, "returned", found.value, found.metrics, attributes=found.attributes)
     if is_flat(returned, MAX_NESTED) and is_plain(returned):
         return Finished(trial, attempt, "returned", returned=returned)
@@ -61,13 +61,15 @@ def is_plain(value: object) -> bool:
     )
 
 
-def read_value(returned: object, objective: str | None) -> Returned:
+def read_value(returned: object, objective: str | None, *, is_reported: bool = False) -> Returned:
     """The objective, the other metrics and the attributes in what the training function returned.
 
-    In a dict, what is no number is an attribute. A dict of attributes alone lets the last report stand.
+    In a dict, what is no number is an attribute. A dict of attributes alone lets the last report stand, and so does any
+    dict without the objective where that was reported.
 
     Args:
         objective: Name of the optimised metric, or None while none was named or reported.
+        is_reported: Whether there was a report.
 
     Raises:
         ReportError: The objective is no number or is missing, or it is not clear which number it is.
@@ -75,14 +77,14 @@ def read_value(returned: object, objective: str | None) -> Returned:
     if returned is None:
         return Returned(None, {}, {})
     if isinstance(returned, Mapping):
-        return _read_dict({str(name): value for name, value in returned.items()}, objective)
+        return _read_dict({str(name): value for name, value in returned.items()}, objective, is_reported=is_reported)
     try:
         return Returned(as_number("train_fn's value", returned), {}, {})
     except ReportError as error:
         raise ReportError(f"{error}; return a number, a dict with one, or None after reports") from None
 
 
-def _read_dict(returned: Mapping[str, Any], objective: str | None) -> Returned:
+def _read_dict(returned: Mapping[str, Any], objective: str | None, *, is_reported: bool) -> Returned:
     if objective is not None and objective in returned:
         as_number(f"train_fn's {objective!r}", returned[objective])
     metrics = {
@@ -106,8 +108,8 @@ def _read_dict(returned: Mapping[str, Any], objective: str | None) -> Returned:
                 f"train_fn returned no number: {{{given}}}; return the objective as a number, or report it"
             )
         objective = pick_objective(doubtful, None)
-    elif not numbers:
-        return Returned(None, {}, attributes)
+    elif not numbers or (is_reported and objective not in numbers):
+        return Returned(None, numbers, attributes)
     return Returned(numbers[pick_objective(numbers, objective)], numbers, attributes)
 
 

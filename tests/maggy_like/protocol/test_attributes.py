@@ -59,6 +59,12 @@ def test_the_objective_must_be_a_number(returned: Any, objective: str | None, er
     assert error in str(raised.value)
 
 
+def test_where_the_objective_was_reported_a_dict_may_go_without_it() -> None:
+    returned = {"test_loss": 0.5, "note": "x"}
+    assert read_value(returned, "accuracy", is_reported=True) == Returned(None, {"test_loss": 0.5}, {"note": "x"})
+    assert read_value({"accuracy": 0.5}, "accuracy", is_reported=True) == Returned(0.5, {"accuracy": 0.5}, {})
+
+
 class Unprintable:
     def __repr__(self) -> str:
         raise RuntimeError("no")
