@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,14 @@ FOLDER = str(Path(__file__).parent)
 """What such a script needs on its ``PYTHONPATH``."""
 
 
-def active_jobs(spark: SparkSession) -> int:
-    """The jobs under way now.
+def active_jobs(spark: SparkSession, others: int = 0) -> int:
+    """The jobs under way, once no more than the others' are, or after ten seconds.
 
-    Spark's status tracker reads what a listener was told, and is told of a job's end only after the caller of that
-    job has gone on; so let the listeners catch up before asking it.
+    Spark's status tracker reads what a listener was told, and is told of a cancelled job's end only after the caller
+    of that job has gone on; so it may trail for a moment.
     """
-    context = spark.sparkContext
-    context._jsc.sc().listenerBus().waitUntilEmpty(30_000)
-    return len(context.statusTracker().getActiveJobsIds())
+    tracker = spark.sparkContext.statusTracker()
+    until = time.monotonic() + 10
+    while (jobs := len(tracker.getActiveJobsIds())) > others and time.monotonic() < until:
+        time.sleep(0.02)
+    return jobs

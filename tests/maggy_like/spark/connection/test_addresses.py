@@ -27,6 +27,7 @@ from maggy_like.driver import first_workers
 from maggy_like.errors import EngineError
 from maggy_like.spark.engine import other_jobs
 from maggy_like.spark.engine.waiting import running_jobs
+from spark_jobs import active_jobs
 
 
 class Screen:
@@ -129,6 +130,7 @@ if __name__ == "__main__":
     thread = hold(gate)
     screen.awaited, screen.act = "holds 2 slots", lambda: os.kill(os.getpid(), signal.SIGINT)
     stopped = search(SparkEngine(spark))
+    active_jobs(spark, others=1)
     print("STOPPED", stopped.ending, len(stopped.trials), [job.name for job in running_jobs(spark)])
     gate.open()
     thread.join()

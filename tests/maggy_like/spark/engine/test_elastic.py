@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from terminal import PATHS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(590)]
 
@@ -15,6 +16,7 @@ from maggy_like import FailurePolicy, Float, SparkEngine, StandaloneCluster, lag
 from maggy_like.errors import EngineError
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved
 from optimizers.core.trial import TrialState
+from spark_jobs import active_jobs
 
 def train(gate, x, reporter):
     start = reporter.restore() or 0
@@ -73,7 +75,7 @@ if __name__ == "__main__":
         print("nothing started:", not os.path.exists("runs"))
         story = Story(cluster, gate)
         result = lagom(train, space, n_trials=5, failures=FailurePolicy(1), callbacks=[story], **options)
-        print("jobs left:", len(spark.sparkContext.statusTracker().getActiveJobsIds()))
+        print("jobs left:", active_jobs(spark))
         spark.stop()
     print("counts", sorted((state.value, count) for state, count in result.counts.items()))
     print("losses", sum(trial.losses for trial in result.trials))
@@ -85,7 +87,7 @@ if __name__ == "__main__":
 
 def test_a_search_grows_with_its_cluster_and_outlives_its_machines(run_script: Any) -> None:
     """No executor at first, then one more, one decommissioned, one killed; no trial has lost an attempt."""
-    done = run_script(SCRIPT, timeout=580)
+    done = run_script(SCRIPT, timeout=580, env={"PYTHONPATH": PATHS})
     said = done.stdout
     assert done.returncode == 0, said + done.stderr
     assert "refused: Spark starts no barrier stage while spark.dynamicAllocation.enabled=true" in said
