@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from maggy_like.display.failures import failures_by_kind
 from maggy_like.display.text import MAX_FAILURES, config_text, duration, failure, number, place, words
 from maggy_like.results.data import ResultData
@@ -24,8 +26,10 @@ def summary(result: ResultData) -> str:
         where = place(trial.id, trial.value_step, failed=trial.state is TrialState.FAILED)
         best = f"best {result.objective} {number(result.best_value)} {where}"
         lines.append(f"{best}: {config_text(trial.config)}")
-    elif any(trial.value is not None for trial in result.trials):
+    elif any(trial.value is not None and math.isfinite(trial.value) for trial in result.trials):
         lines.append("none is the best: an ablation compares groups of trials, and ablate(...) returns what it found")
+    elif any(trial.value is not None for trial in result.trials):
+        lines.append("no trial has a finite value; trial.curve has what each reported")
     elif result.trials or result.training is None:
         lines.append("no trial has a value")
     lines += [failure(line) for line in failures_by_kind(result.trials)[:MAX_FAILURES]]

@@ -13,6 +13,8 @@ Alone, without the runtime, a study is a plain ask/tell library::
 
 from __future__ import annotations
 
+import operator
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -184,26 +186,57 @@ class Study(Ledger):
         return trial
 
     def report(self, trial: Trial, step: int, value: float) -> Decision:
-        """Enter a measurement of a running trial; a ``STOP`` also ends it."""
-        column = {"value": ([int(step)], [float(value)])}  # of numpy's types, too
+        """Enter a measurement of a running trial; a ``STOP`` also ends it.
+
+        Raises:
+            UserError: The trial does not run, or ``step`` is no whole number, or ``value`` no number.
+        """
+        self._check_runs(trial)
+        try:
+            steps = array("q", [operator.index(step)]).tolist()  # of numpy's types, too
+        except (TypeError, OverflowError):
+            raise UserError(f"step must be a whole number below 2**63, got {step!r}") from None
+        column = {"value": (steps, _numbers([value]))}
         decision = self.apply(Measured(trial.id, trial.attempt, "value", column))
         if decision is Decision.STOP:
             self.apply(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, 0.0))
         return decision
 
     def tell(self, trial: Trial, value: float | Sequence[float] | None = None) -> None:
-        """End a running trial with its final value (or values, of several objectives), or with its last report."""
+        """End a running trial with its final value (or values, of several objectives), or with its last report.
+
+        Raises:
+            UserError: The trial does not run, or these are no numbers, or not one for each objective.
+        """
+        self._check_runs(trial)
         metrics: dict[str, float] = {}
-        if isinstance(value, Sequence):
-            metrics = dict(zip(self.objectives.names, value, strict=True))
-            value = value[0]
-        for event in self.conclude(trial, None if value is None else float(value), metrics, 0.0):
+        final: float | None = None
+        if value is not None:
+            values = _numbers(_listed(value))
+            if len(values) not in (1, n := len(self.objectives)):
+                raise UserError(f"value must have {n} numbers, one for each objective, got {value!r}")
+            final = values[0]
+            metrics = dict(zip(self.objectives.names, values, strict=True)) if len(values) > 1 else {}
+        for event in self.conclude(trial, final, metrics, 0.0):
             self.apply(event)
 
     def fail(self, trial: Trial, message: str = "failed") -> None:
-        """End a running trial without a value."""
+        """End a running trial without a value.
+
+        Raises:
+            UserError: The trial does not run.
+        """
+        self._check_runs(trial)
         failure = Failure(FailureKind.EXCEPTION, message)
         self.apply(AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, 0.0, failure=failure))
+
+    def _check_runs(self, trial: Trial) -> None:
+        """See that an attempt is told of before it has ended, and to the study that asked for it."""
+        known = self.trials[trial.id] if trial.id < len(self.trials) else None
+        if known is None or known.config != trial.config:
+            raise UserError(f"trial {trial.id} with {trial.config!r} is of another study; tell that one")
+        if known.state is not TrialState.RUNNING:
+            raise UserError(f"trial {trial.id} is {known.state.value}, and a study is told of trials that run")
 
     def _new_trial(self) -> Trial | None:
         if self.problem.n_trials is not None and self.size >= self.problem.n_trials:
@@ -236,3 +269,22 @@ class Study(Ledger):
             return replace(proposal, config=self.problem.space.validate(proposal.config))
         except UserError as error:
             raise OptimizerError(f"{name} proposed {proposal.config!r}, which is not in the space: {error}") from error
+
+
+def _listed(value: Any) -> list[Any]:
+    """The values of several objectives, or the one value."""
+    if isinstance(value, str | bytes):
+        return [value]
+    try:
+        return list(value)
+    except TypeError:
+        return [value]
+
+
+def _numbers(values: list[Any]) -> list[float]:
+    try:
+        if not any(isinstance(value, str | bytes) for value in values):
+            return [float(value) for value in values]
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise UserError(f"value must be a number, one for each objective, got {', '.join(map(repr, values))}")

@@ -156,7 +156,7 @@ def _chosen(result: ResultData, params: Sequence[str] | None) -> tuple[list[str]
         note = f"The first {_MOST_PARAMS} of {len(known)} parameters. " if len(known) > _MOST_PARAMS else ""
         return known[:_MOST_PARAMS], note
     if isinstance(params, str) or not params:
-        raise UserError(f"params must be a list of parameters' names, got {params!r}; write params=[{known[:1]}]")
+        raise UserError(f"params must be a list of parameters' names, got {params!r}; write params={known[:1]}")
     for name in params:
         if name not in result.space.domains:
             raise UserError(f"there is no parameter {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}")

@@ -43,7 +43,7 @@ def as_number(what: str, value: object) -> float:
         detach = getattr(value, "detach", None)  # torch warns of a loss that is turned into a float as it is
         try:
             return float(value if detach is None else detach())
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, OverflowError, RuntimeError):
             pass
     raise ReportError(f"{what} must be a number, got {shortened(value)} of type {type(value).__name__}")
 

@@ -178,6 +178,12 @@ def test_nan_and_infinity_rank_worst(search: Any) -> None:
     assert result.best_config == {"x": "1"}
 
 
+def test_a_search_in_which_nothing_is_finite_says_so(search: Any) -> None:
+    result = search(float_of, {"x": ["nan", "-inf"]}, optimizer="grid")
+    assert result.best_config is None
+    assert "no trial has a finite value" in repr(result)
+
+
 def float_of(x: str) -> float:
     return float(x)
 

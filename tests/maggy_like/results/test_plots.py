@@ -70,7 +70,7 @@ def test_each_parameter_has_a_slice(result: Result) -> None:
     assert figure.layout.xaxis4.type == "category"
     with pytest.raises(UserError, match=r"no parameter 'unit'.*'units'"):
         result.plot.slices(["unit"])
-    with pytest.raises(UserError, match="must be a list of parameters' names"):
+    with pytest.raises(UserError, match=r"must be a list of parameters' names, got .*; write params=\['\w+'\]$"):
         result.plot.slices("units")
 
 

@@ -333,3 +333,40 @@ def test_numbers_of_numpy_are_plain_ones_in_the_ledger() -> None:
     study.report(trial, np.int64(2), np.float32(0.5))  # type: ignore[arg-type]
     study.tell(trial, np.float64(0.25))
     assert [type(known) for known in (trial.value, trial.last_value, trial.reported)] == [float, float, int]
+
+
+def asked(study: Study) -> Trial:
+    trial = study.ask()
+    assert trial is not None
+    return trial
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (lambda study, trial: study.tell(trial, "0.5"), "value must be a number, one for each objective, got '0.5'"),
+        (lambda study, trial: study.tell(trial, 10**400), "value must be a number"),
+        (lambda study, trial: study.tell(trial, [0.5, 0.6]), r"value must have 1 numbers, one for .* got \[0.5, 0.6\]"),
+        (lambda study, trial: study.report(trial, 1, None), "value must be a number, one for each objective, got None"),
+        (lambda study, trial: study.report(trial, 1.5, 0.5), r"step must be a whole number below 2\*\*63, got 1.5"),
+        (lambda study, trial: study.report(trial, 2**63, 0.5), "step must be a whole number below"),
+        (
+            lambda study, trial: (study.tell(trial, 0.5), study.tell(trial, 0.6)),
+            "trial 0 is completed, and a study is told",
+        ),
+        (lambda study, trial: (study.tell(trial, 0.5), study.fail(trial)), "trial 0 is completed"),
+        (lambda study, _: study.tell(asked(Study(SPACE, RandomSearch(), seed=1)), 0.5), "trial 0 .* of another study"),
+    ],
+)
+def test_what_a_study_cannot_be_told(told: Callable[[Study, Trial], None], message: str) -> None:
+    study = Study(SPACE, RandomSearch(), max_budget=3)
+    with pytest.raises(UserError, match=message):
+        told(study, asked(study))
+
+
+def test_the_values_of_several_objectives_may_be_an_array() -> None:
+    study = Study(SPACE, RandomSearch(), direction=["max", "min"], objectives=["a", "b"])
+    study.tell(asked(study), np.array([0.5, 0.25]))  # type: ignore[arg-type]
+    assert study.trials[0].values == (0.5, 0.25)
+    with pytest.raises(UserError, match=r"value must have 2 numbers, one for each objective, got \[0.5, 0.25, 1\]"):
+        study.tell(asked(study), [0.5, 0.25, 1])

@@ -110,6 +110,7 @@ def test_numbers_of_other_libraries_serve(value: float) -> None:
         ),
         (lambda r: r.report(accuracy=None), "must be a number, got None"),
         (lambda r: r.report(accuracy=torch.ones(2)), "must be a number, got tensor"),
+        (lambda r: r.report(accuracy=10**5000), r"report\(accuracy=...\) must be a number, got one of 16610 bits"),
         (lambda r: r.report(a=1.0, b=2.0), "which metric is optimised.*a, b.*metric=NAME"),
         (lambda r: r.report(), "Given: nothing"),
         (lambda r: r.average(0.5), r"average\(0.5\) has a weight and nothing to average; .* average\(loss=...\)"),
