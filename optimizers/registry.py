@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from optimizers.checks.near_names import did_you_mean
+from optimizers.checks.options import short
 from optimizers.core.base import Optimizer
 from optimizers.errors import OptimizerError
 
@@ -45,11 +46,13 @@ def register(name: str, factory: Factory) -> None:
         factory: An optimizer class, or a function that takes options and returns an optimizer.
 
     Raises:
-        OptimizerError: The name is a built-in one, or the factory cannot be called.
+        OptimizerError: The name is no text or a built-in one, or the factory cannot be called.
 
     Example:
         >>> register("evolution", Evolution)
     """
+    if not isinstance(name, str) or not name:
+        raise OptimizerError(f"name must be a text, got {short(name)}; use one such as 'evolution'")
     if name in _BUILT_IN:
         raise OptimizerError(f"{name!r} is built in as {_BUILT_IN[name].partition(':')[2]}; use another name")
     if not callable(factory):

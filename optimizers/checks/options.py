@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import math
 import operator
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from numbers import Real
 from typing import Any
 
-from optimizers.errors import OptimizerError
+from optimizers.errors import OptimizerError, UserError
+
+_TOO_LARGE = 2**63
 
 
-def integer(name: str, value: Any, *, least: int, hint: str = "") -> int:
+def integer(
+    name: str, value: Any, *, least: int, hint: str = "", error: Callable[[str], UserError] = OptimizerError
+) -> int:
     """An integer of at least ``least``, whatever its type (NumPy's integers are integers too).
 
     Args:
@@ -18,9 +25,10 @@ def integer(name: str, value: Any, *, least: int, hint: str = "") -> int:
         value: What was given.
         least: The smallest that is allowed.
         hint: What to use instead, for the message.
+        error: What to raise, where it is no option of an optimizer.
 
     Raises:
-        OptimizerError: It is no integer, or too small.
+        OptimizerError: It is no integer, too small, or larger than any number that is sent or saved (2**63).
 
     Example:
         >>> integer("eta", np.int64(3), least=2)
@@ -30,9 +38,46 @@ def integer(name: str, value: Any, *, least: int, hint: str = "") -> int:
         number = operator.index(value)
     except TypeError:
         number = least - 1
+    if number >= _TOO_LARGE:
+        raise error(f"{name} must be below 2**63, got {short(value)}{hint and '; '}{hint}")
     if isinstance(value, bool) or number < least:
-        raise OptimizerError(f"{name} must be an integer of at least {least}, got {value!r}{hint and '; '}{hint}")
+        raise error(f"{name} must be an integer of at least {least}, got {short(value)}{hint and '; '}{hint}")
     return number
+
+
+def real(name: str, value: Any, what: str, fits: Callable[[float], bool], hint: str = "") -> float:
+    """A finite number that fits, whatever its type.
+
+    Args:
+        name: The option.
+        value: What was given.
+        what: Which numbers fit, for the message.
+        fits: Whether a number does.
+        hint: What to use instead, for the message.
+
+    Raises:
+        OptimizerError: It is no number, or does not fit.
+
+    Example:
+        >>> real("quantile", 0.25, "a number above 0 and not above 0.5", lambda share: 0.0 < share <= 0.5)
+        0.25
+    """
+    number = math.nan
+    if not isinstance(value, bool) and isinstance(value, Real):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+    if math.isfinite(number) and fits(number):
+        return int(number) if isinstance(value, int) else number
+    raise OptimizerError(f"{name} must be {what}, got {short(value)}{hint and '; '}{hint}")
+
+
+def short(value: object) -> str:
+    """A value as it is typed, or its beginning."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def describe(made: object) -> str:

@@ -42,7 +42,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from optimizers.checks.options import describe
+from optimizers.checks.options import describe, short
 from optimizers.core.packed import NOTHING
 from optimizers.errors import OptimizerError
 from optimizers.space.config import Config
@@ -199,6 +199,13 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     milestones: tuple[int, ...] = ()
 
 
+def is_grant(answer: object) -> bool:
+    """Whether a scheduler's answer grants a step or more, and has steps for milestones."""
+    if not isinstance(answer, Grant) or type(answer.budget) is not int or not isinstance(answer.milestones, tuple):
+        return False
+    return answer.budget >= 1 and all(type(step) is int for step in answer.milestones)
+
+
 class Scheduler(ABC):
     """Decides how many steps each trial gets. Called in the order of the ledger's events."""
 
@@ -319,6 +326,11 @@ class Optimizer(ABC):
                 "optimizer='bayesian', 'tpe', 'random' or 'grid', or optimise one number that weighs them"
             )
         self.validate(problem)
+        made: object = self.scheduler(problem)
+        if not isinstance(made, Scheduler):
+            name = type(self).__name__
+            remedy = "let it return one, such as FullBudget(problem.max_budget)"
+            raise OptimizerError(f"{name}.scheduler(problem) returned {short(made)}, which is no Scheduler; {remedy}")
 
     def size(self, space: SearchSpace) -> int | None:
         """How many configurations of ``space`` this proposes at most before it ends; None where it does not end.

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 
+from optimizers.checks.options import short
 from optimizers.core.base import (
     Decision,
     FullBudget,
@@ -18,6 +19,7 @@ from optimizers.core.base import (
     Problem,
     Scheduler,
     Update,
+    is_grant,
 )
 from optimizers.core.curve import Curve
 from optimizers.core.direction import Direction, direction_of
@@ -35,6 +37,7 @@ from optimizers.core.objectives import Objectives
 from optimizers.core.packed import LONGEST, PackedCurves, PackedValues
 from optimizers.core.ranking import Ranking, Worth
 from optimizers.core.trial import Checkpoint, Trial, TrialState
+from optimizers.errors import OptimizerError
 from optimizers.space.config import Config
 
 
@@ -106,8 +109,20 @@ class Ledger:
         return self._ranking.best
 
     def grant(self, trial: Trial) -> Grant:
-        """The steps that the present attempt of ``trial`` has, or that its next one gets."""
-        return self._scheduler_of(trial).grant(trial.id)
+        """The steps that the present attempt of ``trial`` has, or that its next one gets.
+
+        Raises:
+            OptimizerError: The scheduler answered with something else than a grant of one step or more.
+        """
+        scheduler = self._scheduler_of(trial)
+        grant = scheduler.grant(trial.id)
+        if not is_grant(grant):
+            raise OptimizerError(
+                f"{type(scheduler).__name__}.grant({trial.id}) answered {short(grant)}; let it return Grant(budget, "
+                "milestones): the step up to which the trial may run, a whole number of at least 1, and a tuple of "
+                "the steps below it at which the scheduler decides"
+            )
+        return grant
 
     def is_final(self, trial: Trial) -> bool:
         """Whether a trial that has used up its present grant is completed (else it is paused)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from optimizers.checks.options import short
 from optimizers.core.direction import SPELLINGS, Direction, direction_of
 from optimizers.core.trial import Trial, TrialState
 from optimizers.errors import UserError
@@ -32,10 +33,12 @@ class Objectives:
         said: The directions that were, None for others.
 
     Raises:
-        UserError: A direction is unknown, or their number is not that of the names.
+        UserError: A direction is unknown, the names are no list of names, or their numbers differ.
     """
 
     def __init__(self, direction: Directions = None, names: Sequence[str] = ()) -> None:
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+            raise UserError(f"objectives must be a list of names, got {short(names)}; use ['accuracy', 'seconds']")
         self.given = tuple(names)
         self.said = read_directions(direction, self.given)
         self.names = self.given or tuple(f"value_{number}" for number in range(len(self.said)))
@@ -99,13 +102,15 @@ def read_directions(direction: Directions, names: Sequence[str] = ()) -> tuple[D
     """Directions in our spelling, None where the objective's name shall say it.
 
     Raises:
-        UserError: One is unknown.
+        UserError: One is unknown, or there is none.
     """
     if direction is None:
         return (None,) * max(1, len(names))
+    if not isinstance(direction, str | list | tuple) or not direction:
+        raise UserError(f"direction must be 'max' or 'min', or a list of these, got {short(direction)}")
     read: list[Direction | None] = []
     for given in (direction,) if isinstance(direction, str) else direction:
         if given is not None and (not isinstance(given, str) or given not in SPELLINGS):
-            raise UserError(f"direction must be 'max' or 'min', got {given!r}")
+            raise UserError(f"direction must be 'max' or 'min', got {short(given)}")
         read.append(None if given is None else SPELLINGS[given])
     return tuple(read)

@@ -6,6 +6,7 @@ import heapq
 import math
 from typing import Literal
 
+from optimizers.checks.options import short
 from optimizers.core.objectives import Objectives
 from optimizers.core.trial import Trial, TrialState
 from optimizers.errors import UserError
@@ -37,7 +38,7 @@ class Ranking:
 
     def __init__(self, trials: list[Trial], objectives: Objectives, worth: Worth = "best") -> None:
         if worth not in WORTHS:
-            raise UserError(f"value must be 'best' or 'last', got {worth!r}")
+            raise UserError(f"value must be 'best' or 'last', got {short(worth)}")
         self.worth: Worth = worth if len(objectives) == 1 else "last"
         self._trials = trials
         self._objectives = objectives

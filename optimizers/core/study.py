@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from optimizers.checks.options import short
 from optimizers.core.base import (
     WAIT,
     Answer,
@@ -41,6 +42,7 @@ from optimizers.core.initial_points import initial_points
 from optimizers.core.ledger import Ledger
 from optimizers.core.objectives import Directions, Objectives
 from optimizers.core.ranking import Worth
+from optimizers.core.study_arguments import checked_problem
 from optimizers.core.trial import Failure, Trial, TrialState
 from optimizers.errors import OptimizerError, UserError
 from optimizers.space.config import Config
@@ -60,7 +62,7 @@ class Study(Ledger):
             :class:`~optimizers.core.ranking.Ranking`).
         seed: Source of all randomness.
         max_budget: Steps of a full training.
-        n_trials: Upper bound on the number of configurations.
+        n_trials: Upper bound on the number of configurations; None for no bound, 0 for a training without a search.
         points: Configurations to try before the optimizer's; the attribute has those of
             :func:`~optimizers.core.initial_points.initial_points` as well.
         earlier: Observations of earlier searches (see :attr:`Problem.earlier`).
@@ -69,6 +71,7 @@ class Study(Ledger):
     Raises:
         OptimizerError: The optimizer cannot serve this problem.
         SearchSpaceError: The space or a point is not valid.
+        UserError: Another argument is of the wrong type, or too small.
     """
 
     def __init__(
@@ -87,10 +90,17 @@ class Study(Ledger):
         is_timed: bool = False,
     ) -> None:
         wanted = Objectives(direction, objectives)
-        space = space if isinstance(space, SearchSpace) else SearchSpace(space)
-        runs = tuple(map(tuple, earlier))
-        problem = Problem(space, seed, max_budget, n_trials, runs, n_objectives=len(wanted), is_timed=is_timed)
-        optimizer.check(problem)
+        problem = checked_problem(
+            space,
+            optimizer,
+            wanted,
+            seed=seed,
+            max_budget=max_budget,
+            n_trials=n_trials,
+            points=points,
+            earlier=earlier,
+            is_timed=is_timed,
+        )
         super().__init__(problem, optimizer, wanted, initial_points(problem, points), value)
 
     @classmethod
@@ -232,6 +242,8 @@ class Study(Ledger):
 
     def _check_runs(self, trial: Trial) -> None:
         """See that an attempt is told of before it has ended, and to the study that asked for it."""
+        if not isinstance(trial, Trial):
+            raise UserError(f"trial must be what study.ask() returned, got {short(trial)}; pass that")
         known = self.trials[trial.id] if trial.id < len(self.trials) else None
         if known is None or known.config != trial.config:
             raise UserError(f"trial {trial.id} with {trial.config!r} is of another study; tell that one")
@@ -262,6 +274,11 @@ class Study(Ledger):
             return answer
         proposal = answer if isinstance(answer, Proposal) else Proposal(answer)
         name = type(self.optimizer).__name__
+        if not isinstance(proposal.config, Mapping):
+            raise OptimizerError(
+                f"{name}.ask() answered {short(answer)}, which is no configuration; let it return a dict of the "
+                "parameters, such as space.sample(history.rng(index)), or None when there is none left"
+            )
         if proposal.parent is not None and proposal.parent not in range(len(self.trials)):
             known = f"there are {len(self.trials)} trials"
             raise OptimizerError(f"{name} proposed a trial with the parent {proposal.parent!r}, but {known}")
@@ -287,4 +304,4 @@ def _numbers(values: list[Any]) -> list[float]:
             return [float(value) for value in values]
     except (TypeError, ValueError, OverflowError):
         pass
-    raise UserError(f"value must be a number, one for each objective, got {', '.join(map(repr, values))}")
+    raise UserError(f"value must be a number, one for each objective, got {', '.join(map(short, values))}")

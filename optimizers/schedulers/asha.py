@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from optimizers.checks.options import integer
+from optimizers.checks.options import integer, real
 from optimizers.core.base import Answer, History, Optimizer, Problem
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer
@@ -81,9 +81,9 @@ class ASHA(Optimizer):
         self.min_budget = None if min_budget is None else integer("min_budget", min_budget, least=1)
         if early_eta is None:
             early_eta = LENIENT_ETA if sampler is None else self.eta
-        if isinstance(early_eta, bool) or not isinstance(early_eta, int | float) or not 1.0 < early_eta < math.inf:
-            raise OptimizerError(f"early_eta must be a number above 1, got {early_eta!r}; 1.5 ends the worst third")
-        self.early_eta = float(early_eta)
+        self.early_eta = float(
+            real("early_eta", early_eta, "a number above 1", lambda eta: eta > 1.0, "1.5 ends the worst third")
+        )
 
     def suited_to(self, *, checkpoints: bool) -> Optimizer:
         if self.mode is not None:

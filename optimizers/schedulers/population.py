@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from optimizers.checks.options import integer
+from optimizers.checks.options import integer, real
 from optimizers.core.base import WAIT, Answer, Grant, History, Observation, Optimizer, Problem, Proposal, Scheduler
 from optimizers.errors import OptimizerError
 from optimizers.samplers.deduplication import untried
@@ -224,22 +224,23 @@ class PBT(Optimizer):
         resample_probability: float = 0.25,
     ) -> None:
         population = integer("population", population, least=1)
-        if not 0.0 < quantile <= 0.5:
-            raise OptimizerError(f"quantile must lie above 0 and not above 0.5, got {quantile!r}; 0.25 is usual")
+        quantile = real(
+            "quantile", quantile, "a number above 0 and not above 0.5", lambda share: 0 < share <= 0.5, "0.25 is usual"
+        )
         if population * quantile < 1.0:
             raise OptimizerError(
                 f"population={population} and quantile={quantile} never give a trial up; "
                 f"use a population of at least {math.ceil(1.0 / quantile)}"
             )
-        if not 0.0 < perturbation < math.inf:
-            raise OptimizerError(f"perturbation must be a positive number, got {perturbation!r}; 0.1 is usual")
-        if not 0.0 <= resample_probability <= 1.0:
-            raise OptimizerError(f"resample_probability must lie between 0 and 1, got {resample_probability!r}")
         self.population = population
         self.interval = None if interval is None else integer("interval", interval, least=1)
         self.quantile = quantile
-        self.perturbation = perturbation
-        self.resample_probability = resample_probability
+        self.perturbation = real(
+            "perturbation", perturbation, "a positive number", lambda deviation: deviation > 0.0, "0.1 is usual"
+        )
+        self.resample_probability = real(
+            "resample_probability", resample_probability, "a number from 0 to 1", lambda share: 0.0 <= share <= 1.0
+        )
         self._followed: tuple[History, Population, int] | None = None
 
     def validate(self, problem: Problem) -> None:

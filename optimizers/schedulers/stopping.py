@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from optimizers.checks.options import integer
+from optimizers.checks.options import integer, real
 from optimizers.core.base import Answer, Decision, Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer
@@ -208,10 +208,8 @@ class Patience(StoppingRule):
 
     def __init__(self, optimizer: Wrapped = "random", *, patience: int = 5, min_delta: float = 0.0) -> None:
         super().__init__(optimizer)
-        if not (math.isfinite(min_delta) and min_delta >= 0):
-            raise OptimizerError(f"min_delta must be a finite number of at least 0, got {min_delta!r}")
         self.patience = integer("patience", patience, least=1)
-        self.min_delta = min_delta
+        self.min_delta = real("min_delta", min_delta, "a finite number of at least 0", lambda delta: delta >= 0.0)
 
     def watch(self, inner: Scheduler) -> Watcher:
         return _PatienceWatcher(inner, self.patience, self.min_delta)
@@ -264,10 +262,8 @@ class Threshold(StoppingRule):
         super().__init__(optimizer)
         if direction not in ("max", "min"):
             raise OptimizerError(f"direction must be 'max' or 'min', got {direction!r}")
-        if not math.isfinite(worse_than):
-            raise OptimizerError(f"worse_than must be a finite number, got {worse_than!r}")
         self.step = integer("step", step, least=0)
-        self.worse_than = worse_than
+        self.worse_than = real("worse_than", worse_than, "a finite number", math.isfinite)
         self.direction = direction
 
     def watch(self, inner: Scheduler) -> Watcher:

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import cast
 
 from optimizers.checks.arguments import explains_init
+from optimizers.checks.options import short
 from optimizers.errors import SearchSpaceError
 from optimizers.space.domain import Dimension, cell, middle
 from optimizers.space.priors import NO_PRIOR, Confidence, NoPrior
@@ -190,6 +191,8 @@ def _bounds(domain: Float | Integer) -> list[str]:
     if low >= high:
         remedy = f"Constant({low!r})" if low == high else f"{kind}({high!r}, {low!r})"
         raise SearchSpaceError(f"low must lie below high, got low={low!r} and high={high!r}; use {remedy}")
+    if not isinstance(domain.log, bool):
+        raise SearchSpaceError(f"log of {kind} must be True or False, got {short(domain.log)}; use log=True")
     if domain.log and low <= 0:
         raise SearchSpaceError(f"a log scale needs bounds above 0, got low={low!r}; raise it or drop log")
     if domain.log and step is not None:

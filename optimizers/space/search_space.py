@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.checks.near_names import did_you_mean
+from optimizers.checks.options import short
 from optimizers.errors import SearchSpaceError
 from optimizers.space.config import Config
 from optimizers.space.constraints import Constraint, holds, name_of
@@ -256,6 +257,8 @@ class SearchSpace:
             SearchSpaceError: A name is unknown, an active parameter is missing or an inactive one
                 given, a value is not in its domain, or a constraint does not hold.
         """
+        if not isinstance(config, Mapping):
+            raise SearchSpaceError(f"a configuration is a dict of parameters, got {short(config)}; use {{name: value}}")
         for name in config:
             self._domain(name)
         checked: Config = {}
@@ -288,6 +291,8 @@ class SearchSpace:
         Raises:
             SearchSpaceError: It is no such form.
         """
+        if not isinstance(data, Mapping) or not all(isinstance(domain, Mapping) for domain in data.values()):
+            raise SearchSpaceError(f"data must be a dict that space.to_json() made, got {short(data)}")
         return cls({name: domain_from_json(domain) for name, domain in data.items()})
 
     def __len__(self) -> int:
@@ -316,7 +321,7 @@ class SearchSpace:
 
     def _domain(self, name: str) -> Domain:
         if name not in self._domains:
-            near = did_you_mean(name, self._domains)
+            near = did_you_mean(str(name), self._domains)
             raise SearchSpaceError(f"the search space has no {name!r}{near}; it has {list(self._domains)}")
         return self._domains[name]
 

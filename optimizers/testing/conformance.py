@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from optimizers.checks.options import short
 from optimizers.core.base import (
     Decision,
     Grant,
@@ -91,8 +92,18 @@ def check_optimizer(
         seed: Source of all randomness.
 
     Raises:
+        OptimizerError: ``factory`` makes none.
         AssertionError: A clause is broken; the message says which one, and where.
     """
+    given: object = factory
+    is_called = callable(given) and not isinstance(given, Optimizer)
+    if is_called:
+        given = factory()
+    if not is_called or not isinstance(given, Optimizer):
+        raise OptimizerError(
+            f"factory must make a fresh optimizer each time that it is called, got {short(given)}; pass the class of "
+            "the optimizer, or a function that returns one"
+        )
     spaces = SPACES if spaces is None else spaces
     for position, (name, space) in enumerate(spaces.items()):
         problem = Problem(space, seed, _STEPS)

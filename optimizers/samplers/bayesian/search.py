@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.checks.options import integer
+from optimizers.checks.options import integer, real
 from optimizers.core.base import History, Optimizer
-from optimizers.errors import OptimizerError
 from optimizers.samplers.bayesian.agreement import short_trainings_agree
 from optimizers.samplers.deduplication import untried
 from optimizers.samplers.sobol import Sobol
@@ -76,10 +75,8 @@ class BayesianSearch(Optimizer):
     multi_objective = True
 
     def __init__(self, n_initial: int = 8, *, min_share: float = 0.0) -> None:
-        if isinstance(min_share, bool) or not isinstance(min_share, int | float) or not 0.0 <= min_share <= 1.0:
-            raise OptimizerError(f"min_share must be a number from 0 to 1, got {min_share!r}")
         self.n_initial = integer("n_initial", n_initial, least=1)
-        self.min_share = min_share
+        self.min_share = real("min_share", min_share, "a number from 0 to 1", lambda share: 0.0 <= share <= 1.0)
         self._initial = Sobol()
         self._known: tuple[History, Surrogate | Front] | None = None
         self._times: RunTimes | None = None

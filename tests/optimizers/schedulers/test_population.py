@@ -253,9 +253,9 @@ def test_ask_and_tell_alone() -> None:
         ({"population": 3}, "population=3 and quantile=0.25 never give a trial up; use a population of at least 4"),
         ({"population": True}, "population must be an integer of at least 1, got True"),
         ({"interval": 0}, "interval must be an integer of at least 1, got 0"),
-        ({"quantile": 0.6}, "quantile must lie above 0 and not above 0.5, got 0.6"),
+        ({"quantile": 0.6}, "quantile must be a number above 0 and not above 0.5, got 0.6"),
         ({"perturbation": 0.0}, "perturbation must be a positive number, got 0.0"),
-        ({"resample_probability": 1.5}, "resample_probability must lie between 0 and 1, got 1.5"),
+        ({"resample_probability": 1.5}, "resample_probability must be a number from 0 to 1, got 1.5"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
