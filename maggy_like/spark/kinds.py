@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,11 @@ SESSION_STOPPED = "the Spark session was stopped"
 def is_classic(session: SparkSession) -> bool:
     """Whether a session has its own JVM here (Spark Connect's has none)."""
     return hasattr(session, "_sc")
+
+
+def is_local_master(master: str) -> bool:
+    """Whether tasks run in the driver's own JVM, and so on this machine."""
+    return re.match(r"local(\[|$)", master) is not None
 
 
 def is_stopped(session: SparkSession) -> bool:

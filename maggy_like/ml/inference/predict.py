@@ -24,6 +24,9 @@ from maggy_like.ml.columns.spark_columns import columns_of_spark
 from maggy_like.ml.inference.predictor import Predictor, check_type, in_precision_of
 from maggy_like.ml.inference.results import FIELDS, Kinds, check_kinds, read_outputs
 from maggy_like.ml.inference.shipped import ShippedNetwork
+from maggy_like.spark.engine.entry import Sent
+from maggy_like.spark.engine.failures import check_local_workers
+from maggy_like.spark.session import active_session
 
 Decode = Mapping[str, Callable[[bytes], Any]]
 
@@ -58,6 +61,7 @@ def predict(
     Raises:
         DataError: A column is missing, is of a type that the network does not take, or exists already.
         ConfigError: The network does not take such inputs, cannot be pickled, or a name or number is not valid.
+        EngineError: The workers of a local master would run another version of Python.
 
     Example:
         >>> predict(df, network, [Column("features", (4,), "float32")], "classes",
@@ -120,6 +124,7 @@ def as_udf(
 
     Raises:
         ConfigError: The network does not take such inputs, cannot be pickled, or a name or number is not valid.
+        EngineError: The workers of a local master would run another version of Python.
 
     Example:
         >>> spark.udf.register("churn", as_udf(network, inputs, "binary"))  # doctest: +SKIP
@@ -130,12 +135,17 @@ def as_udf(
     if not isinstance(kind, str):
         schema = StructType([StructField(name, schema) for name in kind])
 
+    if (session := active_session()) is not None:
+        check_local_workers(session)  # before Spark notes which Python is to run the function
+    compute = Sent(predictor, "cannot compute predictions")
+
     def of_one(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        return predictor((batch,) for batch in batches)
+        return compute((batch,) for batch in batches)  # type: ignore[no-any-return]
 
     def of_several(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        return predictor(batches)
+        return compute(batches)  # type: ignore[no-any-return]
 
+    of_one.__name__ = of_several.__name__ = "prediction"  # so Spark names a column that gets no name
     # Spark tells from the type hints what a function takes.
     made = arrow_udf(of_one if len(inputs) == 1 else of_several, schema)  # type: ignore[call-overload]
     return made  # type: ignore[no-any-return]

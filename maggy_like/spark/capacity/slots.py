@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.engines.base import EngineStopped
 from maggy_like.spark.capacity.resources import Resources, own_executors, shared_executors
-from maggy_like.spark.kinds import SESSION_STOPPED, is_classic
+from maggy_like.spark.kinds import SESSION_STOPPED, is_classic, is_local_master
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
@@ -78,7 +77,7 @@ class Slots:
     @property
     def is_local(self) -> bool:
         """Whether the tasks run in the driver's own JVM: then all slots are there at once."""
-        return re.match(r"local(\[|$)", self.conf("spark.master", "")) is not None
+        return is_local_master(self.conf("spark.master", ""))
 
     def conf(self, key: str, default: str) -> str:
         """A setting of the session."""

@@ -33,7 +33,7 @@ from maggy_like.spark.connection.server_watch import ServerWatch
 from maggy_like.spark.engine.cluster_driver import ClusterDriverRun
 from maggy_like.spark.engine.deployment import path_hints
 from maggy_like.spark.engine.driver_site import driver_process
-from maggy_like.spark.engine.failures import check_python
+from maggy_like.spark.engine.failures import check_local_workers
 from maggy_like.spark.engine.job import SparkRun
 from maggy_like.spark.engine.other_jobs import other_jobs_hints
 from maggy_like.spark.engine.waiting import Diagnosis
@@ -305,8 +305,8 @@ class SparkEngine(Engine, DriverHost):
         """See that a Connect server answers, and that a local master's workers, which run here, run this Python."""
         if not is_classic(self._session):
             check_server(self._session)
-        elif self._slots.is_local:
-            check_python(self._session.sparkContext)
+        else:
+            check_local_workers(self._session)
 
 
 def require_session() -> SparkSession:

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from maggy_like.errors import EngineError
 from maggy_like.processes.address_space import TOO_LITTLE_MEMORY, too_small
 from maggy_like.spark.engine.entry import UNFIT
+from maggy_like.spark.kinds import is_classic, is_local_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,6 +118,16 @@ def java_end(session: SparkSession) -> JavaEnd | None:
         how = f"exit status {status}"
     message = f"the Spark application's Java process (pid {process.pid}) is gone: {how}"
     return JavaEnd(message, status in _SHUT_DOWN)
+
+
+def check_local_workers(session: SparkSession) -> None:
+    """See that the workers of a local master, which run here, run a Python that PySpark can talk with.
+
+    Raises:
+        EngineError: It is of another minor version.
+    """
+    if is_classic(session) and is_local_master(str(session.conf.get("spark.master", ""))):
+        check_python(session.sparkContext)
 
 
 def check_python(context: Any) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,3 +182,15 @@ def test_wrong_use_is_told_before_anything_starts(spark_local: SparkSession, net
     told(ConfigError, "does not take 'x' as float32 .2, 3.", [Column("x", (3,), "float32")])
     told(ConfigError, "column 'image' is of bytes; say how to decode it", [Column("image", None, "uint8")])
     told(ConfigError, "give the numbers for -1", [Column("x", (3, -1), "float32")])
+
+
+def test_the_workers_of_a_plain_local_session_run_this_python(
+    spark_local: SparkSession, network: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(spark_local.sparkContext, "pythonExec", "python3")  # as of a session made without us
+    df = spark_local.sql("SELECT array(1D, 2D) AS x")
+    made = df.select(as_udf(network, [X], "classes")("x"))
+    assert spark_local.sparkContext.pythonExec == sys.executable
+    assert made.columns == ["prediction(x)"]
+    assert made.collect()[0][0].label == expected(network, [[1.0, 2.0]])[0][0]

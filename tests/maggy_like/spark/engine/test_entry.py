@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from maggy_like.protocol.versions import own_versions
-from maggy_like.spark.engine.entry import entry
+from maggy_like.spark.engine.entry import Sent, entry
 from maggy_like.spark.engine.failures import unfit_worker
 
 RUN = """
@@ -64,3 +64,20 @@ def test_a_library_that_does_not_fit_there_is_told_with_the_setting() -> None:
     cause = "ImportError: /a.so: failed to map segment from shared object"
     assert "raise spark.executor.pyspark.memory" in (unfit_worker(cause) or "")
     assert unfit_worker("OSError: [Errno 12] Cannot allocate memory") is None  # of a fork, say: it may pass
+
+
+def test_a_function_that_is_sent_arrives_as_itself_or_says_what_the_machine_lacks() -> None:
+    def doubled(batches: Iterator[int]) -> list[int]:
+        import maggy_like.worker.agent.agent  # noqa: F401
+
+        return [2 * number for number in batches]
+
+    sent = Sent(doubled, "cannot compute predictions")
+    assert sent(iter([1])) == [2]
+    assert type(cloudpickle.loads(cloudpickle.dumps(sent))) is type(doubled)
+
+    code = "import pickle, sys\nsys.modules['maggy_like'] = None\npickle.load(sys.stdin.buffer)"
+    ran = subprocess.run([sys.executable, "-c", code], input=cloudpickle.dumps(sent), capture_output=True)
+    last = ran.stderr.decode().splitlines()[-1]
+    assert f"{sys.executable} on {socket.gethostname()} cannot compute predictions: ModuleNotFoundError" in last
+    assert f"set PYSPARK_PYTHON to a Python that has it (the driver runs {sys.executable})" in last
