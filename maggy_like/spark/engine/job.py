@@ -138,12 +138,14 @@ class SparkRun(EngineRun):
         public, secret = zip(*self._keys, strict=True)
         if is_classic(self._session):
             rows = list(zip(self.indexes, public, secret, strict=True))
-            tasks: Any = self._session.sparkContext.parallelize(rows, len(rows))
+            context = self._session.sparkContext
+            tasks: Any = context.parallelize(rows, len(rows))
             if self._profile is not None:
                 tasks = tasks.withResources(self._profile)
             if self._barrier:
                 tasks = tasks.barrier()
-            return list(tasks.mapPartitions(entry(function)).collect())
+            # collect() would name the job by this thread's code, and take their names from the caller's jobs meanwhile.
+            return list(context.runJob(tasks.mapPartitions(entry(function)), iter))
         import pyarrow
 
         table = pyarrow.table({"worker": list(self.indexes), "public": list(public), "secret": list(secret)})

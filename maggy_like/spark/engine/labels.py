@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _GROUP = "spark.jobGroup.id"
+_CALL_SITE = "callSite.short", "callSite.long"
+"""What Spark's UI names a job and its stages by, and what it shows under "+details"."""
 
 
 def job_group(name: str) -> str:
@@ -44,7 +46,10 @@ def label_jobs(session: SparkSession, task: WorkerTask, workers: int, incarnatio
     context.addJobTag(group)
     if context.getLocalProperty(_GROUP) is None:
         context.setLocalProperty(_GROUP, group)
-    context.setJobDescription(describe(task, workers, incarnation))
+    description = describe(task, workers, incarnation)
+    context.setJobDescription(description)
+    for key, value in zip(_CALL_SITE, (f"maggy_like {task.name}", description), strict=True):
+        context.setLocalProperty(key, value)
 
 
 def cancel_jobs(session: SparkSession, own: str) -> None:

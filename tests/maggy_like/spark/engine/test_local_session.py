@@ -42,7 +42,15 @@ lagom(train, {"x": Float(0, 1)}, name="september", engine=SparkEngine(barrier=Fa
 sc.setJobGroup("cell 7", "what the notebook runs")
 sc.addJobTag("nightly")
 lagom(train, {"x": Float(0, 1)}, name="october", train_best=2, **common)
+asked = []
+
+def ask_beside(event):  # on the other slot, while the gang's job goes on
+    if not asked:
+        asked.append(sc.parallelize([1], 1).collect())
+
 lagom(train, {"x": Float(0, 1)}, name="november", block=False, **common).result()
+lagom(train, {"x": Float(0, 1)}, name="december", callbacks=[ask_beside], **common | {"workers": 1})
+assert asked == [[1]]
 assert sc.getLocalProperty("spark.jobGroup.id") == "cell 7"
 assert sc.getLocalProperty("spark.job.description") == "what the notebook runs"
 assert set(sc.getJobTags()) == {"nightly"}
@@ -57,7 +65,13 @@ def test_a_search_is_a_job_with_a_name_and_a_group_that_succeeded(process: Scrip
     done = process.run(SESSION + IN_THE_UI, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("JOBS "))
-    names = ("maggy_like august:", "maggy_like september:", "maggy_like october:", "maggy_like november:")
+    names = (
+        "maggy_like august:",
+        "maggy_like september:",
+        "maggy_like october:",
+        "maggy_like november:",
+        "maggy_like december:",
+    )
     jobs = [job for job in json.loads(line[5:]) if job.get("description", "").startswith(names)]
     assert [job["status"] for job in jobs] == ["SUCCEEDED"] * len(jobs)
     told = {job["description"]: job["jobGroup"] for job in jobs}
@@ -66,7 +80,11 @@ def test_a_search_is_a_job_with_a_name_and_a_group_that_succeeded(process: Scrip
         "maggy_like september: search of 4 trials, 1 worker, incarnation 0": "maggy_like-september",
         "maggy_like october: search of 4 trials, 2 workers, incarnation 0": "cell 7",
         "maggy_like november: search of 4 trials, 2 workers, incarnation 0": "cell 7",  # in a thread of its own
+        "maggy_like december: search of 4 trials, 1 worker, incarnation 0": "cell 7",
     }
+    assert {job["name"] + ":" for job in jobs} == set(names)
+    (beside,) = (job for job in json.loads(line[5:]) if job not in jobs)
+    assert beside["name"].startswith("collect at "), beside  # the caller's own, during a search too
     tags = {tag for job in jobs for tag in job["jobTags"]}
     assert {"maggy_like-august", "maggy_like-october", "nightly"} <= tags
     in_background = next(job for job in jobs if "november" in job["description"])
