@@ -83,9 +83,9 @@ def watched_turns() -> Iterator[Turns]:
             looked[0] = moment()
         original(handshakes, ready)
 
-    def put(original: Callable[..., None], backlog: Backlog[Any], connection: bytes, frame: Any) -> None:
+    def put(original: Callable[..., None], backlog: Backlog[Any], connection: bytes, frame: Any, **how: Any) -> None:
         since[id(frame)] = looked[0]
-        original(backlog, connection, frame)
+        original(backlog, connection, frame, **how)
 
     def fetch(original: Callable[..., None], server: Server) -> None:
         before = len(server._backlog)
@@ -123,7 +123,7 @@ def watched_turns() -> Iterator[Turns]:
 
 
 def _around(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *arguments: wrapper(original, *arguments)
+    return lambda *arguments, **named: wrapper(original, *arguments, **named)
 
 
 def _quantile(values: list[float], share: float) -> float:

@@ -4,11 +4,12 @@ The server, the driver, its journal and the caller's loop are those of every run
 (:mod:`benchmarks.thin_workers`): each has its own CURVE key, connection and link, says what a worker says, and only
 waits between. A trial makes ten reports, one a second; ``--stretch`` has all that take so many times as long (a beat
 four times at most), where a machine cannot carry both ends. Waits are measured by the workers, from the last message of
-a trial to the next assignment (``dispatch``), and in the driver, as far as it is the one that lets them wait
-(``driver_turn``, see :mod:`benchmarks.driver_turns`). The cost of a message is the CPU time of the driver's thread over
-the messages that came in, their answers included; that of a report has the beats and the trial's other messages too.
+a trial to the next assignment (``dispatch``); with ``--turns`` also in the driver, as far as it is the one that lets
+them wait (``driver_turn``, see :mod:`benchmarks.driver_turns`), which takes up to a fifth of its time. The cost of a
+message is the CPU time of the driver's thread over the messages that came in, their answers included; that of a report
+has the beats and the trial's other messages too.
 
-    python -m benchmarks.scale [--workers N [N ...]] [--stretch F] [--quick] [--json PATH]
+    python -m benchmarks.scale [--workers N [N ...]] [--stretch F] [--turns] [--quick] [--json PATH]
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
 import psutil
 
 from benchmarks.common import parser, publish, save
-from benchmarks.driver_turns import Turns, watched_turns
+from benchmarks.driver_turns import watched_turns
 from benchmarks.thin_workers import Counts, Order
 from maggy_like import Float, lagom
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 
-PROCESSES = 4
+PROCESSES = 2
 REPORTS = 10
 LONGEST_BEAT = 4.0
 """Seconds between two beats at most: after 15 s of silence the driver gives a worker up."""
@@ -130,19 +132,19 @@ def nothing(x: float) -> float:
     return x
 
 
-def measure(workers: int, stretch: float, seconds: float) -> dict[str, float]:
+def measure(workers: int, stretch: float, seconds: float, *, turns: bool = False) -> dict[str, float]:
     """A search with so many workers, looked at for so many seconds once all are busy."""
     engine = ThinEngine(stretch)
     process = psutil.Process()
     before = process.memory_info().rss
-    with tempfile.TemporaryDirectory() as folder, watched_turns() as turns:
+    with tempfile.TemporaryDirectory() as folder, watched_turns() if turns else nullcontext() as watched:
         search: dict[str, Any] = {
             "optimizer": "random", "metric": "value", "direction": "max", "timeout": 3600, "max_budget": REPORTS,
             "directory": folder, "progress": False,
         }  # fmt: skip
         handle = lagom(nothing, {"x": Float(0, 1)}, **search, workers=workers, engine=engine, block=False)
         try:
-            figures = _watch(engine, workers, seconds, stretch, turns)
+            figures = _watch(engine, workers, seconds, stretch, watched.take if watched is not None else dict)
             figures["rss_kb_per_worker"] = (process.memory_info().rss - before) / 1024 / workers
         finally:
             handle.stop()
@@ -154,7 +156,9 @@ def measure(workers: int, stretch: float, seconds: float) -> dict[str, float]:
     return {f"{name}.{workers}": value for name, value in figures.items()}
 
 
-def _watch(engine: ThinEngine, workers: int, seconds: float, stretch: float, turns: Turns) -> dict[str, float]:
+def _watch(
+    engine: ThinEngine, workers: int, seconds: float, stretch: float, take_turns: Callable[[], dict[str, float]]
+) -> dict[str, float]:
     """The figures of a run that goes on."""
     deadline = time.monotonic() + PATIENCE
     while not engine.launched:
@@ -171,12 +175,12 @@ def _watch(engine: ThinEngine, workers: int, seconds: float, stretch: float, tur
     thread = next(thread for thread in threading.enumerate() if thread.name == "maggy-driver")
     assert thread.ident is not None
     clock = time.pthread_getcpuclockid(thread.ident)
-    turns.take()
+    take_turns()
     first, cpu, all_cpu, wall = swarms.counts(), time.clock_gettime(clock), time.process_time(), time.monotonic()
     time.sleep(seconds)
     last = swarms.counts()
     cpu, all_cpu, wall = time.clock_gettime(clock) - cpu, time.process_time() - all_cpu, time.monotonic() - wall
-    turned = turns.take()
+    turned = take_turns()
     messages = sum(count.sent for count in last) - sum(count.sent for count in first)
     reports = sum(count.measured for count in last) - sum(count.measured for count in first)
     waits = sorted(wait * 1e3 for count in last for wait in count.waits)
@@ -201,13 +205,14 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--workers", type=int, nargs="+", default=None, metavar="N", help="sizes of the gang")
     options.add_argument("--stretch", type=float, default=None, help="how many times as long a trial and a beat take")
+    options.add_argument("--turns", action="store_true", help="measure the driver's part of each wait, too")
     options.add_argument("--seconds", type=float, default=10.0, help="how long to look, in those times")
     arguments = options.parse_args()
     sizes = arguments.workers or ([100, 1000] if arguments.quick else [1000, 2000, 10_000])
     figures: dict[str, float] = {}
     for workers in sizes:
         stretch = arguments.stretch or max(1.0, workers / 5000)
-        found = measure(workers, stretch, arguments.seconds * stretch)
+        found = measure(workers, stretch, arguments.seconds * stretch, turns=arguments.turns)
         figures |= found
         publish(found, None)
     save(figures, arguments.json)

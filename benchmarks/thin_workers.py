@@ -36,6 +36,7 @@ from maggy_like.protocol.messages import (
     Shutdown,
     ToDriver,
     Welcome,
+    awaits_answer,
 )
 from maggy_like.rpc.heartbeat import Heartbeat
 from maggy_like.rpc.limits import WINDOW, limit_client
@@ -187,7 +188,7 @@ class ThinWorker:
     def _send(self, message: ToDriver) -> None:
         self._swarm.counts.sent += 1
         self._heartbeat.spoke(time.monotonic())
-        self._put(self._link.number(encode(message)))
+        self._put(self._link.number(encode(message), urgent=awaits_answer(message)))
 
     def _resend(self) -> None:
         for frame in self._link.unacknowledged():

@@ -17,7 +17,7 @@ from maggy_like.protocol.fields import MAX_NESTED, Count, Host, Line, Name, Numb
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.protocol.versions import Versions
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 """Counts with each change of a message, or of the ``WorkerTask`` that workers are given."""
 
 MAX_TYPES = 20
@@ -321,3 +321,8 @@ ToDriver = (
     | Goodbye
 )
 ToWorker = Welcome | Assign | Meet | Decided | Kept | Halt | Stop | Abort | Shutdown | Refused | Beat
+
+
+def awaits_answer(message: ToDriver) -> bool:
+    """Whether a worker, or the trial that it runs, does nothing until the driver answers."""
+    return message.awaiting if isinstance(message, Reported) else isinstance(message, Ready | Opened | Held | Finished)

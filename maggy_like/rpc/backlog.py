@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Sized
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 _Frame = TypeVar("_Frame", bound=Sized)
@@ -15,12 +17,34 @@ FRAME_COST = 1024
 HEAD_START = 1 << 20
 """Bytes of others that a frame passes by whose connection has sent as much less of late."""
 
+URGENT_START = 1 << 20
+"""Bytes of others that a connection with an urgent frame passes by besides."""
+
+
+@dataclass(slots=True)
+class _Queue(Generic[_Frame]):
+    """What waits of one connection.
+
+    Attributes:
+        frames: In order, each with when it is due; None stands for a frame that was not kept.
+        end: When the last frame that came is due.
+        urgent: How many frames there are up to the last urgent one.
+        entry: Which entry among those that are due stands for this connection.
+    """
+
+    frames: deque[tuple[int, _Frame | None]] = field(default_factory=deque)
+    end: int = 0
+    urgent: int = 0
+    entry: int = -1
+
 
 class Backlog(Generic[_Frame]):
     """A queue that serves connections by turns, by bytes: one that sends little never waits for one that sends much.
 
     Each frame is due when its connection has had as many bytes as all others (self-clocked fair queueing, Golestani
-    1994, equations 3 and 4, with equal shares). The frames of one connection stay in order.
+    1994, equations 3 and 4, with equal shares). The frames of one connection stay in order. An urgent one is due
+    sooner, and with it those of its connection before it; it counts for as much as any other, so that a connection
+    that calls all it says urgent soon waits for its share like the others.
 
     Attributes:
         size: Bytes that wait.
@@ -36,39 +60,67 @@ class Backlog(Generic[_Frame]):
 
     def __init__(self) -> None:
         self.size = 0
-        self._due: list[tuple[int, int, bytes, _Frame | None]] = []
-        self._ends: dict[bytes, int] = {}  # when the last frame of each connection was due
+        self._count = 0
+        self._queues: dict[bytes, _Queue[_Frame]] = {}
+        self._due: list[tuple[int, int, bytes]] = []  # of each connection the entry that it names; others are old
         self._many = 1000
-        self._arrivals = itertools.count()
+        self._entries = itertools.count()
         self._clock = 0
 
     def __len__(self) -> int:
-        return len(self._due)
+        return self._count
 
-    def put(self, connection: bytes, frame: _Frame | None) -> None:
+    def put(self, connection: bytes, frame: _Frame | None, *, urgent: bool = False) -> None:
         """Add a frame; None stands for one that was not kept."""
+        queue = self._queues.get(connection)
+        if queue is None:
+            queue = self._queues[connection] = _Queue(end=-HEAD_START)
         cost = _cost(frame)
-        end = max(self._clock - HEAD_START, self._ends.get(connection, -HEAD_START)) + cost
-        self._ends[connection] = end
-        heapq.heappush(self._due, (end, next(self._arrivals), connection, frame))
+        queue.end = max(self._clock - HEAD_START, queue.end) + cost
+        queue.frames.append((queue.end, frame))
         self.size += cost
-        if len(self._ends) > self._many:
+        self._count += 1
+        if urgent:
+            queue.urgent = len(queue.frames)
+        if urgent or len(queue.frames) == 1:
+            self._enter(connection, queue)
+        if len(self._queues) > self._many:
             self._forget()
 
     def take(self) -> tuple[bytes, _Frame | None]:
         """The frame that is due next, and its connection; there must be one."""
-        due, _, connection, frame = heapq.heappop(self._due)
+        while True:
+            _, entry, connection = heapq.heappop(self._due)
+            queue = self._queues.get(connection)
+            if queue is not None and queue.entry == entry:
+                break
+        due, frame = queue.frames.popleft()
+        queue.urgent -= queue.urgent > 0
         self._clock = max(self._clock, due)
         self.size -= _cost(frame)
-        if not self._due:  # nobody waits: all are equal again
-            self._ends.clear()
+        self._count -= 1
+        if queue.frames:
+            self._enter(connection, queue)
+        else:
+            queue.entry = -1
+        if not self._count:  # nobody waits: all are equal again
+            self._queues.clear()
+            self._due.clear()
         return connection, frame
+
+    def _enter(self, connection: bytes, queue: _Queue[_Frame]) -> None:
+        """Have a connection's first frame taken when it is due."""
+        due = queue.frames[0][0]
+        if queue.urgent:  # the frames before it go first, and must not keep it
+            due = min(due, queue.frames[queue.urgent - 1][0] - URGENT_START)
+        queue.entry = next(self._entries)
+        heapq.heappush(self._due, (due, queue.entry, connection))
 
     def _forget(self) -> None:
         """Forget the connections that have their whole head start again."""
         late = self._clock - HEAD_START
-        self._ends = {connection: end for connection, end in self._ends.items() if end > late}
-        self._many = 1000 + 2 * len(self._ends)
+        self._queues = {name: queue for name, queue in self._queues.items() if queue.frames or queue.end > late}
+        self._many = 1000 + 2 * len(self._queues)
 
 
 def _cost(frame: Sized | None) -> int:

@@ -10,10 +10,10 @@ import msgspec
 import zmq
 
 from maggy_like.protocol.codec import decode_to_worker, encode
-from maggy_like.protocol.messages import Beat, Hello, Refused, ToDriver, ToWorker, Welcome
+from maggy_like.protocol.messages import Beat, Hello, Refused, ToDriver, ToWorker, Welcome, awaits_answer
 from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc.heartbeat import Heartbeat
-from maggy_like.rpc.limits import WINDOW, limit_client
+from maggy_like.rpc.limits import DEAD, WINDOW, limit_client
 from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, read_header
 from maggy_like.rpc.poller import is_readable
 from maggy_like.rpc.security import secure_client
@@ -58,6 +58,7 @@ class Client:
         self._link = Link(new_session(), max_bytes=WINDOW)
         self._hello: Hello | None = None
         self._connected = False
+        self._connected_at = 0.0
         self._welcome = False  # whether the driver knows this connection
         self._refused = False
         self._connections = 0
@@ -91,20 +92,23 @@ class Client:
 
     def send(self, message: ToDriver) -> None:
         """Send a message."""
-        self.forward(encode(message))
+        self.forward(encode(message), urgent=awaits_answer(message))
 
-    def forward(self, body: bytes) -> None:
-        """Send a message that is encoded already."""
-        frame = self._link.number(body)
+    def forward(self, body: bytes, *, urgent: bool = False) -> None:
+        """Send a message that is encoded already; the driver reads an urgent one before others."""
+        frame = self._link.number(body, urgent=urgent)
         if self._welcome:
             self._heartbeat.spoke(time.monotonic())
             self._put(frame)
 
     def beat(self) -> None:
         """Give a sign of life, which the driver answers."""
-        self._heartbeat.beat(time.monotonic())
+        now = time.monotonic()
+        self._heartbeat.beat(now)
         self._unanswered += 1
-        if self._connected and self._unanswered > MAX_UNANSWERED:
+        if self._connected and now - max(self._heartbeat.heard, self._connected_at) > DEAD:
+            self._connect_anew()
+        elif self._connected and self._unanswered > MAX_UNANSWERED:
             self._say_hello()
         elif self._welcome:
             self._put(self._link.bare(_BEAT))
@@ -167,7 +171,15 @@ class Client:
             self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self._welcome = False
             if self._connected:
+                self._connected_at = time.monotonic()
                 self._say_hello()
+
+    def _connect_anew(self) -> None:
+        """Leave a connection on which nobody answers: something between here and the driver may hold it open."""
+        self._connected = self._welcome = False
+        with contextlib.suppress(zmq.ZMQError):  # it was closed a moment ago, and is made anew anyway
+            self._socket.disconnect(self._address)
+        self._socket.connect(self._address)
 
     def _say_hello(self) -> None:
         if self._hello is not None:

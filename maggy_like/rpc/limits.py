@@ -24,12 +24,14 @@ ACCEPT_BACKLOG = 4096
 """Connections that the kernel keeps for the driver until it accepts them: workers that come all at once. What overflows
 is tried again by the worker's kernel, after a second at the earliest. Kernels cut this to a bound of their own."""
 
-PING = 2.0
-"""Seconds between two signs of life of a connection, which ZeroMQ encrypts and answers whatever else is said: for a
-large gang they are a good part of what its thread does."""
+DEAD = 8.0
+"""Seconds after which a connection is given up: by a worker that hears nothing of the driver, though it beats; and by
+either end's kernel where the other acknowledges nothing. It is less than the driver's patience with a worker, and more
+than a busy driver takes to answer."""
 
-DEAD = 3.0
-"""Seconds without any after which a worker gives a connection up; the driver does after twice as long."""
+KEEPALIVE = 2
+"""Seconds between two of TCP's own signs of life, on a connection on which nothing is said. ZeroMQ's would be encrypted
+and answered by its thread, and be a good part of what that does for a large gang."""
 
 RECONNECT, MAX_RECONNECT = 0.05, 1.0
 """Seconds to the first try to connect again, and at most between two."""
@@ -38,11 +40,7 @@ _HARD_MAX = 2 * MAX_FRAME
 
 
 def limit_server(socket: zmq.Socket[bytes]) -> None:
-    """Set the bounds of the driver's socket; call before it binds.
-
-    It sends no pings of its own: libzmq 4.3.5 aborts the process where the ping of a connection is due whose reading
-    was stopped at the high-water mark when the peer hung up. The workers' pings say how long it may wait for the next.
-    """
+    """Set the bounds of the driver's socket; call before it binds."""
     _limit(socket)
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
     socket.setsockopt(zmq.BACKLOG, ACCEPT_BACKLOG)
@@ -51,10 +49,8 @@ def limit_server(socket: zmq.Socket[bytes]) -> None:
 def limit_client(socket: zmq.Socket[bytes]) -> None:
     """Set the bounds of a worker's socket; call before it connects."""
     _limit(socket)
-    socket.setsockopt(zmq.RCVHWM, 0)  # none, for the reason above; the driver's links bound what comes
-    socket.setsockopt(zmq.HEARTBEAT_IVL, _ms(PING))
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _ms(DEAD))
-    socket.setsockopt(zmq.HEARTBEAT_TTL, _ms(2 * DEAD))
+    socket.setsockopt(zmq.RCVHWM, 0)  # none: the driver's links bound what comes
+    socket.setsockopt(zmq.LINGER, 0)  # a connection that is left must not wait for its end
     socket.setsockopt(zmq.RECONNECT_IVL, _ms(RECONNECT))
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, _ms(MAX_RECONNECT))
     socket.setsockopt(zmq.CONNECT_TIMEOUT, _ms(MAX_RECONNECT))
@@ -63,6 +59,11 @@ def limit_client(socket: zmq.Socket[bytes]) -> None:
 def _limit(socket: zmq.Socket[bytes]) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, _HARD_MAX)  # past this the connection is cut before the memory is taken
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
+    socket.setsockopt(zmq.TCP_MAXRT, _ms(DEAD))
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, int(DEAD / KEEPALIVE))
 
 
 def _ms(seconds: float) -> int:

@@ -4,7 +4,8 @@ A link is one end of the talk between one incarnation of a worker and the driver
 into frames and says of each frame that came in whether its body is the next. Each frame begins with a header of 25
 bytes: the session, a number, the last number that came in from the other end and is safe here (settled), and flags.
 Numbered bodies are kept until the other end has acknowledged them; a bare one (a hello, a welcome, a beat) is not, and
-carries the number of the last numbered one instead, by which the other end sees whether it misses any.
+carries the number of the last numbered one instead, by which the other end sees whether it misses any. A flag says that
+a body is urgent: its sender waits for the answer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ ACK_COUNT = 100
 """The same for frames."""
 
 _HEADER = struct.Struct(f"!{SESSION_SIZE}sQQB")
-_NUMBERED, _AGAIN = 1, 2
+_NUMBERED, _AGAIN, _URGENT = 1, 2, 4
+_FLAGS_AT = _HEADER.size - 1
 
 
 class LinkError(ValueError):
@@ -77,9 +79,14 @@ def read_header(frame: bytes) -> Header:
     if len(frame) < _HEADER.size:
         raise LinkError(f"a frame of {len(frame)} bytes has no header of {_HEADER.size}")
     session, number, ack, flags = _HEADER.unpack_from(frame)
-    if flags & ~(_NUMBERED | _AGAIN):
+    if flags & ~(_NUMBERED | _AGAIN | _URGENT):
         raise LinkError(f"unknown flags {flags:#x}")
     return Header(session, number, ack, bool(flags & _NUMBERED), bool(flags & _AGAIN))
+
+
+def is_urgent(frame: bytes) -> bool:
+    """Whether the sender waits for an answer to a frame, so that it should be read before others; of any bytes."""
+    return len(frame) > _FLAGS_AT and bool(frame[_FLAGS_AT] & _URGENT)
 
 
 def body_of(frame: bytes) -> memoryview:
@@ -111,7 +118,7 @@ class Link:
         self.session = session
         self._max_bytes = max_bytes
         self._max_count = max_count
-        self._kept: deque[tuple[int, bytes]] = deque()
+        self._kept: deque[tuple[int, bytes, int]] = deque()  # number, body and flags
         self._size = 0
         self._sent = 0
         self._received = 0
@@ -140,12 +147,13 @@ class Link:
         """Whether so much came in since the last frame out that the other end's room may run short."""
         return self._settled - self._acknowledged >= ACK_COUNT or self._owed_bytes >= ACK_BYTES
 
-    def number(self, body: bytes) -> bytes:
-        """Number a body and keep it; gives the frame to send."""
+    def number(self, body: bytes, *, urgent: bool = False) -> bytes:
+        """Number a body and keep it; gives the frame to send, which says whether it is urgent."""
         self._sent += 1
-        self._kept.append((self._sent, body))
+        flags = _NUMBERED | (_URGENT if urgent else 0)
+        self._kept.append((self._sent, body, flags))
         self._size += len(body)
-        return self._frame(self._sent, body, _NUMBERED)
+        return self._frame(self._sent, body, flags)
 
     def bare(self, body: bytes, *, again: bool = False) -> bytes:
         """The frame of a body that may be lost; with ``again`` it also asks for what is missing."""
@@ -153,7 +161,7 @@ class Link:
 
     def unacknowledged(self) -> list[bytes]:
         """Frames of all bodies that are kept, to be sent again in this order."""
-        return [self._frame(number, body, _NUMBERED) for number, body in self._kept]
+        return [self._frame(number, body, flags) for number, body, flags in self._kept]
 
     def take(self, header: Header, size: int) -> Arrival:
         """Take in a frame of this session; it is acknowledged once it is settled.

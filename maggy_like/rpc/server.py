@@ -23,14 +23,14 @@ from maggy_like.rpc.backlog import Backlog
 from maggy_like.rpc.endpoint import own_address
 from maggy_like.rpc.handshakes import Handshakes
 from maggy_like.rpc.limits import MAX_BACKLOG, MAX_FRAME, limit_server
-from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, read_header
+from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, is_urgent, read_header
 from maggy_like.rpc.listen import listen
 from maggy_like.rpc.peer import Peer
 from maggy_like.rpc.ports import ANY_PORT, PortRange, bracketed
 from maggy_like.rpc.refusals import Refusals, Unfit
 from maggy_like.rpc.security import new_key_pair, secure_server
 
-FETCH = 150
+FETCH = 1000
 """Parts of messages that are fetched at once, at most; a message should be one."""
 
 FETCH_SECONDS = 0.002
@@ -207,8 +207,10 @@ class Server:
             # A message of a million frames must neither fill the memory nor stop the loop.
             self._excess += part.more
             if not part.more:
-                is_taken = not self._excess and len(part) <= MAX_FRAME
-                self._backlog.put(self._identity, part if is_taken else None)
+                if self._excess or len(part) > MAX_FRAME:
+                    self._backlog.put(self._identity, None)
+                else:
+                    self._backlog.put(self._identity, part, urgent=is_urgent(part.bytes))
                 self._identity, self._excess = b"", 0
 
     def _read(self, identity: bytes, part: zmq.Frame | None) -> Received | None:

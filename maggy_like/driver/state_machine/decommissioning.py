@@ -24,9 +24,11 @@ class Decommissioning:
 
     def __init__(self, groups: WorkerGroups) -> None:
         self._groups = groups
+        self._was_announced = False  # ever: most runs need not look at every attempt at each tick
 
     def announce(self, worker: Worker, reason: str, now: float) -> None:
         """Note that a worker is to leave, and by when its attempt must end."""
+        self._was_announced = True
         worker.leaving = reason
         if worker.group is not None and worker.group.leave_by is None:
             worker.group.leave_by = now + LEAVE_PATIENCE
@@ -37,6 +39,8 @@ class Decommissioning:
 
     def tick(self, now: float) -> Commands:
         """End the attempts that have saved no state in time."""
+        if not self._was_announced:
+            return []
         due = [group for group in self._groups if group.leave_by is not None and now >= group.leave_by]
         return [command for group in due for command in self._end(group)]
 

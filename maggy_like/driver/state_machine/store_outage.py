@@ -50,6 +50,7 @@ class StoreOutage:
         self._waiting: set[int] = set()
         self._waited: set[int] = set()
         self._failing: dict[int, _Failing] = {}
+        self._has_begun = False  # ever: most runs need not look at every attempt at each tick
 
     def heard(self, group: WorkerGroup, worker: Worker, message: Waiting, now: float) -> list[Show]:
         """One of a group's workers has begun to wait for the store, or is served again."""
@@ -95,6 +96,8 @@ class StoreOutage:
 
     def error(self, groups: Iterable[WorkerGroup], now: float) -> StoreError | None:
         """The error that ends the run once a trial has waited for too long."""
+        if not self._has_begun:
+            return None
         waits = [now - since for group in groups for since in group.waits.values()]
         seconds = max([*waits, *(it.last - it.since for it in self._failing.values())], default=0.0)
         if seconds < self._patience:
@@ -106,6 +109,7 @@ class StoreOutage:
         )
 
     def _begin(self, trial: int, reason: str, now: float) -> list[Show]:
+        self._has_begun = True
         self._waiting.add(trial)
         self._waited.add(trial)
         self._reason = reason[:MAX_REASON]

@@ -19,6 +19,7 @@ class WorkerPool:
 
     def __init__(self) -> None:
         self.workers: dict[int, Worker] = {}
+        self._heard_until = float("-inf")  # every live worker was heard of since then, or has joined since
         self._idle: dict[int, float] = {}  # since when workers are idle by index, in order of idling
 
     def __iter__(self) -> Iterator[Worker]:
@@ -92,5 +93,8 @@ class WorkerPool:
 
         Idle ones first: what one silent worker loses must not go to another that is silent too.
         """
+        if now - self._heard_until <= patience:  # thousands need not be looked at in each tick
+            return []
         silent = [worker for worker in self if now - worker.seen > patience]
+        self._heard_until = min((worker.seen for worker in self), default=now)
         return sorted(silent, key=lambda worker: worker.state is not WorkerState.IDLE)

@@ -32,6 +32,7 @@ from maggy_like.protocol.messages import (
     Stop,
     ToWorker,
     Waiting,
+    awaits_answer,
 )
 from maggy_like.protocol.task import LOG_PATIENCE, WorkerContext, WorkerTask
 from maggy_like.rpc.client import Client
@@ -257,20 +258,20 @@ class Agent:
                 self.no_child_possible(message.message)
             case Reported() | Checkpointed() | Waiting() if attempt is not None:
                 attempt.heard(message)
-                self._forward(attempt, frame)
+                self._forward(attempt, frame, urgent=awaits_answer(message))
             case Opened() | Held() if attempt is not None:
-                self._client.forward(frame)
+                self._client.forward(frame, urgent=True)
             case Beat() if attempt is not None:
                 attempt.heard(message)
             case Finished(trial=trial, attempt=number) if attempt is not None and attempt.is_run(trial, number):
                 self._end_attempt(attempt, attempt.verdict(message))
 
-    def _forward(self, attempt: Attempt, frame: bytes) -> None:
+    def _forward(self, attempt: Attempt, frame: bytes, *, urgent: bool) -> None:
         """Pass on what an attempt reports; a worker that leaves waits for no room: what it cuts off runs again."""
         if not self.is_serving and (attempt.has_lost_messages or self._client.is_full):
             attempt.has_lost_messages = True
         else:
-            self._client.forward(frame)
+            self._client.forward(frame, urgent=urgent)
 
     def _end_unread(self, attempt: Attempt) -> None:
         """End an attempt that sends what cannot be read, in a process that cannot be killed: the function goes on."""

@@ -10,23 +10,27 @@ from maggy_like.rpc.backlog import FRAME_COST, Backlog
 
 LARGEST = 5000
 HEAD_START = 3000
+URGENT_START = 2000
 
 
 @given(
-    steps=st.lists(st.one_of(st.none(), st.tuples(st.integers(0, 3), st.integers(0, LARGEST))), max_size=200),
+    steps=st.lists(
+        st.one_of(st.none(), st.tuples(st.integers(0, 3), st.integers(0, LARGEST), st.booleans())), max_size=200
+    ),
 )
 def test_each_connection_keeps_its_order_and_none_waits_for_more_than_its_share(
-    steps: list[tuple[int, int] | None],
+    steps: list[tuple[int, int, bool] | None],
 ) -> None:
     """None takes a frame. One waits for as many bytes of another connection as its own has before it, and a bound."""
-    before, module.HEAD_START = module.HEAD_START, HEAD_START
+    before = module.HEAD_START, module.URGENT_START
+    module.HEAD_START, module.URGENT_START = HEAD_START, URGENT_START
     try:
         check_shares(steps)
     finally:
-        module.HEAD_START = before
+        module.HEAD_START, module.URGENT_START = before
 
 
-def check_shares(steps: list[tuple[int, int] | None]) -> None:
+def check_shares(steps: list[tuple[int, int, bool] | None]) -> None:
     backlog, number = Backlog(), 0
     waiting: dict[bytes, list[bytes]] = defaultdict(list)
     served: list[tuple[bytes, bytes]] = []
@@ -35,11 +39,11 @@ def check_shares(steps: list[tuple[int, int] | None]) -> None:
         if step is not None:
             connection, number = b"%d" % step[0], number + 1
             frame = b"%d " % number + bytes(step[1])
-            backlog.put(connection, frame)
+            backlog.put(connection, frame, urgent=step[2])
             waiting[connection].append(frame)
             own = sum(map(cost, waiting[connection]))
             others = [name for name in waiting if name != connection]
-            budgets[frame] = {name: own + HEAD_START + cost(bytes(LARGEST + 10)) for name in others}
+            budgets[frame] = {name: own + HEAD_START + URGENT_START + cost(bytes(LARGEST + 10)) for name in others}
         elif backlog:
             connection, taken = backlog.take()
             assert taken == waiting[connection].pop(0)
@@ -79,7 +83,25 @@ def test_connections_that_are_long_gone_are_forgotten() -> None:
         backlog.put(b"%d" % number, bytes(1 << 12))
         backlog.take()
         backlog.take()
-    assert len(backlog._ends) < 3000
+    assert len(backlog._queues) < 3000
     while backlog:
         backlog.take()
-    assert not backlog._ends
+    assert not backlog._queues
+    assert not backlog._due
+
+
+def test_an_urgent_frame_passes_those_by_that_came_before_it() -> None:
+    backlog = Backlog()
+    for number in range(1000):
+        backlog.put(b"%d" % number, b"a report")
+    backlog.put(b"7", b"an end", urgent=True)
+    assert [backlog.take() for _ in range(3)] == [(b"7", b"a report"), (b"7", b"an end"), (b"0", b"a report")]
+
+
+def test_who_calls_all_urgent_soon_waits_like_others() -> None:
+    backlog = Backlog()
+    for _ in range(3000):
+        backlog.put(b"eager", b"a report", urgent=True)
+    backlog.put(b"quiet", b"a report")
+    served = [backlog.take()[0] for _ in range(3001)]
+    assert served.index(b"quiet") <= (module.HEAD_START + module.URGENT_START) // FRAME_COST

@@ -171,7 +171,7 @@ def test_many_frames_are_acknowledged_before_there_is_an_answer() -> None:
     assert not there.owes_ack
 
 
-@pytest.mark.parametrize("frame", [b"", bytes(24), SESSION + bytes(16) + b"\x04"])
+@pytest.mark.parametrize("frame", [b"", bytes(24), SESSION + bytes(16) + b"\x08"])
 def test_a_frame_without_a_header_is_no_frame(frame: bytes) -> None:
     with pytest.raises(LinkError):
         read_header(frame)
