@@ -169,8 +169,8 @@ def _after(function: Callable[..., Any], mark: Callable[..., None]) -> Callable[
     """The function, with a mark after it."""
 
     @wraps(function)
-    def marked(*arguments: Any) -> Any:
-        result = function(*arguments)
+    def marked(*arguments: Any, **named: Any) -> Any:
+        result = function(*arguments, **named)
         mark(arguments, result)
         return result
 
