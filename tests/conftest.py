@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from maggy_like import ConnectServer, StandaloneCluster
 
 load_profile()
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as the Makefile says it: tests run beside each other
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 RunProgram = Callable[..., tuple[str, str]]
@@ -59,7 +60,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # of xdist: the tests that send a Ctrl-C start processes that must notice it
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    elif config.cache is not None and (archive := java_archive.archive_in(config.cache.mkdir("java"))) is not None:
+        return
+    cache = getattr(config, "cache", None)  # which `-p no:cacheprovider` leaves out
+    if cache is not None and (archive := java_archive.archive_in(cache.mkdir("java"))) is not None:
         java_archive.use(archive)
         has_children = getattr(config.option, "numprocesses", None)  # else a test would find it among what it left
         if has_children and not archive.exists() and "not spark" not in config.option.markexpr:
