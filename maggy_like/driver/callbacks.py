@@ -97,8 +97,22 @@ def _check_function(callback: Any) -> None:
         return
 
 
+def _copied(event: Event) -> Event:
+    """An event that shares nothing with the ledger: whoever changes it changes nothing else."""
+    own = {name: _own(value) for name, value in msgspec.structs.asdict(event).items()}
+    return msgspec.structs.replace(event, **own)
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _own(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_own(each) for each in value]
+    return tuple(map(_own, value)) if type(value) is tuple else value
+
+
 class Callbacks:
-    """Hands events to the callbacks of a run; none of them can end or slow it.
+    """Hands events to the callbacks of a run; none of them can change or slow it.
 
     Args:
         callbacks: Those of the run.
@@ -133,12 +147,16 @@ class Callbacks:
         if problem.n_trials is not None:
             settings["n_trials"] = str(problem.n_trials)
         settings |= {f"space.{key}": repr(domain) for key, domain in problem.space.domains.items()}
-        history = () if knows_all else tuple(history_of(self._study().trials))
+        history = () if knows_all else tuple(map(_copied, history_of(self._study().trials)))
         run = TrackedRun(name, str(paths.directory), settings, is_resumed, history)
         self._threads = [TrackerThread(tracker, run) for tracker in self._trackers]
 
     def call(self, event: Event) -> None:
-        """Hand out an event; a function that raises is reported, and left out from then on."""
+        """Hand out an event, a copy to each; a function that raises is reported, and left out from then on.
+
+        Raises:
+            KeyboardInterrupt: A function raised it; all others have the event.
+        """
         if not (self._functions or self._threads):
             return
         tracked = event
@@ -147,13 +165,18 @@ class Callbacks:
             event = msgspec.structs.replace(event, config=trial.config)
             tracked = msgspec.structs.replace(event, value=trial.value)  # of one that was stopped too
         for thread in self._threads:
-            thread.put(tracked)
+            thread.put(_copied(tracked))
+        is_interrupted = False
         for callback in list(self._functions):
             try:
-                callback(event)
+                callback(_copied(event))
+            except KeyboardInterrupt:
+                is_interrupted = True
             except Exception as error:
                 self._functions.remove(callback)
                 self._say(f"callback {callback!r} raised {error!r}; left out")
+        if is_interrupted:
+            raise KeyboardInterrupt
 
     def look(self) -> None:
         """Show what trackers have to say."""

@@ -12,7 +12,7 @@ from maggy_like.display.base import LogLine
 from maggy_like.driver.callbacks import Callbacks
 from maggy_like.driver.first_workers import FirstWorkers
 from maggy_like.driver.growing_supervisor import GrowingSupervisor
-from maggy_like.driver.interrupts import interrupts_to, raise_interrupt
+from maggy_like.driver.interrupts import interrupts_to, raise_interrupt, waits_end
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.supervisor import Supervisor
@@ -60,6 +60,7 @@ def run_search(
         interrupts.enter_context(interrupts_to(monitor.interrupted))
     else:  # Ctrl-C belongs to the function that runs in this thread
         interrupts.enter_context(interrupts_to(raise_interrupt, [signal.SIGTERM]))
+        interrupts.enter_context(waits_end())
     kind = GrowingSupervisor if engine.is_elastic else Supervisor
     supervisor = kind(engine, task, admit, size, least, logs)
     driver.start()
@@ -147,5 +148,8 @@ class Monitor:
     def _call_back(self) -> None:
         """Hand each new event to the callbacks."""
         while not self._driver.events.empty():
-            self._callbacks.call(self._driver.events.get())
+            try:
+                self._callbacks.call(self._driver.events.get())
+            except KeyboardInterrupt:  # which a callback raised, or which met it where Ctrl-C raises
+                self.interrupted(1)
         self._callbacks.look()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import operator
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+from collections import deque
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -14,7 +19,7 @@ import pytest
 from family import is_zygote
 from terminal import terminal
 
-from maggy_like.driver.interrupts import interrupts_to
+from maggy_like.driver.interrupts import interrupts_to, raise_interrupt, waits_end
 
 pytestmark = pytest.mark.e2e
 
@@ -272,6 +277,32 @@ def test_signals_are_handled_as_before_once_it_is_over(number: signal.Signals) -
         assert (counts, signal.getsignal(number)) == ([1, 2], signal.SIG_IGN)
     finally:
         signal.signal(number, before)
+
+
+def test_a_signal_that_comes_just_before_a_wait_without_an_end_ends_it() -> None:
+    """Nothing handles the signal between the two calls: both are C, and so is what makes them."""
+    came = partial(getattr(ctypes.CDLL(None), "raise"), signal.SIGTERM)
+    lock = threading.Lock()
+    lock.acquire()
+    nudges = signal.getsignal(signal.SIGURG)
+    with pytest.raises(KeyboardInterrupt), interrupts_to(raise_interrupt), waits_end():
+        deque(map(operator.call, [came, lock.acquire]))
+    assert signal.getsignal(signal.SIGURG) == nudges
+    assert not [thread for thread in threading.enumerate() if thread.name == "maggy-signals"]
+
+
+def test_whoever_hears_of_signals_hears_of_them_while_waits_end_too() -> None:
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    before = signal.set_wakeup_fd(told)
+    try:
+        with interrupts_to(lambda _: None), waits_end():
+            signal.raise_signal(signal.SIGTERM)
+        assert os.read(heard, 1) == bytes([signal.SIGTERM])
+    finally:
+        assert signal.set_wakeup_fd(before) == told
+        os.close(heard)
+        os.close(told)
 
 
 def test_stop_from_another_thread_leaves_nothing(tmp_path: Path) -> None:

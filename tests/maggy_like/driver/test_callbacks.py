@@ -1,0 +1,79 @@
+"""Callbacks: whatever one does with what it is given, and whatever it raises, the search goes its way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maggy_like import Choice, Float, lagom
+from maggy_like.driver.callbacks import Callbacks
+from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
+from optimizers.core.study import Study
+from optimizers.core.trial import TrialState
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.space.config import Config
+from optimizers.space.search_space import SearchSpace
+
+
+def a_trial() -> tuple[Event, ...]:
+    config: Config = {"x": 0.5, "layers": [64, [32]]}
+    return (
+        TrialCreated(0, dict(config)),
+        AttemptStarted(0, 1, 0, 9, 0.0, dict(config)),
+        Measured(0, 1, "score", {"score": ([1, 2], [0.5, 0.75])}),
+        CheckpointSaved(0, 1, 2, "0/2"),
+        AttemptEnded(0, 1, TrialState.COMPLETED, 1.0, 0.75, {"loss": 0.1}, attributes={"words": ["a", {"b": "c"}]}),
+    )
+
+
+def spoil(value: Any) -> None:
+    """Change all that can be changed in what a callback is given."""
+    if isinstance(value, dict | list | tuple):
+        for each in list(value.values() if isinstance(value, dict) else value):
+            spoil(each)
+    if isinstance(value, dict | list):
+        value.clear()
+
+
+def spoil_event(event: Event) -> None:
+    for name in event.__struct_fields__:
+        spoil(getattr(event, name))
+
+
+def test_what_a_callback_changes_reaches_neither_the_ledger_nor_another_callback() -> None:
+    space = SearchSpace({"x": Float(0, 1), "layers": Choice([[64, [32]], []])})
+    study, other = (Study(space, RandomSearch()) for _ in range(2))
+    seen: list[Event] = []
+    callbacks = Callbacks([spoil_event, seen.append], lambda: study, pytest.fail)
+    for event, same in zip(a_trial(), a_trial(), strict=True):
+        study.apply(event)
+        callbacks.call(event)
+        other.apply(same)
+    assert (study.trials, study.best) == (other.trials, other.best)
+    assert study.trials[0].config["layers"] == [64, [32]]
+    assert seen[:4] == list(a_trial()[:4])
+    assert seen[4] == AttemptEnded(
+        0, 1, TrialState.COMPLETED, 1.0, 0.75, {"loss": 0.1}, attributes={"words": ["a", {"b": "c"}]},
+        config={"x": 0.5, "layers": [64, [32]]},
+    )  # fmt: skip
+
+
+@pytest.mark.e2e
+def test_a_callback_that_raises_keyboard_interrupt_ends_the_search_as_ctrl_c_does(tmp_path: Path) -> None:
+    seen: list[Event] = []
+
+    def enough(event: Event) -> None:
+        if isinstance(event, AttemptEnded):
+            raise KeyboardInterrupt
+
+    result = lagom(
+        lambda x: x, {"x": Float(0, 1)}, optimizer="random", n_trials=10_000, engine="local", workers=1,
+        directory=tmp_path,
+        callbacks=[enough, seen.append], progress=False,
+    )  # fmt: skip
+    assert result.ending == "interrupted"
+    assert len(result.trials) < 10_000
+    ended = [event.trial for event in seen if isinstance(event, AttemptEnded) and event.state.is_final]
+    assert ended == [trial.id for trial in result.trials if trial.state.is_final]
