@@ -25,8 +25,10 @@ def choose_engine(engine: str | Engine) -> Engine:
     if isinstance(engine, Engine):
         return engine
     if engine not in ENGINES:
-        near = did_you_mean(engine, ENGINES) if isinstance(engine, str) else ""
-        raise ConfigError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {engine!r}{near}")
+        raise ConfigError(
+            f"engine must be one of {', '.join(map(repr, ENGINES))}, or an engine such as SparkEngine(...), "
+            f"got {engine!r}{_meant(engine)}"
+        )
     if engine == "inline":
         from maggy_like.engines.inline import InlineEngine
 
@@ -44,6 +46,17 @@ def choose_engine(engine: str | Engine) -> Engine:
                 "unseen by Spark; call it on the Spark driver, or pass engine='local' to run it in this task"
             )
     return LocalEngine()
+
+
+def _meant(engine: object) -> str:
+    """What was meant instead of an engine, if that can be told."""
+    if isinstance(engine, str):
+        return did_you_mean(engine, ENGINES)
+    if isinstance(engine, type) and issubclass(engine, Engine):
+        return f" (did you mean {engine.__name__}()?)"
+    if type(engine).__name__ == "SparkSession":
+        return "; pass SparkEngine(session)"
+    return ""
 
 
 def read_driver(driver: str) -> DriverSide:

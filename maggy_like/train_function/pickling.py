@@ -13,6 +13,11 @@ from maggy_like.errors import TrainFunctionError
 from maggy_like.train_function.names import name_of
 from maggy_like.train_function.references import references
 
+_OF_SPARK = (
+    "let the function refer to the rows themselves (df.toPandas()), or write them with df.write.parquet(...) and read "
+    "the files there (maggy_like.ml.ParquetLoader)"
+)
+
 
 def pickle_train_fn(train_fn: Callable[..., Any]) -> bytes:
     """The function as bytes for the workers.
@@ -40,10 +45,14 @@ def pickle_named(value: Any, what: str) -> bytes:
         if culprit is None:
             raise TrainFunctionError(f"{what} cannot be sent to the workers: {error}") from error
         where, name, found = culprit
-        remedy = "pass its value" if isinstance(error, _Useless) else "create it inside the function"
+        why, remedy = f" ({error})", "create it inside the function"
+        if isinstance(error, _Useless):
+            remedy = "pass its value"
+        elif type(found).__module__.startswith("pyspark."):
+            why, remedy = ": Spark's sessions and tables are the driver's alone", _OF_SPARK
         raise TrainFunctionError(
             f"{what} uses {where} {name!r} of type {type(found).__name__}, which cannot be sent "
-            f"to the workers ({error}); {remedy}"
+            f"to the workers{why}; {remedy}"
         ) from error
 
 

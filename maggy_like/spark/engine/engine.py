@@ -120,6 +120,8 @@ class SparkEngine(Engine, DriverHost):
         resources: Mapping[str, Any] | None = None,
         isolation: Literal["process", "worker"] = "process",
     ) -> None:
+        if type(session).__name__ in ("str", "Builder", "SparkConf", "SparkContext"):
+            raise ConfigError(f"session must be a SparkSession, got {session!r}; maggy_like.spark_session() makes one")
         if barrier != "auto" and not isinstance(barrier, bool):
             raise ConfigError(f"barrier must be 'auto', True or False, got {barrier!r}")
         if isinstance(reserve, bool) or not isinstance(reserve, int) or reserve < 0:

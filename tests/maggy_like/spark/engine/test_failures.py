@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from maggy_like.errors import EngineError
+from maggy_like.api.engine_choice import choose_engine
+from maggy_like.errors import ConfigError, EngineError
 from maggy_like.spark.engine.engine import SparkEngine
 from maggy_like.spark.engine.failures import cause_of, check_python
 from maggy_like.spark.engine.job import SparkRun
@@ -94,3 +95,13 @@ Caused by: java.io.IOException: No space left on device
 \tat java.base/Z(W.java:1)"""
     assert cause_of(text) == "java.io.IOException: No space left on device"
     assert cause_of("first\n\tat org.X(Y.scala:1)\nsecond") == "first second"
+
+
+def test_what_is_no_session_is_refused_and_so_is_what_is_no_engine() -> None:
+    with pytest.raises(ConfigError, match=r"got 'local\[2\]'; maggy_like\.spark_session\(\) makes one"):
+        SparkEngine("local[2]")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"did you mean SparkEngine\(\)\?"):
+        choose_engine(SparkEngine)  # type: ignore[arg-type]
+    session = type("SparkSession", (), {})()
+    with pytest.raises(ConfigError, match=r"; pass SparkEngine\(session\)"):
+        choose_engine(session)
