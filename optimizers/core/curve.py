@@ -40,18 +40,19 @@ class Curve(msgspec.Struct, gc=False):
 
         A later attempt that starts over repeats steps; the ledger keeps the first word on each.
         """
-        if len(steps) == len(values) and steps and (not self.steps or steps[0] > self.steps[-1]) and _rise(steps):
-            self.steps.fromlist(steps)
+        known = self.steps
+        if len(steps) == len(values) and steps and (not known or steps[0] > known[-1]) and _rise(steps):
+            known.fromlist(steps)
             self.values.fromlist(values)
             return steps, values
-        last = self.last_step if self.steps else -math.inf
+        last = known[-1] if known else -math.inf
         fresh: tuple[list[int], list[float]] = [], []
         for step, value in zip(steps, values, strict=True):
             if step > last:
                 fresh[0].append(step)
                 fresh[1].append(value)
                 last = step
-        self.steps.fromlist(fresh[0])
+        known.fromlist(fresh[0])
         self.values.fromlist(fresh[1])
         return fresh
 

@@ -21,7 +21,7 @@ Columns = tuple[list[int], list[float]]
 """Steps and values of one metric, in order of step."""
 
 
-class TrialCreated(msgspec.Struct, frozen=True, omit_defaults=True, tag="created"):
+class TrialCreated(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="created"):
     """A configuration entered the study.
 
     Attributes:
@@ -39,7 +39,7 @@ class TrialCreated(msgspec.Struct, frozen=True, omit_defaults=True, tag="created
     training: int = 0
 
 
-class AttemptStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="started"):
+class AttemptStarted(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="started"):
     """A worker, or several together, were told to run a trial.
 
     It repeats what :class:`TrialCreated` says, so that a journal which lost that line has lost nothing.
@@ -67,7 +67,7 @@ class AttemptStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="start
     others: tuple[int, ...] = ()
 
 
-class Measured(msgspec.Struct, frozen=True, omit_defaults=True, tag="measured"):
+class Measured(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="measured"):
     """Metrics of a running attempt, in columns by name.
 
     Attributes:
@@ -86,7 +86,7 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True, tag="measured"):
     direction: Direction | None = None
 
 
-class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint"):
+class CheckpointSaved(msgspec.Struct, frozen=True, gc=False, tag="checkpoint"):
     """A running attempt saved its state under a name in the run's store."""
 
     trial: int
@@ -95,7 +95,7 @@ class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint"):
     name: str
 
 
-class AttemptEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
+class AttemptEnded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="ended"):
     """An attempt is over.
 
     Attributes:
@@ -150,7 +150,12 @@ def from_json(line: bytes) -> Event:
         msgspec.DecodeError: The line is not JSON.
     """
     event = cast(Event, _DECODER.decode(line))
-    if isinstance(event, _PLAIN) or not event.config or _NESTED.isdisjoint(map(type, event.config.values())):
+    if (
+        type(event) is Measured
+        or type(event) is CheckpointSaved
+        or not event.config
+        or _NESTED.isdisjoint(map(type, event.config.values()))
+    ):
         return event
     return msgspec.structs.replace(event, config=config_of(event.config))
 
@@ -176,9 +181,6 @@ def strict_json(values: list[float]) -> list[Any]:
         return values
     return [value if math.isfinite(value) else str(value) for value in values]
 
-
-_PLAIN = Measured, CheckpointSaved
-"""Events without a configuration."""
 
 _NESTED = frozenset((dict, list))
 """Types of the values that have another form in JSON."""

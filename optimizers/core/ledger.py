@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from optimizers.checks.options import short
 from optimizers.core.base import (
+    CONTINUE,
     Decision,
     FullBudget,
     Grant,
@@ -39,6 +40,9 @@ from optimizers.core.ranking import Ranking, Worth
 from optimizers.core.trial import Checkpoint, Trial, TrialState
 from optimizers.errors import OptimizerError
 from optimizers.space.config import Config
+
+_PENDING, _RUNNING, _PAUSED, _FAILED = TrialState.PENDING, TrialState.RUNNING, TrialState.PAUSED, TrialState.FAILED
+"""See :data:`~optimizers.core.base.CONTINUE`."""
 
 
 class Ledger:
@@ -158,18 +162,18 @@ class Ledger:
 
     def apply(self, event: Event) -> Decision:
         """Take in one event; what it asks of the trial, if it is a report."""
-        match event:
+        match event:  # the most frequent first
             case Measured():
                 return self._measured(event)
-            case TrialCreated():
-                self._created(event)
-            case AttemptStarted():
-                self._started(event)
-            case CheckpointSaved():
-                self._saved(event)
             case AttemptEnded():
                 self._ended(event)
-        return Decision.CONTINUE
+            case AttemptStarted():
+                self._started(event)
+            case TrialCreated():
+                self._created(event)
+            case CheckpointSaved():
+                self._saved(event)
+        return CONTINUE
 
     def _created(self, event: TrialCreated) -> None:
         ask = event.trial if event.ask == event.trial else event.ask  # one integer, where they are equal
@@ -180,7 +184,7 @@ class Ledger:
         if trial.training:
             self._trainings[trial.id] = FullBudget(trial.training)
             return
-        self.counts[TrialState.PENDING] += 1
+        self.counts[_PENDING] += 1
         self.scheduler.create(event.trial, event.parent)
         if event.ask is not None:
             self.n_asks = event.ask + 1
@@ -188,10 +192,11 @@ class Ledger:
 
     def _started(self, event: AttemptStarted) -> None:
         trial = self.trials[event.trial]
-        if trial.state is TrialState.PAUSED:
+        if trial.state is _PAUSED:
             self.scheduler.promote(trial.id)
             self._updates.append(Pending(trial.id, trial.config))
-        self._move(trial, TrialState.RUNNING)
+        self._move(trial, _RUNNING)
+        trial.opened_curves()
         trial.attempt = event.attempt
         trial.budget = event.budget
         trial.worker = event.worker
@@ -199,30 +204,31 @@ class Ledger:
         trial.started = event.time
 
     def _measured(self, event: Measured) -> Decision:
-        if (direction := self.settled(event.objective)) is not None:  # before anything is decided by it
+        objective = event.objective
+        if (direction := self.settled(objective)) is not None:  # before anything is decided by it
             self.objectives.settle(event.direction or direction)
         trial = self.trials[event.trial]
-        trial.objective = sys.intern(event.objective)
-        if type(trial.curves) is not dict:
-            trial.curves = dict(trial.curves)
+        if trial.objective != objective:
+            trial.objective = sys.intern(objective)
+        curves = trial.opened_curves()
         fresh: Columns = [], []
         for name, (steps, values) in event.columns.items():
-            curve = trial.curves.get(name)
+            curve = curves.get(name)
             if curve is None:
-                curve = trial.curves[name] = Curve()
+                curve = curves[name] = Curve()
             taken = curve.extend(steps, values)
-            if name == event.objective:
+            if name == objective:
                 fresh = taken
-        decision = Decision.CONTINUE
+        decision = CONTINUE
         scheduler = self._scheduler_of(trial)
         milestones = scheduler.grant(trial.id).milestones
-        for step, value in zip(*fresh, strict=True):
+        for step, value in zip(fresh[0], fresh[1], strict=True):
             loss = self.objectives.loss(value)
             if not event.returned:
                 trial.reported = step
-            self._ranking.measured(trial, value, trial.reported)
+            self._ranking.measured(trial, value, loss, trial.reported)
             verdict = scheduler.report(trial.id, step, loss)
-            if verdict is Decision.STOP:
+            if verdict is not CONTINUE:
                 decision, trial.stop_due = verdict, True
             elif step in milestones:
                 self._observe(Observation(trial.id, trial.config, step, loss, ended=False))
@@ -237,41 +243,41 @@ class Ledger:
             trial.best_checkpoint = trial.checkpoint
 
     def _ended(self, event: AttemptEnded) -> None:
-        trial = self.trials[event.trial]
+        trial, state = self.trials[event.trial], event.state
         trial.failure, trial.stop_due = event.failure, False
         if event.failure is not None:
             self.failing.add(trial.id)
         else:
             self.failing.discard(trial.id)
         if trial.started is not None:
-            trial.seconds += max(0.0, event.time - trial.started)
+            if event.time > trial.started:
+                trial.seconds += event.time - trial.started
             trial.started = None
-        self._move(trial, event.state)
+        self._move(trial, state)
         if event.value is not None:
-            self._ranking.measured(trial, event.value, trial.reported)
+            self._ranking.measured(trial, event.value, self.loss(event.value), trial.reported)
         self._ranking.rested(trial)
         if event.metrics:
             trial.metrics = event.metrics
         if event.attributes:
             trial.attributes = event.attributes
-        if event.state is TrialState.PENDING:
+        if state is _PENDING:
             kind = event.failure.kind if event.failure is not None else None
             trial.losses += kind is None or kind.counts
             trial.gang_losses += kind is not None and kind.is_gang_loss
             self._interrupted.add(trial.id)
-        if event.state is TrialState.PENDING or trial.training:
+        if state is _PENDING or trial.training:
             return
-        match event.state:
-            case TrialState.FAILED:
-                self.scheduler.fail(trial.id)
-            case TrialState.PAUSED:
-                self.scheduler.pause(trial.id)
-        paused = event.state is TrialState.PAUSED
+        failed, paused = state is _FAILED, state is _PAUSED
+        if failed:
+            self.scheduler.fail(trial.id)
+        elif paused:
+            self.scheduler.pause(trial.id)
         if paused or trial.rest is None:
             trial.rest = trial.checkpoint
         # A trial that rests at a rung is compared with others there, by its value there.
         worth = trial.last_value if paused else trial.value
-        loss = math.inf if event.state is TrialState.FAILED else self.loss(worth)
+        loss = math.inf if failed else self.loss(worth)
         losses: tuple[float, ...] = ()
         if self.problem.n_objectives > 1:
             trial.values = self.objectives.values(trial)
@@ -293,7 +299,7 @@ class Ledger:
                 seconds=0.0 if trial.id in self._interrupted else trial.seconds,
             )
         )
-        if type(trial.curves) is dict and sum(len(curve.steps) for curve in trial.curves.values()) <= LONGEST:
+        if type(trial.curves) is dict and sum([len(curve.steps) for curve in trial.curves.values()]) <= LONGEST:
             trial.curves = PackedCurves.of(trial.curves, self._shared(trial.curves))
 
     def _shared(self, names: Iterable[str]) -> tuple[str, ...]:

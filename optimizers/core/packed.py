@@ -67,10 +67,23 @@ class PackedCurves(_Packed[Curve], frozen=True):
     @classmethod
     def of(cls, curves: Mapping[str, Curve], names: tuple[str, ...]) -> PackedCurves:
         """Those of another mapping, whose names are ``names``."""
-        parts = [array("q", [len(curve.steps) for curve in curves.values()]).tobytes()]
+        lengths = array("q")
+        parts = [lengths]
         for curve in curves.values():
-            parts += curve.steps.tobytes(), curve.values.tobytes()
+            lengths.append(len(curve.steps))
+            parts.append(curve.steps)
+            parts.append(curve.values)
         return cls(names, b"".join(parts))
+
+    def opened(self) -> dict[str, Curve]:
+        """The curves in a dict, where they can be extended."""
+        curves, start = {}, _WORD * len(self._names)
+        for name, length in zip(self._names, _integers(self._data[:start]), strict=True):
+            middle = start + _WORD * length
+            end = middle + _WORD * length
+            curves[name] = Curve(_integers(self._data[start:middle]), _floats(self._data[middle:end]))
+            start = end
+        return curves
 
     def __getitem__(self, name: str) -> Curve:
         place, head = self._place(name), _WORD * len(self)

@@ -55,25 +55,25 @@ class Ranking:
             heapq.heappop(self._heap)
         return None
 
-    def measured(self, trial: Trial, value: float, step: int | None) -> None:
-        """Take in a measurement of a running trial, at a step if it has one."""
+    def measured(self, trial: Trial, value: float, loss: float, step: int | None) -> None:
+        """Take in a measurement of a running trial, which is a loss as well, at a step if it has one."""
         trial.last_value = value
         if self.worth == "last":
             if not trial.rested:
-                self._enter(trial, value, step)
-        elif trial.value is None or self._objectives.loss(value) < self._objectives.loss(trial.value):
-            self._enter(trial, value, step)
+                self._enter(trial, value, loss, step)
+        elif trial.value is None or loss < self._objectives.loss(trial.value):
+            self._enter(trial, value, loss, step)
 
     def rested(self, trial: Trial) -> None:
         """Take in that an attempt has ended."""
         trial.rested = True
         if self.worth == "last" and trial.last_value is not None:
-            self._enter(trial, trial.last_value, trial.reported)
+            self._enter(trial, trial.last_value, self._objectives.loss(trial.last_value), trial.reported)
 
-    def _enter(self, trial: Trial, value: float, step: int | None) -> None:
+    def _enter(self, trial: Trial, value: float, loss: float, step: int | None) -> None:
         trial.value, trial.value_step = value, step
-        if math.isfinite(value) and not trial.training:
-            entry = self._objectives.loss(value), trial.id
+        if loss < math.inf and not trial.training:
+            entry = loss, trial.id
             if self.worth == "best" and self._heap:  # no value gets worse, so the best of all is never stale
                 if entry < self._heap[0]:
                     self._heap[0] = entry

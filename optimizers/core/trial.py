@@ -145,6 +145,12 @@ class Trial(msgspec.Struct, gc=False):
     started: float | None = None
     seconds: float = 0.0
 
+    def opened_curves(self) -> dict[str, Curve]:
+        """The curves, packed no more: they can be extended."""
+        if type(self.curves) is not dict:
+            self.curves = self.curves.opened()
+        return self.curves
+
     @property
     def curve(self) -> Curve:
         """The objective's curve, to be read alone; empty while nothing was reported."""

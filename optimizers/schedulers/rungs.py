@@ -25,6 +25,9 @@ _RUNS, _RESTS, _PROMOTED = range(3)
 _Key = tuple[float, int, int]
 """A result: its loss, its place in the order of arrival, and its trial. The smallest is the best."""
 
+_NO_KEY: _Key = (-math.inf, -1, -1)
+"""Before all results: no loss is that low."""
+
 
 class Rung:
     """The results at one rung, split into the best ``floor(n / eta)`` and the rest; ``eta`` is above 1.
@@ -39,6 +42,7 @@ class Rung:
         self._stages = bytearray()  # by arrival
         self._top: list[_Key] = []  # with loss and arrival negated: the worst comes first
         self._rest: list[_Key] = []  # the best comes first
+        self._border = _NO_KEY  # the worst of the top
         self._candidates: list[_Key] = []  # may hold stale entries, dropped when met
         self._promoted = 0
 
@@ -55,23 +59,26 @@ class Rung:
 
     def record(self, trial: int, loss: float) -> bool:
         """Enter a result; True if it is among the best ``floor(n / eta)`` now (one that is not finite never is)."""
-        key = (loss if math.isfinite(loss) else math.inf, len(self), trial)
+        key = (loss if math.isfinite(loss) else math.inf, len(self._results), trial)
         self._results[trial] = key
         self._stages.append(_RUNS)
-        heapq.heappush(self._rest, key)
-        if self._top and self._rest[0] < self._worst_of_top():
+        if key < self._border:  # it takes the place of the worst of the top
+            worst = heapq.heapreplace(self._top, (-key[0], -key[1], trial))
+            heapq.heappush(self._rest, self._results[worst[2]])
+            self._border = self._results[self._top[0][2]]
+        else:
+            heapq.heappush(self._rest, key)
+        quota = len(self._results) // self._eta
+        while len(self._top) < quota:
             self._raise_best()
-            self._lower_worst()
-        while len(self._top) < len(self) // self._eta:
-            self._raise_best()
-        return self._is_in_top(key)
+        return key <= self._border
 
     def pause(self, trial: int) -> None:
         """Take in that a recorded trial has come to rest and could be promoted."""
         key = self._results[trial]
         if self._stages[key[1]] == _RUNS:
             self._stages[key[1]] = _RESTS
-            if self._is_in_top(key):
+            if key <= self._border:
                 self._consider(key)
 
     def candidate(self) -> int | None:
@@ -80,7 +87,7 @@ class Rung:
             return None
         while self._candidates:
             key = self._candidates[0]
-            if self._stages[key[1]] == _RESTS and self._is_in_top(key):
+            if self._stages[key[1]] == _RESTS and key <= self._border:
                 return key[2]
             heapq.heappop(self._candidates)
         return None
@@ -96,22 +103,12 @@ class Rung:
         self._stages[self._results[trial][1]] = _PROMOTED
         self._promoted += 1
 
-    def _is_in_top(self, key: _Key) -> bool:
-        return bool(self._top) and key <= self._worst_of_top()
-
-    def _worst_of_top(self) -> _Key:
-        loss, arrival, trial = self._top[0]
-        return (-loss, -arrival, trial)
-
     def _raise_best(self) -> None:
         key = loss, arrival, trial = heapq.heappop(self._rest)
         heapq.heappush(self._top, (-loss, -arrival, trial))
+        self._border = self._results[self._top[0][2]]
         if self._stages[arrival] == _RESTS:
             self._consider(key)
-
-    def _lower_worst(self) -> None:
-        trial = heapq.heappop(self._top)[2]
-        heapq.heappush(self._rest, self._results[trial])
 
     def _consider(self, key: _Key) -> None:
         """Take in that a result rests and is among the best."""

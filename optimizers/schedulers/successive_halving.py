@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 
-from optimizers.core.base import Decision, Grant, Observation
+from optimizers.core.base import CONTINUE, Decision, Grant, Observation
 from optimizers.schedulers.brackets import RungScheduler
 from optimizers.schedulers.rungs import BestSoFar, Rung
 
@@ -49,11 +49,12 @@ class PromotionScheduler(RungScheduler):
 
     def report(self, trial: int, step: int, loss: float) -> Decision:
         level = self._level.get(trial, 0)
-        if step > self._levels[level]:
+        due = self._levels[level]
+        if step > due:
             self._past[trial] = loss
-        if step >= self._levels[level] and trial not in self.rungs[level]:
-            self.rungs[level].record(trial, loss)
-        return Decision.CONTINUE
+        if step >= due and trial not in (rung := self.rungs[level]):
+            rung.record(trial, loss)
+        return CONTINUE
 
     def fail(self, trial: int) -> None:
         rung = self.rungs[self._level.get(trial, 0)]
@@ -65,9 +66,10 @@ class PromotionScheduler(RungScheduler):
 
     def pause(self, trial: int) -> None:
         level = self._level.get(trial, 0)
-        if trial not in self.rungs[level]:  # it had reported past this rung's step before it was promoted to it
-            self.rungs[level].record(trial, self._past.get(trial, math.inf))
-        self.rungs[level].pause(trial)
+        rung = self.rungs[level]
+        if trial not in rung:  # it had reported past this rung's step before it was promoted to it
+            rung.record(trial, self._past.get(trial, math.inf))
+        rung.pause(trial)
         self._level[trial] = level + 1  # what it gets when it is promoted
 
     def next_promotion(self) -> int | None:
@@ -110,14 +112,14 @@ class StoppingScheduler(RungScheduler):
     def report(self, trial: int, step: int, loss: float) -> Decision:
         level = sum(step >= rung_step for rung_step in self._levels) - 1
         if level <= self._reached.get(trial, -1):
-            return Decision.CONTINUE
+            return CONTINUE
         self._reached[trial] = level
         in_quota = self.rungs[level].record(trial, loss)
         is_best = math.isfinite(loss) and self._best[level].enter(trial, loss)
         if not math.isfinite(loss):
             self._leave_out(trial)
         if in_quota or is_best or level == len(self._levels) - 1:
-            return Decision.CONTINUE
+            return CONTINUE
         return Decision.STOP
 
     def fail(self, trial: int) -> None:

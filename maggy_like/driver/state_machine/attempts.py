@@ -72,17 +72,17 @@ class Attempts:
     def replay(self, event: Event) -> None:
         """Change the study as the journal says."""
         self._study.apply(event)
-        if isinstance(event, Measured):
+        if type(event) is Measured:
             self._is_named = True
             return
         self.states.take(event)
         match event:
-            case AttemptStarted(trial=trial):
-                self._began[trial] = _reached(self._study.trials[trial])
-            case AttemptEnded(trial=trial):
-                if not self._study.trials[trial].training:
+            case AttemptEnded():
+                if not self._study.trials[event.trial].training:
                     self.alike.replay(event)
-                self._began.pop(trial, None)
+                self._began.pop(event.trial, None)
+            case AttemptStarted():
+                self._began[event.trial] = _reached(self._study.trials[event.trial])
 
     def _with_direction(self, event: Measured) -> tuple[Measured, list[Show]]:
         """The first measurement with the direction that its metric's name settles, and a hint about that."""

@@ -30,13 +30,16 @@ class SavedStates:
     def take(self, event: Event) -> None:
         """Take in an event."""
         match event:
+            case AttemptEnded():
+                self._count(event.trial)
+            case AttemptStarted(trial=trial):
+                if trial in self._left:
+                    self._left[trial] = [state for state in self._left[trial] if self._needs[state[1]]]
+            case TrialCreated(parent=int()):
+                self._count(event.trial)
             case CheckpointSaved(trial=trial, attempt=attempt, name=name):
                 self._left.setdefault(trial, []).append((attempt, name))
                 self._count(trial)
-            case AttemptEnded(trial=trial) | TrialCreated(trial=trial, parent=int()):
-                self._count(trial)
-            case AttemptStarted(trial=trial) if trial in self._left:
-                self._left[trial] = [state for state in self._left[trial] if self._needs[state[1]]]
 
     def superseded(self, trial: int) -> tuple[str, ...]:
         """The states of the present attempt of ``trial`` that its worker may remove; each is named once."""

@@ -7,7 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import msgspec
 
@@ -15,11 +15,12 @@ from maggy_like.errors import JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.storage.journal.earlier import EarlierResult
-from optimizers.core.events import CheckpointSaved, Event, Measured, TrialCreated, from_json, to_json
+from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, from_json, to_json
 
 FORMAT_VERSION = 5
 
 
+@final
 class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     """What must be the same when a run is resumed, and what readers want to know; a journal's first record.
 
@@ -54,6 +55,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     variants: list[str] = []
 
 
+@final
 class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
     """That a driver has begun a run or taken it up, or how it ended the run.
 
@@ -87,10 +89,6 @@ class Part(NamedTuple):
     first: int = 1
 
 
-_TIMELESS = TrialCreated, Measured, CheckpointSaved
-"""Events that have no time."""
-
-
 @dataclass
 class Contents:
     """What a journal holds.
@@ -113,9 +111,10 @@ class Contents:
     last: int = 0
     damage: list[str] = field(default_factory=list)
 
-    def follows(self, number: int, record: Record) -> bool:
+    def follows(self, numbered: tuple[int, Record]) -> bool:
         """Take in a record if it is the next one."""
-        if number != self.last + 1 or isinstance(record, RunHeader):
+        number, record = numbered
+        if number != self.last + 1 or type(record) is RunHeader:
             return False
         self.last = number
         self.take(record)
@@ -123,11 +122,10 @@ class Contents:
 
     def take(self, record: RunStatus | Event) -> None:
         """Take in a record, whatever its number."""
-        if isinstance(record, _TIMELESS):
+        if type(record) is not RunStatus:
             self.events.append(record)
-            return
-        if not isinstance(record, RunStatus):
-            self.events.append(record)
+            if type(record) is not AttemptStarted and type(record) is not AttemptEnded:
+                return  # it has no time
         elif not record.status.is_over:
             self.begun, self.ended = record, None
             self.sessions.append((record.time, record.time))
@@ -174,7 +172,7 @@ def decode_each(parts: Iterable[Part]) -> Iterator[Contents]:
         behind = part.first + len(lines)
         for line_number, line in enumerate((*lines, tail) if tail else lines, start=part.first):
             whole = open_line(line) if line_number < behind else None
-            if contents is not None and whole is not None and contents.follows(*whole):
+            if contents is not None and whole is not None and contents.follows(whole):
                 damaged = 0
                 continue
             where = f"{part.name}, line {line_number}"
@@ -222,11 +220,11 @@ def open_line(line: bytes) -> tuple[int, Record] | None:
     """A line's number and record, if it is whole."""
     body = line[:-_SEAL]
     number = body[body.rfind(b',"n":') + 5 :]
-    if line[-_SEAL:] != _checksum(body) or not number.isdigit():
+    if not line.endswith(_checksum(body)) or not number.isdigit():
         return None
     try:
         record = _OF_RUN.decode(line) if line.startswith(_STARTS_OF_RUN) else from_json(line)
-        if isinstance(record, CheckpointSaved):
+        if type(record) is CheckpointSaved:
             check_owner(record.name, record.trial, record.attempt)  # what it names is unpickled
     except ValueError:
         return None
