@@ -56,8 +56,7 @@ class Decision(enum.StrEnum):
     STOP = "stop"
 
 
-CONTINUE: Final = Decision.CONTINUE
-"""For what is called very often: Python 3.11 takes as long to look up a member of an enumeration as for a call."""
+CONTINUE: Final = Decision.CONTINUE  # Python 3.11 takes as long to look up a member of an enumeration as for a call
 
 
 @dataclass(frozen=True, slots=True)

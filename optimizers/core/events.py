@@ -7,7 +7,7 @@ infinity, so non-finite values travel as the strings ``"nan"``, ``"inf"`` and ``
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, cast, final
 
 import msgspec
 
@@ -21,6 +21,8 @@ Columns = tuple[list[int], list[float]]
 """Steps and values of one metric, in order of step."""
 
 
+@final
+@final
 class TrialCreated(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="created"):
     """A configuration entered the study.
 
@@ -39,6 +41,8 @@ class TrialCreated(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, ta
     training: int = 0
 
 
+@final
+@final
 class AttemptStarted(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="started"):
     """A worker, or several together, were told to run a trial.
 
@@ -67,6 +71,8 @@ class AttemptStarted(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
     others: tuple[int, ...] = ()
 
 
+@final
+@final
 class Measured(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="measured"):
     """Metrics of a running attempt, in columns by name.
 
@@ -86,6 +92,8 @@ class Measured(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="m
     direction: Direction | None = None
 
 
+@final
+@final
 class CheckpointSaved(msgspec.Struct, frozen=True, gc=False, tag="checkpoint"):
     """A running attempt saved its state under a name in the run's store."""
 
@@ -95,6 +103,8 @@ class CheckpointSaved(msgspec.Struct, frozen=True, gc=False, tag="checkpoint"):
     name: str
 
 
+@final
+@final
 class AttemptEnded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="ended"):
     """An attempt is over.
 

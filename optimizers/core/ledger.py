@@ -42,7 +42,7 @@ from optimizers.errors import OptimizerError
 from optimizers.space.config import Config
 
 _PENDING, _RUNNING, _PAUSED, _FAILED = TrialState.PENDING, TrialState.RUNNING, TrialState.PAUSED, TrialState.FAILED
-"""See :data:`~optimizers.core.base.CONTINUE`."""
+"""They are looked up once (see ``CONTINUE``)."""
 
 
 class Ledger:

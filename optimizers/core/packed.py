@@ -68,7 +68,7 @@ class PackedCurves(_Packed[Curve], frozen=True):
     def of(cls, curves: Mapping[str, Curve], names: tuple[str, ...]) -> PackedCurves:
         """Those of another mapping, whose names are ``names``."""
         lengths = array("q")
-        parts = [lengths]
+        parts: list[array[int] | array[float]] = [lengths]
         for curve in curves.values():
             lengths.append(len(curve.steps))
             parts.append(curve.steps)

@@ -147,9 +147,10 @@ class Trial(msgspec.Struct, gc=False):
 
     def opened_curves(self) -> dict[str, Curve]:
         """The curves, packed no more: they can be extended."""
-        if type(self.curves) is not dict:
-            self.curves = self.curves.opened()
-        return self.curves
+        curves = self.curves
+        if not isinstance(curves, dict):
+            curves = self.curves = curves.opened()
+        return curves
 
     @property
     def curve(self) -> Curve:
