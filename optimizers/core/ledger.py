@@ -42,7 +42,8 @@ from optimizers.errors import OptimizerError
 from optimizers.space.config import Config
 
 _PENDING, _RUNNING, _PAUSED, _FAILED = TrialState.PENDING, TrialState.RUNNING, TrialState.PAUSED, TrialState.FAILED
-"""They are looked up once (see ``CONTINUE``)."""
+_STOP = Decision.STOP
+"""Members of enumerations are looked up once (see ``CONTINUE``)."""
 
 
 class Ledger:
@@ -228,7 +229,7 @@ class Ledger:
                 trial.reported = step
             self._ranking.measured(trial, value, loss, trial.reported)
             verdict = scheduler.report(trial.id, step, loss)
-            if verdict is not CONTINUE:
+            if verdict is _STOP:
                 decision, trial.stop_due = verdict, True
             elif step in milestones:
                 self._observe(Observation(trial.id, trial.config, step, loss, ended=False))
