@@ -199,8 +199,9 @@ def state(snapshot: Snapshot) -> str:
 
 def fraction(snapshot: Snapshot) -> str:
     """Progress in numbers: ``12/30`` tried, or ``12 trials`` in all where there is no bound."""
-    if snapshot.n_trials is not None:
-        return f"{tried(snapshot)}/{snapshot.n_trials}"
+    done = tried(snapshot)
+    if snapshot.n_trials is not None and done <= snapshot.n_trials:  # a resume may ask for fewer than there are
+        return f"{done}/{snapshot.n_trials}"
     return n_trials(snapshot)
 
 

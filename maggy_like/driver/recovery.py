@@ -70,6 +70,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
                 hints = replay(journal, header, machine)
             ControlFiles(paths.journal).clear(run_id)
             _check_training(settings, machine.study.trials)
+            hints += _more_than_asked(settings.search, machine.study.trials)
             _mark(files, run_id, folder)
         else:
             _check_name_is_free(files, backend, where)  # another driver may have begun it, and be through with it
@@ -148,7 +149,7 @@ def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[s
         if contents.damage:
             break
         taken += len(contents.events)
-        machine.replay(contents.events)
+        machine.replay(contents.events, journal.written())
         contents.events = []  # so that the journal is never held whole
     else:
         return []
@@ -172,6 +173,16 @@ def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[s
         if len(hints) <= _MOST_SHOWN
         else [*hints[: _MOST_SHOWN - 1], f"... and {len(hints) - _MOST_SHOWN + 1} more"]
     )
+
+
+def _more_than_asked(search: SearchSettings, trials: list[Trial]) -> list[str]:
+    """A hint where a resume asks for fewer trials than there are."""
+    there = sum(not trial.training for trial in trials)
+    if search.n_trials is None or there <= search.n_trials:
+        return []
+    return [
+        f"there are {there} trials already, and n_trials={search.n_trials}: no other is tried; pass a larger n_trials"
+    ]
 
 
 def _check_training(settings: Settings, trials: list[Trial]) -> None:

@@ -41,12 +41,14 @@ class Attempts:
         alike: Counts the trials of the search that fail in the same way.
 
     Attributes:
+        known_until: The newest time that the journal tells.
         retries: Trials whose attempt failed or was lost, in the order in which they shall run again.
         states: What of their saved states is still of use.
     """
 
     def __init__(self, study: Study, max_attempts: int, workers: int, keep: int, alike: CommonFailures) -> None:
         self.retries: deque[int] = deque()
+        self.known_until = 0.0
         self.states = SavedStates(study, keep)
         self.alike = alike
         self._study = study
@@ -78,10 +80,12 @@ class Attempts:
         self.states.take(event)
         match event:
             case AttemptEnded():
+                self.known_until = max(self.known_until, event.time)
                 if not self._study.trials[event.trial].training:
                     self.alike.replay(event)
                 self._began.pop(event.trial, None)
             case AttemptStarted():
+                self.known_until = max(self.known_until, event.time)
                 self._began[event.trial] = _reached(self._study.trials[event.trial])
 
     def _with_direction(self, event: Measured) -> tuple[Measured, list[Show]]:
@@ -187,6 +191,11 @@ class Attempts:
         commands = self.record(ended)
         self.retries.append(trial.id)
         return [*commands, *_show_loss(trial, failure)]
+
+    def lose_with_driver(self, trial: Trial, now: float) -> Commands:
+        """End an attempt that ran as an earlier driver ended: what time has gone by since then, it did not run."""
+        ended = min(now, max(self.known_until, trial.started or 0.0))
+        return self.lose(trial, Failure(FailureKind.DRIVER_LOST, "the driver ended while the trial ran"), ended)
 
     def _most_gang_losses(self, failure: Failure) -> int | None:
         """How many losses of this kind fail a trial; None where the failure is no loss of workers or machines."""

@@ -155,8 +155,9 @@ class StateMachine:
             return False
         return rank == (worker.group.rank(known) if len(worker.group.members) > 1 else None)
 
-    def replay(self, events: Iterable[Event]) -> None:
-        """Take in a journal's events; call before :meth:`start`."""
+    def replay(self, events: Iterable[Event], written: float = 0.0) -> None:
+        """Take in a journal's events, and when it was written to last; call before :meth:`start`."""
+        self._attempts.known_until = max(self._attempts.known_until, written)
         for event in events:
             self._attempts.replay(event)
 
@@ -168,8 +169,7 @@ class StateMachine:
             if trial.objective is not None and self._course.objective is None:
                 self._course.objective = trial.objective
             if trial.state is TrialState.RUNNING:
-                failure = Failure(FailureKind.DRIVER_LOST, "the driver ended while the trial ran")
-                commands += self._attempts.lose(trial, failure, now)
+                commands += self._attempts.lose_with_driver(trial, now)
             elif trial.state is TrialState.PENDING:
                 self._attempts.retries.append(trial.id)
         self._training_phase.take_up()

@@ -57,6 +57,10 @@ class JournalBackend(Protocol):
         """
         ...
 
+    def written(self) -> float:
+        """When it was written to last, before this driver held it: Unix time; 0 where nobody knows."""
+        ...
+
     def renew(self) -> None:
         """Keep holding it; call every few seconds.
 

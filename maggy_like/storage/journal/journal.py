@@ -88,6 +88,10 @@ class Journal:
         self._last += len(records)
         return kept
 
+    def written(self) -> float:
+        """When it was written to last, before this driver held it: Unix time; 0 where nobody knows."""
+        return self._backend.written()
+
     def renew(self) -> None:
         """Keep holding it; call every few seconds, also when there is nothing to append.
 

@@ -37,7 +37,7 @@ class LocalBackend:
         self._folder = Path(folder)
         self._path = self._folder / "journal.jsonl"
         self._lock = self._file = -1
-        self._size = 0
+        self._size, self._written = 0, 0.0
         self._is_torn = False  # behind that size lies a part of an append that failed
         self.name = str(folder)
 
@@ -95,10 +95,14 @@ class LocalBackend:
             os.ftruncate(self._lock, 0)
             os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
             self._file = os.open(self._path, _FLAGS, 0o600)
-            self._size = os.fstat(self._file).st_size
+            status = os.fstat(self._file)
+            self._size, self._written = status.st_size, status.st_mtime
         except OSError:
             self.release()
             raise
+
+    def written(self) -> float:
+        return self._written
 
     def renew(self) -> None:
         """See that the journal is still there: the kernel's lock does not lapse, but a file can be removed.

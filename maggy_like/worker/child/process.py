@@ -12,6 +12,7 @@ import select
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -180,6 +181,8 @@ def run_attempt(
         at = time.time()
         if task.isolation == "none" and isinstance(error, KeyboardInterrupt):
             raise  # the caller's own
+        if isinstance(error, MemoryError):  # what the function holds leaves no room to say so
+            traceback.clear_frames(error.__traceback__)
         return raised(trial, attempt, error, membership, at, advice_on(error, task.driver))
 
 

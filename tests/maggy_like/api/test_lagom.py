@@ -215,7 +215,7 @@ def test_callbacks_see_every_event_and_one_that_raises_is_left_out(search: Any) 
     assert sum(isinstance(event, AttemptEnded) for event in seen) == 2
 
 
-def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path) -> None:
+def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = search(fns.climb_on, optimizer="random", n_trials=3, name="run")
     journal = tmp_path / "run" / "journal.jsonl"
     *records, _how_it_ended = journal.read_bytes().splitlines(keepends=True)
@@ -228,6 +228,9 @@ def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path) -> Non
     assert set(started) >= {3, 4, 5}
     straight = search(fns.climb_on, optimizer="random", n_trials=6)
     assert [t.config for t in again.trials] == [t.config for t in straight.trials]
+    fewer = search(fns.climb_on, optimizer="random", n_trials=2, name="run", resume=True, progress="plain")
+    assert len(fewer.trials) == 6
+    assert "there are 6 trials already, and n_trials=2: no other is tried; " in capsys.readouterr().out
 
 
 def test_a_killed_child_and_a_killed_agent_lose_nothing(search: Any, tmp_path: Path) -> None:

@@ -117,6 +117,11 @@ def test_status(snap: Snap) -> None:
     assert text.status(first, begun) == "[0/30] no result yet | starting | 0:01"
 
 
+def test_more_trials_than_are_asked_for_are_no_part_of_them(snap: Snap) -> None:
+    assert text.fraction(snap(n_trials=12)) == "12/12"
+    assert text.fraction(snap(n_trials=11)) == "15 trials"
+
+
 def test_remaining(snap: Snap) -> None:
     none, all_ = {TrialState.RUNNING: 3}, {TrialState.COMPLETED: 30}
     first = snap(elapsed=10.0, counts=none)

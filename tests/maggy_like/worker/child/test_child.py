@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -292,3 +293,22 @@ def test_a_returned_metric_s_name_must_be_text() -> None:
     finished = end_of(lambda: {SURROGATE: 1.0})
     assert (finished.outcome, finished.kind) == ("raised", "report")
     assert r"the metric's name 'caf\udce9' is no valid Unicode text" in finished.message
+
+
+def test_what_a_trial_out_of_memory_holds_is_gone_before_its_end_is_described(serve: Serve) -> None:
+    class Large:
+        pass
+
+    class Full(MemoryError):
+        def __str__(self) -> str:
+            return "no room" if self.args[0]() is not None else "there is room"
+
+    def train(reporter: Reporter) -> None:
+        large = Large()
+        raise Full(weakref.ref(large))
+
+    agent = serve(train)
+    agent.tell(ASSIGN)
+    finished = agent.hear()
+    assert finished.message.endswith("there is room")
+    assert "raise Full" in finished.traceback
