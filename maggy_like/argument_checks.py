@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import operator
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from maggy_like.errors import ConfigError
 from optimizers.checks.near_names import did_you_mean
+from optimizers.checks.options import short
 
 T = TypeVar("T")
 
+_ENDLESS = float(sys.maxsize)
+"""Seconds that no clock will ever count."""
 
-def whole(name: str, value: Any, *, least: int) -> int:
+
+LARGEST = 2**63 - 1
+"""The largest whole number that every message and record can hold."""
+
+
+def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST) -> int:
     """Check that an argument is a whole number of at least ``least``; numpy's integers are.
 
     Raises:
@@ -24,8 +32,21 @@ def whole(name: str, value: Any, *, least: int) -> int:
     except TypeError:
         number = least - 1
     if isinstance(value, bool) or number < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        raise ConfigError(f"{name} must be a whole number of at least {least}, got {short(value)}")
+    if most is not None and number > most:
+        raise ConfigError(f"{name} must be a whole number below 2**63, got {short(value)}")
     return number
+
+
+def flag(name: str, value: Any, remedy: str) -> bool:
+    """Check that an argument is True or False.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, got {short(value)}; {remedy}")
+    return value
 
 
 def seconds(name: str, value: Any, *, least: float = 0.0) -> float | None:
@@ -36,9 +57,9 @@ def seconds(name: str, value: Any, *, least: float = 0.0) -> float | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < math.inf and value >= least):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < _ENDLESS and value >= least):
         kind = f"number of seconds of at least {least:g}" if least else "positive number of seconds"
-        raise ConfigError(f"{name} must be a {kind}, got {value!r}; leave it out for no limit")
+        raise ConfigError(f"{name} must be a {kind}, got {short(value)}; leave it out for no limit")
     return float(value)
 
 
@@ -50,7 +71,7 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
     """
     if value not in known:
         near = did_you_mean(value, known) if isinstance(value, str) else ""
-        raise ConfigError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}{near}")
+        raise ConfigError(f"{name} must be one of {', '.join(map(repr, known))}, got {short(value)}{near}")
     return str(value)
 
 
@@ -70,11 +91,6 @@ def listed(name: str, value: Sequence[T], of: str) -> Sequence[T]:
         [<built-in function print>]
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
-        remedy = f"leave it out, or use {name}=[...]" if value is None else f"use {name}=[{_short(value)}]"
-        raise ConfigError(f"{name} takes a list of {of}, got {_short(value)}; {remedy}")
+        remedy = f"leave it out, or use {name}=[...]" if value is None else f"use {name}=[{short(value)}]"
+        raise ConfigError(f"{name} takes a list of {of}, got {short(value)}; {remedy}")
     return value
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else "..."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -190,7 +189,7 @@ def ablate(
     from maggy_like.api.file_settings import check_files
     from maggy_like.api.gang_settings import check_gang
     from maggy_like.api.search_settings import check_search
-    from maggy_like.display import make_display
+    from maggy_like.display import check_progress, make_display
     from maggy_like.driver.callbacks import read_callbacks
     from maggy_like.driver.failure_policy import read_policy
     from maggy_like.driver.run_spec import RunSpec
@@ -246,6 +245,7 @@ def ablate(
         failures=policy,
         hints=hints,
     )
+    check_progress(progress)
     listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
     spec = RunSpec(
@@ -261,12 +261,9 @@ def ablate(
     return start(spec, lambda spec: planned.outcome(search(spec), negligible=negligible), block=block)
 
 
+_LARGEST = 1e300  # an int may be larger than any float
+
+
 def _is_number(value: Any, *, above: float = -1.0) -> bool:
     """Whether it is a number above that, and from 0 on."""
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value >= 0.0
-        and value > above
-    )
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < _LARGEST and value > above

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from maggy_like.api.train_again import TrainAgain
+from maggy_like.argument_checks import flag
 from maggy_like.driver.run_handle import RunHandle
 from maggy_like.driver.run_spec import Outcome, RunSpec
-from maggy_like.errors import ConfigError, MaggyError
+from maggy_like.errors import MaggyError
 from maggy_like.results.result import Result
 
 T = TypeVar("T")
@@ -27,8 +28,7 @@ def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | 
     Raises:
         ConfigError: ``block`` is neither True nor False.
     """
-    if not isinstance(block, bool):
-        raise ConfigError(f"block must be True or False, got {block!r}; use block=False for a run in the background")
+    flag("block", block, "use block=False for a run in the background")
     if spec.driver == "client":
         spec.engine.begin_imports(spec.preload)
     if block:

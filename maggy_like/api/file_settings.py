@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from maggy_like.argument_checks import flag
 from maggy_like.driver.settings import FileSettings
 from maggy_like.errors import ConfigError
 from maggy_like.storage.folders import within
@@ -26,6 +27,7 @@ def check_files(
     Raises:
         ConfigError: An argument is wrong.
     """
+    flag("resume", resume, "resume=True goes on with the run called name")
     if resume and name is None:
         raise ConfigError("resume=True needs the name of the run; pass name='...'")
     name = check_name(name) if name is not None else default_name(train_fn)

@@ -164,7 +164,7 @@ def lagom(
     from maggy_like.api.gang_settings import check_gang
     from maggy_like.api.objectives import check_target
     from maggy_like.api.search_settings import check_search
-    from maggy_like.display import make_display
+    from maggy_like.display import check_progress, make_display
     from maggy_like.driver.callbacks import read_callbacks
     from maggy_like.driver.failure_policy import read_policy
     from maggy_like.driver.run_spec import RunSpec
@@ -209,6 +209,7 @@ def lagom(
         training=_check_training(train_best, searched),
         hints=hints,
     )
+    check_progress(progress)
     listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
     spec = RunSpec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from maggy_like.argument_checks import one_of
 from maggy_like.errors import ConfigError
+from optimizers.checks.options import short
 from optimizers.core.direction import SPELLINGS, Direction, direction_hint, direction_of
 from optimizers.core.objectives import Directions
 
@@ -63,8 +65,12 @@ def check_target(target: Any, metrics: Sequence[str]) -> float | None:
     """Check the value of the objective at which the search ends."""
     if target is None:
         return None
-    if isinstance(target, bool) or not isinstance(target, Real) or not math.isfinite(target):
-        raise ConfigError(f"target must be a finite number, got {target!r}")
+    number = math.nan
+    if not isinstance(target, bool) and isinstance(target, Real):
+        with contextlib.suppress(OverflowError):
+            number = float(target)
+    if not math.isfinite(number):
+        raise ConfigError(f"target must be a finite number, got {short(target)}")
     if len(metrics) > 1:
         raise ConfigError(f"target={target!r} needs one objective, and metric={list(metrics)!r} has more; leave it out")
-    return float(target)
+    return number

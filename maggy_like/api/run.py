@@ -108,7 +108,7 @@ def run(
     from maggy_like.api.gang_settings import check_gang
     from maggy_like.api.returned import execute_and_return, save_returned
     from maggy_like.api.run_config import check_config
-    from maggy_like.display import make_display
+    from maggy_like.display import check_progress, make_display
     from maggy_like.driver.callbacks import read_callbacks
     from maggy_like.driver.failure_policy import read_policy
     from maggy_like.driver.run_spec import RunSpec
@@ -139,6 +139,7 @@ def run(
         failures=policy,
         training=TrainingSettings(steps, given),
     )
+    check_progress(progress)
     listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
     spec = RunSpec(

@@ -55,7 +55,7 @@ def check_search(
         JournalError: The journal of an earlier run is damaged.
     """
     n_trials = None if n_trials is None else whole("n_trials", n_trials, least=1)
-    max_budget, seed = whole("max_budget", max_budget, least=1), whole("seed", seed, least=0)
+    max_budget, seed = whole("max_budget", max_budget, least=1), whole("seed", seed, least=0, most=None)
     made = build_optimizer(optimizer, train_fn)
     check_constraints(space)
     metrics, directions = check_objectives(metric, direction)

@@ -6,10 +6,12 @@ import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from maggy_like.display.base import Display, LogLine, Snapshot, WorkerLine
 from maggy_like.display.plain import PlainDisplay
 from maggy_like.errors import ConfigError
+from optimizers.checks.options import short
 
 __all__ = ["Display", "LogLine", "SilentDisplay", "Snapshot", "WorkerLine", "make_display"]
 
@@ -27,6 +29,18 @@ class SilentDisplay:
         pass
 
 
+def check_progress(progress: Any) -> None:
+    """Check that there is a display of that name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if not isinstance(progress, bool) and (not isinstance(progress, str) or progress not in _DISPLAYS):
+        near = difflib.get_close_matches(progress, _DISPLAYS, n=1) if isinstance(progress, str) else ()
+        hint = f"did you mean {near[0]!r}?" if near else f"use True, False or one of {', '.join(_DISPLAYS)}"
+        raise ConfigError(f"progress: no display is called {short(progress)}; {hint}")
+
+
 def make_display(progress: bool | str) -> Display:
     """The display that ``progress`` asks for.
 
@@ -42,12 +56,9 @@ def make_display(progress: bool | str) -> Display:
         >>> make_display(False)  # doctest: +ELLIPSIS
         <maggy_like.display.SilentDisplay object at ...>
     """
+    check_progress(progress)
     if isinstance(progress, bool):
         progress = _fitting() if progress else "silent"
-    if progress not in _DISPLAYS:
-        near = difflib.get_close_matches(str(progress), _DISPLAYS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"use True, False or one of {', '.join(_DISPLAYS)}"
-        raise ConfigError(f"no display is called {progress!r}; {hint}")
     return _DISPLAYS[progress]()
 
 

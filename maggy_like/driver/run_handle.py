@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Generic, TypeVar
 
+from maggy_like.argument_checks import seconds, whole
 from maggy_like.display import Display
 from maggy_like.display.recorder import Recorder
 from maggy_like.display.text import duration, number, place, tally, words
@@ -165,7 +166,13 @@ class RunHandle(Generic[T]):
         Args:
             trial: Of which trial; by default of all, and of the runtime.
             lines: How many.
+
+        Raises:
+            ConfigError: One is no whole number.
         """
+        if trial is not None:
+            whole("trial", trial, least=0)
+        whole("lines", lines, least=1)
         return "\n".join(self.recorder.tail(trial, lines))
 
     def stop(self) -> None:
@@ -185,9 +192,11 @@ class RunHandle(Generic[T]):
 
         Raises:
             TimeoutError: The run has not ended yet.
-            UserError: A callback of the run waits for it, which would never end.
+            UserError: A callback of the run waits for it, which would never end, or ``timeout`` is no number.
             MaggyError: What ended it, as without ``block=False``.
         """
+        if timeout != 0:
+            seconds("timeout", timeout)
         if threading.current_thread() in self._threads and not self._future.done():
             raise UserError("a callback cannot wait for the end of its own run; use status(), or stop() to end it")
         with self._lock:

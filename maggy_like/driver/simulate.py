@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from maggy_like.argument_checks import seconds, whole
 from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Send
 from maggy_like.driver.state_machine.inputs import (
     Input,
@@ -20,8 +21,10 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerReady,
 )
 from maggy_like.driver.state_machine.machine import StateMachine
+from maggy_like.errors import ConfigError
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Decided, Finished, Reported, Shutdown
+from optimizers.checks.options import short
 from optimizers.core.events import AttemptEnded, TrialCreated
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
@@ -72,11 +75,23 @@ def simulate(
     Returns:
         The virtual time at the end.
 
+    Raises:
+        ConfigError: An argument is of the wrong kind, or the study has trials.
+
     Example:
         >>> study = Study({"lr": Float(1e-4, 1, log=True)}, ASHA(), max_budget=27, n_trials=100)
         >>> simulate(study, lambda config, step: (1 - 1 / step, 1.0), workers=8)
     """
-    simulation = _Simulation(study, objective, workers, state)
+    if not isinstance(study, Study):
+        raise ConfigError(f"study must be a Study, got {short(study)}; use Study(space, optimizer, n_trials=100)")
+    if study.trials:
+        raise ConfigError(f"study must be a new one, and this one has {len(study.trials)} trials; make another")
+    if not callable(objective):
+        raise ConfigError(f"objective must be a function of a configuration and a step, got {short(objective)}")
+    if on_event is not None and not callable(on_event):
+        raise ConfigError(f"on_event must be a function of the time and a number, got {short(on_event)}; leave it out")
+    seconds("horizon", horizon)
+    simulation = _Simulation(study, objective, whole("workers", workers, least=1), state)
     return simulation.run(horizon, on_event)
 
 

@@ -19,6 +19,7 @@ from maggy_like.processes.zygote.process import Process
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.launch import Launch, write_launch
+from optimizers.checks.options import short
 
 KILL_PATIENCE = 10.0
 """Seconds that a process which was killed is waited for."""
@@ -89,6 +90,11 @@ class LocalEngine(Engine):
     ) -> None:
         if isinstance(gpu_fraction, bool) or not isinstance(gpu_fraction, int | float) or not 0 < gpu_fraction <= 1:
             raise ConfigError(f"gpu_fraction must be above 0 and at most 1, got {gpu_fraction!r}; 0.25: 4 share one")
+        if gpus is not None and (isinstance(gpus, str | bytes) or not isinstance(gpus, Sequence)):
+            raise ConfigError(f"gpus must be a list of addresses, got {short(gpus)}; use gpus=['0', '1']")
+        for address in gpus or ():
+            if not isinstance(address, str) or not address.strip():
+                raise ConfigError(f"gpus has {short(address)} among its addresses; use texts, as in gpus=['0', '1']")
         self.isolation = read_isolation(isolation)
         self._gpu_fraction = gpu_fraction
         self._gpus = tuple(gpus) if gpus is not None else find_gpus()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.argument_checks import whole
 from maggy_like.errors import UserError
 from maggy_like.results.best_state import state_of
 from maggy_like.results.data import ResultData
@@ -17,7 +18,7 @@ from maggy_like.results.plots.plots import Plots
 from maggy_like.results.saved import read_log, read_saved
 from maggy_like.results.story import read_story
 from maggy_like.results.summary import summary
-from maggy_like.results.tables import curves_table, trials_table
+from maggy_like.results.tables import curves_table, ranked, trials_table
 from maggy_like.results.training import Training
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.trial import Trial
@@ -215,8 +216,9 @@ class Result(ResultData):
             rank: Which of the workers that run it together.
 
         Raises:
-            UserError: A store does not answer.
+            UserError: ``trial`` or ``rank`` is no number, or a store does not answer.
         """
+        trial, rank = whole("trial", trial, least=0), whole("rank", rank, least=0)
         known = [*self.trials, *([self.training.trial] if self.training is not None else [])]
         attempts = max((it.attempt for it in known if it.id == trial), default=1)
         return read_log(RunPaths(self.directory, self.store), trial, rank, attempts)
@@ -336,10 +338,5 @@ class Result(ResultData):
 
         if importlib.util.find_spec("pandas") is None:
             return f"<pre>{html.escape(str(self))}</pre>"
-        table = self.to_pandas()
-        if self.others:
-            table = table[table["trial"].isin([trial.id for trial in self.pareto])]
-        if len(table):
-            by = f"value_{self.objective}" if self.others else "value"
-            table = table.sort_values(by, ascending=self.direction == "min")
-        return f"<pre>{html.escape(str(self))}</pre>{(table if self.others else table.head(5)).to_html(index=False)}"
+        table = ranked(self, self.to_pandas())
+        return f"<pre>{html.escape(str(self))}</pre>{table.to_html(index=False)}"

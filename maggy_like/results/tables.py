@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,19 @@ def trials_table(result: ResultData) -> pandas.DataFrame:
     for name in {"value_step", "step", "parent"} & fixed:  # floats would round large steps
         table[name] = pandas.array([row[name] for row in rows], dtype="Int64")
     return table
+
+
+def ranked(result: ResultData, table: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows of the five best trials, or of the Pareto set; what is not finite ranks worst, whichever way it goes."""
+    import pandas
+
+    if result.others:
+        table = table[table["trial"].isin([trial.id for trial in result.pareto])]
+    if len(table):
+        by = f"value_{result.objective}" if result.others else "value"
+        losses = pandas.to_numeric(table[by]) * (1.0 if result.direction == "min" else -1.0)
+        table = table.loc[losses.where(losses.abs() < math.inf).sort_values(kind="stable").index]
+    return table if result.others else table.head(5)
 
 
 def curves_table(result: ResultData) -> pandas.DataFrame:

@@ -12,11 +12,15 @@ from typing import Any
 
 from optimizers.errors import OptimizerError, UserError
 
-_TOO_LARGE = 2**63
-
 
 def integer(
-    name: str, value: Any, *, least: int, hint: str = "", error: Callable[[str], UserError] = OptimizerError
+    name: str,
+    value: Any,
+    *,
+    least: int,
+    most: int | None = 2**63 - 1,
+    hint: str = "",
+    error: Callable[[str], UserError] = OptimizerError,
 ) -> int:
     """An integer of at least ``least``, whatever its type (NumPy's integers are integers too).
 
@@ -24,11 +28,12 @@ def integer(
         name: The option.
         value: What was given.
         least: The smallest that is allowed.
+        most: The largest; None for any, where it is neither sent nor turned into a float.
         hint: What to use instead, for the message.
         error: What to raise, where it is no option of an optimizer.
 
     Raises:
-        OptimizerError: It is no integer, too small, or larger than any number that is sent or saved (2**63).
+        OptimizerError: It is no integer, too small, or too large.
 
     Example:
         >>> integer("eta", np.int64(3), least=2)
@@ -38,8 +43,8 @@ def integer(
         number = operator.index(value)
     except TypeError:
         number = least - 1
-    if number >= _TOO_LARGE:
-        raise error(f"{name} must be below 2**63, got {short(value)}{hint and '; '}{hint}")
+    if most is not None and number > most:
+        raise error(f"{name} must be at most {most}, got {short(value)}{hint and '; '}{hint}")
     if isinstance(value, bool) or number < least:
         raise error(f"{name} must be an integer of at least {least}, got {short(value)}{hint and '; '}{hint}")
     return number

@@ -53,7 +53,7 @@ def checked_problem(
         raise UserError(f"is_timed must be True or False, got {short(is_timed)}")
     problem = Problem(
         space if isinstance(space, SearchSpace) else SearchSpace(space),
-        integer("seed", seed, least=0, error=UserError),
+        integer("seed", seed, least=0, most=None, error=UserError),
         integer("max_budget", max_budget, least=1, error=UserError),
         None if n_trials is None else integer("n_trials", n_trials, least=0, error=UserError),
         tuple(map(tuple, earlier)),
