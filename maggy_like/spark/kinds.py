@@ -25,11 +25,6 @@ def is_local_master(master: str) -> bool:
     return re.match(r"local(\[|$)", master) is not None
 
 
-def is_session(given: object) -> bool:
-    """Whether it is a session, of whichever kind."""
-    return any(kind.__name__ == "SparkSession" for kind in type(given).__mro__)
-
-
 def is_stopped(session: SparkSession) -> bool:
     """Whether somebody called ``stop()`` on a session, in this process."""
     if is_classic(session):

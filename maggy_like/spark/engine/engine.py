@@ -37,10 +37,9 @@ from maggy_like.spark.engine.failures import check_local_workers
 from maggy_like.spark.engine.job import SparkRun
 from maggy_like.spark.engine.other_jobs import other_jobs_hints
 from maggy_like.spark.engine.waiting import Diagnosis
-from maggy_like.spark.kinds import is_classic, is_session, is_stopped
+from maggy_like.spark.kinds import is_classic, is_stopped
 from maggy_like.spark.session import active_session
 from maggy_like.storage.run_paths import RunPaths
-from optimizers.checks.options import short
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,8 +132,6 @@ class SparkEngine(Engine, DriverHost):
         self._bind = "" if bind is None else read_host("bind", bind)
         self._ports = ANY_PORT if port is None else read_ports("port", port)
         self.rank_ports = None if rank_ports is None else read_ports("rank_ports", rank_ports)
-        if session is not None and not is_session(session):
-            raise ConfigError(f"session must be a SparkSession, got {short(session)}; use maggy_like.spark_session()")
         self._session = session if session is not None else require_session()
         self._slots = slots_of(self._session, None if resources is None else read_resources(resources))
         self._server = None
