@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -309,7 +310,8 @@ class Driver:
         self.lines.extend(LogLine(command.trial, line) for line in command.text.splitlines())
 
     def _draw(self) -> Snapshot:
-        return self._drawing.at_once(self.elapsed(), self._now())
+        drawn = self._drawing.at_once(self.elapsed(), self._now())
+        return drawn if self.error is None else replace(drawn, phase=Ending.ERROR)
 
     @property
     def ending(self) -> Ending:

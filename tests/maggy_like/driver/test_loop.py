@@ -68,6 +68,8 @@ def test_what_fails_in_the_loop_ends_the_driver_with_that_error(
     assert driver.done.wait(PATIENCE)
     assert isinstance(driver.error, Broken)
     assert driver.has_ended
+    driver.join()
+    assert driver.snapshot.phase == Ending.ERROR  # the last thing that the display shows
 
 
 @pytest.mark.parametrize("released", [False, True], ids=["while it runs", "as it ends"])
