@@ -10,7 +10,7 @@ from pathlib import Path
 
 from maggy_like.errors import UserError
 from maggy_like.spark.java import ensure_java
-from maggy_like.spark.servers.daemon import QUICK_JAVA, START_TIMEOUT_S, Daemon, Daemons, spark_environment
+from maggy_like.spark.servers.daemon import QUICK_JAVA, START_TIMEOUT_S, Daemon, Daemons, files_in, spark_environment
 
 __all__ = ["StandaloneCluster"]
 
@@ -79,6 +79,7 @@ class StandaloneCluster(Daemons):
         self._size = (cores, memory, gpus)
         self._worker_conf = {"spark.decommission.enabled": "true"} if dynamic else {}
         super().__init__("maggy_like-cluster-")
+        self.conf["spark.executor.extraJavaOptions"] += f" {files_in(self._folder)}"
         deadline = time.monotonic() + START_TIMEOUT_S
         try:
             # Port 0 lets the system choose a free port, and the log says which: no other process can take it first.

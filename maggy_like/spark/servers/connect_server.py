@@ -9,7 +9,7 @@ from pathlib import Path
 
 from maggy_like.errors import ConfigError
 from maggy_like.spark.java import ensure_java
-from maggy_like.spark.servers.daemon import START_TIMEOUT_S, Daemon, Daemons, spark_environment
+from maggy_like.spark.servers.daemon import START_TIMEOUT_S, Daemon, Daemons, files_in, spark_environment
 from maggy_like.spark.session import GANG_DEFAULTS
 
 __all__ = ["ConnectServer"]
@@ -85,7 +85,7 @@ class ConnectServer(Daemons):
         logging.write_text(_LOGGING)
         environment = spark_environment(self._folder)
         options = f"{environment.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={logging.as_uri()}"
-        environment["SPARK_SUBMIT_OPTS"] = options.lstrip()
+        environment["SPARK_SUBMIT_OPTS"] = f"{options.lstrip()} {files_in(self._folder)}"
         environment.setdefault("PYSPARK_PYTHON", sys.executable)  # of the tasks, where they run on this machine
         environment.pop("SPARK_REMOTE", None)  # a client's, which a server must not have
         command = [f"{environment['SPARK_HOME']}/bin/spark-submit", "--class", _CLASS]

@@ -42,8 +42,13 @@ def spark_environment(folder: Path) -> dict[str, str]:
         "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_JAVA_OPTS": os.environ.get("SPARK_DAEMON_JAVA_OPTS", QUICK_JAVA),
+        "SPARK_DAEMON_JAVA_OPTS": f"{os.environ.get('SPARK_DAEMON_JAVA_OPTS', QUICK_JAVA)} {files_in(folder)}",
     }
+
+
+def files_in(folder: Path) -> str:
+    """The option by which Java makes its temporary files in ``folder``: a killed JVM does not remove them itself."""
+    return f"-Djava.io.tmpdir={folder}"
 
 
 class Daemon:

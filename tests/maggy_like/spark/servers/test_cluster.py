@@ -32,15 +32,16 @@ def test_a_process_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.Mon
     """A Master that ends at once: its last words are in the error, and the cluster's folder is gone."""
     program = tmp_path / "bin" / "spark-class"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho 'no such class:' $1\nexit 3\n")
+    program.write_text("#!/bin/sh\necho $SPARK_DAEMON_JAVA_OPTS\necho 'no such class:' $1\nexit 3\n")
     program.chmod(0o755)
     monkeypatch.setattr("maggy_like.spark.servers.cluster.ensure_java", lambda: None)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    with pytest.raises(EngineError, match=r"Spark Master ended while it started(.|\n)*no such class: org"):
+    with pytest.raises(EngineError, match=r"Spark Master ended while it started(.|\n)*no such class: org") as told:
         StandaloneCluster(1)
     assert list((tmp_path / "tmp").iterdir()) == []
+    assert f"-Djava.io.tmpdir={tmp_path}/tmp/maggy_like-cluster-" in str(told.value)  # Java's files go with the folder
 
 
 def test_a_process_outlives_the_thread_that_asked_for_it() -> None:
