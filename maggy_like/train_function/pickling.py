@@ -66,6 +66,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if type(obj).__name__ == "Broadcast" and type(obj).__module__.startswith("pyspark."):
             raise _Useless("Spark loads it in its own tasks alone, and a trial has a process of its own")
+        if type(obj).__name__ in ("SparkSession", "DataFrame") and type(obj).__module__.startswith("pyspark.sql."):
+            raise TypeError("it is the driver's alone")  # those of Spark Connect are pickled, and fail as they arrive
         return super().reducer_override(obj)
 
 

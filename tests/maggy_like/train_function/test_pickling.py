@@ -25,18 +25,15 @@ def test_a_broadcast_variable_is_refused_since_no_trial_could_load_it() -> None:
         pickle_train_fn(partial(train, data=table))
 
 
-class Table:
-    """What stands for a DataFrame."""
-
-    def __reduce__(self) -> Any:
-        raise RuntimeError("[CONTEXT_ONLY_VALID_ON_DRIVER] SPARK-5063")
+class DataFrame:
+    """What stands for a table of Spark Connect, which can be pickled and not be read."""
 
 
 def test_a_table_of_spark_is_refused_with_what_to_send_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Table, "__module__", "pyspark.sql.classic.dataframe")
+    monkeypatch.setattr(DataFrame, "__module__", "pyspark.sql.connect.dataframe")
     with pytest.raises(
         TrainFunctionError,
-        match=r"uses the argument 'data' of type Table, .*: Spark's sessions and tables are the driver's alone; "
+        match=r"uses the argument 'data' of type DataFrame, .*: Spark's sessions and tables are the driver's alone; "
         r"let the function refer to the rows themselves \(df\.toPandas\(\)\), or write them",
     ):
-        pickle_train_fn(partial(train, data=Table()))
+        pickle_train_fn(partial(train, data=DataFrame()))
