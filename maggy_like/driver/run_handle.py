@@ -203,6 +203,12 @@ class RunHandle(Generic[T]):
             self._waiting += 1
         try:
             return self._future.result(timeout)
+        except TimeoutError:
+            if self._future.done():  # it is the run's own error
+                raise
+            raise TimeoutError(
+                f"{self.name} has not ended after timeout={timeout} s and goes on; call result() again, or stop() it"
+            ) from None
         finally:
             with self._lock:
                 self._waiting -= 1
