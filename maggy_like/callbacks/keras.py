@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.callbacks.progress import Progress
+from maggy_like.errors import UserError
 from maggy_like.extras import require
 
 require("keras", "KerasReport")
 
-import keras  # noqa: E402  # the error above names the extra
+try:
+    import keras  # the error above names the extra
+except ImportError as error:
+    raise UserError(
+        f"KerasReport needs a backend of Keras, which cannot be imported: {error}; install it, or set the environment "
+        "variable KERAS_BACKEND to one that is installed, such as 'torch', before keras is imported"
+    ) from error
 
 if TYPE_CHECKING:
     from maggy_like.worker.child.reporter import Reporter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -23,6 +24,19 @@ def test_the_import_loads_no_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_backend_of_keras_that_is_missing_is_told() -> None:
+    pytest.importorskip("keras")
+    code = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "try:\n    from maggy_like.callbacks import KerasReport\n"
+        "except ValueError as error:\n    print(error)"
+    )
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.startswith("KerasReport needs a backend of Keras, which cannot be imported: ")
+    assert "set the environment variable KERAS_BACKEND to one that is installed" in done.stdout
 
 
 def test_an_unknown_name_is_told() -> None:
