@@ -171,13 +171,15 @@ def _target(given: Namespace, default: str) -> str:
     """The file to write.
 
     Raises:
-        UserError: It is there already.
+        UserError: It is there already, or a folder.
     """
     target = str(given.output or default)
-    exists = False
+    exists = is_folder = False
     with contextlib.suppress(Exception):  # of whatever file system it is: writing to it says what is wrong
         fs, path = open_url(target)
-        exists = fs.exists(path)
+        exists, is_folder = fs.exists(path), fs.isdir(path)
+    if is_folder:
+        raise UserError(f"{target!r} is a folder; pass the path of a file as --output")
     if exists and not given.force:
         raise UserError(f"there is a file {target!r} already; pass --force to replace it, or another --output")
     return target

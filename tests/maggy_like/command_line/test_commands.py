@@ -178,6 +178,7 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
             "already; pass --force to replace it",
         ),
         (["export", "{runs}/august", "-o", "{runs}/none/trials.csv"], "cannot be written"),
+        (["report", "{runs}/august", "-o", "{runs}"], "is a folder; pass the path of a file as --output"),
     ],
 )
 def test_mistakes(arguments: list[str], message: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
