@@ -43,7 +43,7 @@ def search(spec: RunSpec) -> Result:
     """Execute a search, and the training that follows it.
 
     Raises:
-        MaggyError: Something ended it early; the error has the result so far.
+        Exception: Something ended it early, such as a MaggyError; the error has the result so far.
     """
     outcome = execute_anywhere(spec)
     result = _result_of(spec, outcome)
@@ -51,6 +51,8 @@ def search(spec: RunSpec) -> Result:
         return result
     if isinstance(outcome.error, MaggyError):
         outcome.error.result = result
+    else:  # of an optimizer, say
+        outcome.error.__dict__["result"] = result
     raise outcome.error
 
 

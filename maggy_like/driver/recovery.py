@@ -238,7 +238,7 @@ def _check_same(known: RunHeader, now: RunHeader) -> None:
     for field in ("optimizer", "space", "directions", "metrics", "value", "seed", "max_budget", "constrained"):
         before, given = getattr(known, field), getattr(now, field)
         if before != given:
-            was, now_is = (before, given) if field == "optimizer" else (repr(before), repr(given))
+            was, now_is = (before, given) if field == "optimizer" else (_written(before), _written(given))
             raise ConfigError(
                 f"the run {known.name!r} was started with {arguments.get(field, field)}={was}, not {now_is}; "
                 "resume it with the same, or choose another name"
@@ -249,3 +249,10 @@ def _check_same(known: RunHeader, now: RunHeader) -> None:
                 f"the run {known.name!r} was started with the variant {before!r}, not {given!r}; resume it with the "
                 "same study, or choose another name"
             )
+
+
+def _written(value: object) -> str:
+    """A setting as a caller writes it: one metric or direction by itself, and none as None."""
+    if isinstance(value, list):
+        return repr(value if len(value) > 1 else next(iter(value), None))
+    return repr(value)

@@ -226,9 +226,9 @@ def open_line(line: bytes) -> tuple[int, Record] | None:
         record = _OF_RUN.decode(line) if line.startswith(_STARTS_OF_RUN) else from_json(line)
         if type(record) is CheckpointSaved:
             check_owner(record.name, record.trial, record.attempt)  # what it names is unpickled
+        return int(number), record
     except ValueError:
         return None
-    return int(number), record
 
 
 def _salvage(line: bytes) -> list[tuple[int, Record]]:

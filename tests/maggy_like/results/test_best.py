@@ -132,6 +132,12 @@ def test_with_the_last_value_the_newest_one_counts(tmp_path: Path) -> None:
         search(overfits, tmp_path, n_trials=2, max_budget=9, name="last", resume=True)
 
 
+def test_another_metric_than_that_of_the_run_is_named_as_callers_write_it(tmp_path: Path) -> None:
+    search(overfits, tmp_path, n_trials=1, name="any")
+    with pytest.raises(ConfigError, match="was started with metric=None, not 'acc'; resume it with the same"):
+        search(overfits, tmp_path, n_trials=2, name="any", resume=True, metric="acc")
+
+
 def test_a_wrong_rule_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"value must be one of 'best', 'last', got 'lats' \(did you mean 'last'"):
         search(overfits, tmp_path, value="lats")

@@ -29,6 +29,7 @@ from maggy_like.storage.journal import (
     read_journal,
 )
 from maggy_like.storage.journal.local import LocalBackend
+from maggy_like.storage.journal.records import _checksum
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure, TrialState
@@ -52,6 +53,13 @@ def read(*lines: bytes) -> tuple[list[Event], list[str]]:
 
 def test_reads_back_what_was_written() -> None:
     assert read(*LINES) == (EVENTS, [])
+
+
+def test_a_number_that_nobody_writes_is_damage_and_no_error() -> None:
+    body = LINES[2][: LINES[2].rfind(b',"n":')] + b',"n":' + b"9" * 5000
+    events, damage = read(*LINES[:2], body + _checksum(body) + b"\n", *LINES[3:])
+    assert events == [EVENTS[0], *EVENTS[2:]]
+    assert damage[0].startswith("journal.jsonl, line 3 is damaged")
 
 
 def test_nan_survives() -> None:
