@@ -13,7 +13,6 @@ from maggy_like.api.train_again import TrainAgain
 from maggy_like.argument_checks import flag
 from maggy_like.driver.run_handle import RunHandle
 from maggy_like.driver.run_spec import Outcome, RunSpec
-from maggy_like.errors import MaggyError
 from maggy_like.results.result import Result
 
 T = TypeVar("T")
@@ -49,10 +48,7 @@ def search(spec: RunSpec) -> Result:
     result = _result_of(spec, outcome)
     if outcome.error is None:
         return result
-    if isinstance(outcome.error, MaggyError):
-        outcome.error.result = result
-    else:  # of an optimizer, say
-        outcome.error.__dict__["result"] = result
+    outcome.error.__dict__["result"] = result  # it may be of any kind: an optimizer's own, say
     raise outcome.error
 
 

@@ -31,7 +31,8 @@ than a busy driver takes to answer."""
 
 KEEPALIVE = 2
 """Seconds between two of TCP's own signs of life, on a connection on which nothing is said. ZeroMQ's would be encrypted
-and answered by its thread, and be a good part of what that does for a large gang."""
+and answered by its thread, and be a good part of what that does for a large gang. And libzmq 4.3.5 aborts the process
+where one is due on a connection whose reading was stopped at the high-water mark when the peer hung up."""
 
 RECONNECT, MAX_RECONNECT = 0.05, 1.0
 """Seconds to the first try to connect again, and at most between two."""

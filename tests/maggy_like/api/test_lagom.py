@@ -204,22 +204,6 @@ def test_an_optimizer_that_fails_is_raised_with_the_run_s_place_and_the_result_s
     assert caught.value.result.best_config == {"x": 0.5}
 
 
-def test_an_error_of_an_optimizer_s_own_kind_has_the_result_so_far_too(search: Any) -> None:
-    from optimizers.core.base import WAIT, Answer, History, Optimizer
-
-    class Raising(Optimizer):
-        def ask(self, index: int, history: History) -> Answer:
-            if not index:
-                return {"x": 0.5}
-            if history.observations:
-                raise RuntimeError("no more ideas")
-            return WAIT
-
-    with pytest.raises(RuntimeError, match="no more ideas") as caught:
-        search(fns.climb, optimizer=Raising(), n_trials=2)
-    assert caught.value.result.best_config == {"x": 0.5}  # type: ignore[attr-defined]
-
-
 def test_callbacks_see_every_event_and_one_that_raises_is_left_out(search: Any) -> None:
     seen: list[Event] = []
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from maggy_like import ASHA, BOHB, MOBSTER, Hyperband, Reporter
+from maggy_like import ASHA, BOHB, MOBSTER, Float, Hyperband, Reporter, lagom
 from maggy_like.api.optimizer_choice import build_optimizer
+from optimizers.core.base import WAIT, Answer, History, Optimizer
 from optimizers.schedulers.stopping import MedianRule
 
 
@@ -37,3 +39,28 @@ def test_a_form_that_was_given_stays() -> None:
 
 def test_a_wrapped_optimizer_is_suited_as_well() -> None:
     assert "mode='stopping'" in build_optimizer(MedianRule("asha"), plain).describe()
+
+
+class Raising(Optimizer):
+    """Has one idea."""
+
+    def ask(self, index: int, history: History) -> Answer:
+        if history.observations:
+            raise RuntimeError("no more ideas")
+        return WAIT if index else {"x": 0.5}
+
+
+@pytest.mark.e2e
+def test_an_error_of_an_optimizer_s_own_kind_has_the_result_so_far(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no more ideas") as caught:
+        lagom(
+            plain,
+            {"x": Float(0, 1)},
+            optimizer=Raising(),
+            n_trials=2,
+            engine="inline",
+            directory=tmp_path,
+            direction="min",
+            progress=False,
+        )
+    assert caught.value.result.best_config == {"x": 0.5}  # type: ignore[attr-defined]

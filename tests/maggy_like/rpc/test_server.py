@@ -19,13 +19,11 @@ from maggy_like.protocol.messages import (
     Assign,
     Beat,
     Checkpointed,
-    Finished,
     Goodbye,
     Hello,
     Logged,
     Ready,
     Refused,
-    Reported,
     Stop,
     ToWorker,
 )
@@ -372,31 +370,3 @@ def test_handshakes_that_nobody_has_taken_in_keep_neither_the_connections_nor_th
 
 def test_thousands_of_workers_may_come_at_once(server: Server) -> None:
     assert server._socket.getsockopt(zmq.BACKLOG) >= 4096
-
-
-def test_what_a_worker_waits_for_an_answer_to_is_given_before_what_came_earlier(
-    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arrived(server, client)
-    other = connected(server, hello(4))
-    arrived(server, other)
-    with monkeypatch.context() as nothing_given:
-        nothing_given.setattr("maggy_like.rpc.server.ROUND_SECONDS", 0.0)
-        for count, sent, sender in (
-            (100, [Reported(0, 1, "loss", {})] * 100, client),
-            (102, [LOGGED, Finished(1, 1, "returned")], other),
-        ):
-            for message in sent:
-                sender.send(message)
-            for _ in range(500):
-                assert not list(server.poll(0.01))
-                sender.receive()  # its welcome, before which nothing is sent
-                if len(server._backlog) == count:
-                    break
-    given = [received.message for received in arrived(server, other, 102)]
-    assert given[:3] == [LOGGED, Finished(1, 1, "returned"), Reported(0, 1, "loss", {})]
-    assert len(given) == 102
-    other.close()
-
-
-LOGGED = Logged(1, 1, ["a line"])
