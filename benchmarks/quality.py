@@ -40,6 +40,7 @@ from benchmarks.common import parser, save
 from benchmarks.figures import Field, area, regret
 from benchmarks.landscapes_made import NAMES
 from benchmarks.methods import METHODS, OURS, Method, counts
+from benchmarks.ragged import RAGGED
 from benchmarks.runs import Kind, Run, Store
 from benchmarks.surrogate import PREFIX
 from benchmarks.tables import CURVES
@@ -52,6 +53,10 @@ def _surrogates(*numbers: int) -> tuple[str, ...]:
     return tuple(f"{PREFIX}{number}" for number in numbers)
 
 
+UNSEEN = (34539, 167184, 168329, 168335, 168908, 189862, 189865)
+"""Data sets of which no choice has looked at any training."""
+
+
 TUNED = {
     "sf": ("fcnet-protein", "nas-cifar10", "mlp-segment", "last-3945", "last-126026"),
     "mf": (
@@ -62,7 +67,7 @@ TUNED = {
 }
 HELD_OUT = {
     "sf": ("fcnet-slice", "nas-cifar100", "mlp-vehicle", "last-7593", "last-168330"),
-    "mf": _surrogates(34539, 167184, 168329, 168335, 168908, 189862, 189865),
+    "mf": (*_surrogates(*UNSEEN), *(f"{RAGGED}{number}" for number in UNSEEN)),
 }
 MADE: dict[str, tuple[str, ...]] = {"sf": (), "mf": ("diverging", *NAMES)}
 PARTS = {"tuned": TUNED, "held_out": HELD_OUT, "made": MADE}

