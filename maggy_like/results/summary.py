@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from maggy_like.display.failures import failures_by_kind
-from maggy_like.display.text import MAX_FAILURES, config_text, duration, failure, number, place, words
+from maggy_like.display.text import MAX_FAILURES, config_text, duration, failure, number, place, tally, words
 from maggy_like.results.data import ResultData
 from maggy_like.results.pareto import pareto_lines
 from maggy_like.results.training import training_line
@@ -14,8 +14,8 @@ from optimizers.core.trial import TrialState
 
 def summary(result: ResultData) -> str:
     """A few lines: how the search ended, what was best, what failed, and where its files are."""
-    counted = ", ".join(f"{count} {state.value}" for state, count in result.counts.items())
-    trials = f": {len(result.trials)} trials" + (f" ({counted})" if counted else "")
+    counted = tally(result.counts)
+    trials = f": {len(result.trials)} trial{'s' * (len(result.trials) != 1)}" + (f" ({counted})" if counted else "")
     is_training_alone = result.training is not None and not result.trials
     ended = words(result.ending, None if result.training is None else result.training.trial.state)
     lines = [f"{ended} after {duration(result.seconds)}{'' if is_training_alone else trials}"]
