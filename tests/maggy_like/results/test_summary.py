@@ -10,9 +10,7 @@ import pytest
 from maggy_like import Float, lagom
 
 
-@pytest.mark.parametrize(
-    ("n_trials", "counted"), [(3, "3 trials (2 completed, 1 failed)"), (1, "1 trial (1 failed)")]
-)
+@pytest.mark.parametrize(("n_trials", "counted"), [(3, "3 trials (2 completed, 1 failed)"), (1, "1 trial (1 failed)")])
 def test_the_states_of_trials_are_counted_in_the_order_of_the_display(
     tmp_path: Path, n_trials: int, counted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
