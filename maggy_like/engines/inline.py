@@ -61,6 +61,14 @@ class InlineRun(EngineRun):
 class InlineEngine(Engine):
     """Runs one worker in this process: breakpoints, ``pdb`` and profilers work as usual.
 
+    Trials run one by one in the thread that calls ``lagom``, ``ablate`` or ``run``; callbacks and the display have
+    their turn in between. Ctrl-C in a trial, or ``q`` in ``pdb``, ends the search with the result so far.
+
+    Some things differ from the other engines, since nothing can kill a trial that shares the caller's process. A stop
+    or a time limit takes effect at the trial's next report, and not at all where it has none. What a trial prints goes
+    to this process's output, and into no log file. As on all engines the function is a copy: what it changes in the
+    variables of its script is not seen there.
+
     Example:
         >>> lagom(train_fn, space, engine="inline", n_trials=1)
     """

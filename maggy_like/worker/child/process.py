@@ -234,11 +234,17 @@ def run_attempt(
         return Finished(trial, attempt, "raised", kind=FailureKind.EXIT, message=message, place=place, at=time.time())
     except BaseException as error:
         at = time.time()
-        if task.isolation == "none" and isinstance(error, KeyboardInterrupt):
-            raise  # the caller's own
+        if task.isolation == "none" and _is_callers_own(error):
+            raise KeyboardInterrupt from error
         if isinstance(error, MemoryError):  # what the function holds leaves no room to say so
             traceback.clear_frames(error.__traceback__)
         return raised(trial, attempt, error, membership, at, advice_on(error, task.driver))
+
+
+def _is_callers_own(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, or the ``q`` of a debugger: the one who typed it wants the run to end."""
+    debugger = sys.modules.get("bdb")
+    return isinstance(error, KeyboardInterrupt) or (debugger is not None and isinstance(error, debugger.BdbQuit))
 
 
 def raised(

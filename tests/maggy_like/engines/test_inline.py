@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import pdb
 import signal
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,6 +108,22 @@ def test_a_signal_in_a_function_ends_the_search_with_what_it_had_reported(
     search(lambda x, reporter: noted.NOTES.append(reporter.trial) or x, metric="score", direction="max", n_trials=3,
            name="run", resume=True)  # fmt: skip
     assert noted.NOTES == [1, 2]
+
+
+def test_whoever_quits_the_debugger_ends_the_search(search: Search) -> None:
+    def train(x: float, reporter: Any) -> float:
+        noted.NOTES.append(reporter.trial)
+        if reporter.trial == 1:
+            pdb.Pdb(stdin=io.StringIO("q\n"), stdout=io.StringIO(), nosigint=True, readrc=False).set_trace()
+        return x
+
+    before = sys.gettrace()
+    try:
+        result = search(train, n_trials=10)
+    finally:
+        sys.settrace(before)  # which a coverage tool has set
+    assert (noted.NOTES, result.ending) == ([0, 1], "interrupted")
+    assert [trial.is_over for trial in result.trials] == [True, False]
 
 
 def test_a_function_may_eat_the_first_signal_and_not_the_search_the_second(search: Search) -> None:
