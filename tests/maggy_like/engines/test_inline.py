@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import io
 import itertools
+import operator
 import pdb
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,6 +112,19 @@ def test_a_signal_in_a_function_ends_the_search_with_what_it_had_reported(
     search(lambda x, reporter: noted.NOTES.append(reporter.trial) or x, metric="score", direction="max", n_trials=3,
            name="run", resume=True)  # fmt: skip
     assert noted.NOTES == [1, 2]
+
+
+def test_a_signal_that_comes_just_before_a_function_waits_without_an_end_ends_the_search(search: Search) -> None:
+    """Nothing handles the signal between the two calls: both are C, and so is what makes them."""
+
+    def train(x: float, reporter: Any) -> None:
+        reporter.report(score=x)
+        came = functools.partial(getattr(ctypes.CDLL(None), "raise"), signal.SIGTERM)
+        lock = threading.Lock()
+        lock.acquire()
+        deque(map(operator.call, [came, lock.acquire]))
+
+    assert search(train).ending == "interrupted"
 
 
 def test_whoever_quits_the_debugger_ends_the_search(search: Search) -> None:
