@@ -9,13 +9,16 @@
             valid_sets=[held_out], valid_names=["valid"], init_model=report.init_model, callbacks=[report],
         )
 
-Each name loads its library at its first use, and no other.
+Each name loads its library at its first use, and no other. ``from maggy_like.callbacks import *`` loads all that are
+installed, and gives the callbacks of those.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from maggy_like.errors import UserError
 
 if TYPE_CHECKING:
     from maggy_like.callbacks.keras import KerasReport
@@ -24,6 +27,15 @@ if TYPE_CHECKING:
     from maggy_like.callbacks.sklearn import sklearn_steps
     from maggy_like.callbacks.transformers import TransformersReport
     from maggy_like.callbacks.xgboost import XGBoostReport
+
+    __all__ = [
+        "KerasReport",
+        "LightGBMReport",
+        "LightningReport",
+        "TransformersReport",
+        "XGBoostReport",
+        "sklearn_steps",
+    ]
 
 _HOMES = {
     "KerasReport": "maggy_like.callbacks.keras",
@@ -34,21 +46,23 @@ _HOMES = {
     "sklearn_steps": "maggy_like.callbacks.sklearn",
 }
 
-__all__ = [
-    "KerasReport",
-    "LightGBMReport",
-    "LightningReport",
-    "TransformersReport",
-    "XGBoostReport",
-    "sklearn_steps",
-]
-
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # read by a star import, which fails for a name that raises
+        return [each for each in _HOMES if _is_installed(each)]
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'maggy_like.callbacks' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *_HOMES})
+
+
+def _is_installed(name: str) -> bool:
+    """Whether the library of a callback is there, and what it needs itself."""
+    try:
+        importlib.import_module(_HOMES[name])
+    except UserError:
+        return False
+    return True

@@ -41,13 +41,15 @@ def check_progress(progress: Any) -> None:
         raise ConfigError(f"progress: no display is called {short(progress)}; {hint}")
 
 
-def make_display(progress: bool | str) -> Display:
+def make_display(progress: bool | str, *, beside_trials: bool = False) -> Display:
     """The display that ``progress`` asks for.
 
     Args:
         progress: True picks what fits: a notebook cell in a Jupyter kernel, a live region in a terminal,
             else plain lines. False shows nothing. ``"notebook"``, ``"terminal"``, ``"plain"`` and
             ``"silent"`` name one.
+        beside_trials: Whether trials run in this process. A live region would hide the prompt of a debugger, so True
+            picks plain lines in a terminal then.
 
     Raises:
         ConfigError: No display has this name.
@@ -59,6 +61,8 @@ def make_display(progress: bool | str) -> Display:
     check_progress(progress)
     if isinstance(progress, bool):
         progress = _fitting() if progress else "silent"
+        if beside_trials and progress == "terminal":
+            progress = "plain"
     return _DISPLAYS[progress]()
 
 

@@ -48,10 +48,11 @@ _OVER = 0
 def waits_end() -> Iterator[None]:
     """Have a signal end a wait without an end, in C too, that the main thread begins as the signal comes.
 
-    Python notes a signal when it comes and handles it between two lines. One that comes after the last look, and before
-    a wait has begun, is handled when the wait is over, which may be never. So a thread hears of each signal, and ends
-    the waits of the main thread a few times; Python goes on with those that are none of the handler's concern. In
-    another thread than the main one nothing changes.
+    A training function may wait so, where it runs in that thread. Python notes a signal when it comes and handles it
+    between two lines. One that comes after the last look, and before a wait has begun, is handled when the wait is
+    over, which may be never. So a thread hears of each signal, and ends the waits of the main thread a few times;
+    Python goes on with those that are none of the handler's concern. In another thread than the main one nothing
+    changes.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(_NUDGE) is None:  # not Python's
         yield
@@ -94,8 +95,3 @@ def _nudge(heard: int, other: int, main: int) -> None:
             return
         if any(number != _NUDGE for number in numbers):
             pause = _FIRST
-
-
-def raise_interrupt(count: int) -> None:
-    """The default handling of Ctrl-C."""
-    raise KeyboardInterrupt

@@ -138,6 +138,11 @@ class Driver:
         return self._has_ended or self.done.is_set()
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether the run has ended, or somebody has asked for its end."""
+        return self._is_stopped or self.has_ended
+
+    @property
     def came(self) -> int:
         """How many places of the gang have ever had a worker; from any thread."""
         return len(self._machine.workers)
@@ -149,6 +154,8 @@ class Driver:
 
     def post(self, event: Input) -> None:
         """Tell the state machine something; from any thread."""
+        if isinstance(event, StopRequested):
+            self._is_stopped = True
         self._posted.append(event)
         self._server.wake()
 
@@ -214,7 +221,6 @@ class Driver:
             until = time.monotonic() + ROUND_SECONDS
             while self._posted and time.monotonic() < until:
                 event = self._posted.popleft()
-                self._is_stopped |= isinstance(event, StopRequested)
                 commands += self._handle(event)
             now = time.monotonic()
             if now - tick >= TICK:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Callable
 
@@ -12,7 +11,7 @@ from maggy_like.display.base import LogLine
 from maggy_like.driver.callbacks import Callbacks
 from maggy_like.driver.first_workers import FirstWorkers
 from maggy_like.driver.growing_supervisor import GrowingSupervisor
-from maggy_like.driver.interrupts import interrupts_to, raise_interrupt, waits_end
+from maggy_like.driver.interrupts import interrupts_to, waits_end
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.supervisor import Supervisor
@@ -56,10 +55,8 @@ def run_search(
     """
     patience = LEAVE_PATIENCE + (LOG_PATIENCE if task.copies_logs else 0.0)
     monitor = Monitor(driver, display, callbacks, patience)
-    if engine.isolation != "none":
-        interrupts.enter_context(interrupts_to(monitor.interrupted))
-    else:  # Ctrl-C belongs to the function that runs in this thread
-        interrupts.enter_context(interrupts_to(raise_interrupt, [signal.SIGTERM]))
+    interrupts.enter_context(interrupts_to(lambda _: monitor.signalled()))
+    if engine.isolation == "none":  # the function runs in this thread, and may wait without an end
         interrupts.enter_context(waits_end())
     kind = GrowingSupervisor if engine.is_elastic else Supervisor
     supervisor = kind(engine, task, admit, size, least, logs)
@@ -84,19 +81,34 @@ class Monitor:
     def __init__(
         self, driver: Driver, display: Display, callbacks: Callbacks, patience: float = LEAVE_PATIENCE
     ) -> None:
-        self.hurried = self._is_closing = False
+        self.hurried = self._was_interrupted = self._is_closing = False
         self._patience = patience
         self._driver = driver
         self._display = display
         self._callbacks = callbacks
+        self._supervisor: Supervisor | None = None
 
-    def interrupted(self, count: int) -> None:
-        """Ctrl-C or SIGTERM: the first stops the search, the second waits neither for workers nor for trackers."""
-        if count == 1 and not self._is_closing:
-            self._driver.post(StopRequested(Ending.INTERRUPTED))
+    def signalled(self) -> None:
+        """Ctrl-C or SIGTERM: it belongs to a function that runs in this thread, and else to the search.
+
+        Raises:
+            KeyboardInterrupt: In the function.
+        """
+        if self._supervisor is not None and self._supervisor.is_in_function:
+            raise KeyboardInterrupt
+        self.interrupted()
+
+    def interrupted(self) -> None:
+        """The first interruption stops the search, the second waits neither for workers nor for trackers."""
+        if not (self._was_interrupted or self._is_closing):
+            self._was_interrupted = True
+            self._stop()
         else:
             self.hurried = True
             self._driver.release()
+
+    def _stop(self) -> None:
+        self._driver.post(StopRequested(Ending.INTERRUPTED))
 
     def begin(self) -> None:
         """Show that the search begins."""
@@ -109,12 +121,10 @@ class Monitor:
             supervisor: Keeps the workers running.
             first: Says why no worker comes, if it takes long.
         """
-        try:
-            while not self._driver.has_ended:
-                self._look(supervisor)
-                first.look(self._driver)
-        except KeyboardInterrupt:  # of a function that runs in this thread
-            self.interrupted(1)
+        self._supervisor = supervisor
+        while not self._driver.has_ended:
+            self._look(supervisor)
+            first.look(self._driver)
         deadline = time.monotonic() + self._patience
         while not (self._driver.done.is_set() or self.hurried or time.monotonic() > deadline):
             self._look(supervisor)
@@ -127,10 +137,15 @@ class Monitor:
         self._show(lambda: self._display.finish(self._driver.snapshot, self._take_lines()))
 
     def _look(self, supervisor: Supervisor) -> None:
-        self._driver.done.wait(POLL)
-        supervisor.attend(self._driver)
-        self._call_back()
+        supervisor.await_work(self._driver, POLL)
+        self._call_back()  # before the next trial, where that runs in this thread: it may be one too many
         self._show(lambda: self._display.update(self._driver.snapshot, self._take_lines()))
+        if self._driver.is_stopping:
+            supervisor.end_trials()
+        try:
+            supervisor.attend(self._driver)
+        except KeyboardInterrupt:  # of a function that runs in this thread
+            self.interrupted()
 
     def _show(self, draw: Callable[[], None]) -> None:
         """Draw; a display that fails (a closed stdout) must not end the search."""
@@ -150,6 +165,6 @@ class Monitor:
         while not self._driver.events.empty():
             try:
                 self._callbacks.call(self._driver.events.get())
-            except KeyboardInterrupt:  # which a callback raised, or which met it where Ctrl-C raises
-                self.interrupted(1)
+            except KeyboardInterrupt:  # which a callback raised
+                self._stop()
         self._callbacks.look()

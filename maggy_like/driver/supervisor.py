@@ -111,6 +111,20 @@ class Supervisor:
             if time.monotonic() >= vacancy.due and not driver.has_ended:
                 self._fill(vacancy, driver)
 
+    def await_work(self, driver: Driver, seconds: float) -> None:
+        """Wait until there may be something to :meth:`attend` to, or the driver is done: ``seconds`` at most."""
+        self._engine.await_work(self._runs, driver.done, seconds)
+
+    @property
+    def is_in_function(self) -> bool:
+        """Whether the training function is being called just now, in the thread that attends."""
+        return any(run.is_in_function for run in self._runs)
+
+    def end_trials(self) -> None:
+        """Have the training function called no more in this thread: the run ends."""
+        for run in self._runs:
+            run.end_trials()
+
     def _replace(self, lost: WorkerId, driver: Driver) -> None:
         """End a lost worker; where that would end others that run, plan its next launch beside them.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
@@ -58,7 +59,18 @@ class EngineRun(ABC):
 
     @abstractmethod
     def poll(self) -> str | None:
-        """None while the workers run, else why they ended (empty when they simply left)."""
+        """None while the workers run, else why they ended (empty when they simply left).
+
+        Where trials run in the calling thread, it runs at most one, and none where none is assigned yet.
+        """
+
+    @property
+    def is_in_function(self) -> bool:
+        """Whether :meth:`poll` is calling the training function just now."""
+        return False
+
+    def end_trials(self) -> None:
+        """Have :meth:`poll` call no training function any more: the run ends."""
 
     @abstractmethod
     def cancel(self) -> None:
@@ -157,6 +169,16 @@ class Launcher(Capacity):
     def attend(self, runs: Sequence[EngineRun]) -> None:
         """Look after what was launched: called often while a search runs, from the thread that launches."""
         return
+
+    def await_work(self, runs: Sequence[EngineRun], over: threading.Event, seconds: float) -> None:
+        """Wait until there may be something for the thread that launches.
+
+        Args:
+            runs: What was launched.
+            over: Set when the search is over.
+            seconds: How long to wait at most.
+        """
+        over.wait(seconds)
 
     def waits_for(self, workers: int, came: int) -> str:
         """Say in a few words why some launched workers have not connected yet; empty if that is not known.

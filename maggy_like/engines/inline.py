@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 from collections.abc import Sequence
 
@@ -24,13 +23,25 @@ class InlineRun(EngineRun):
         self._context = WorkerContext(index, incarnation, socket.gethostname(), keys)
         self._thread = threading.Thread(target=self._serve, name="maggy-agent", daemon=True)
         self._thread.start()
-        self._served = False
+
+    @property
+    def is_in_function(self) -> bool:
+        return self._launcher.is_in_function
+
+    def await_trial(self, seconds: float) -> bool:
+        """Wait for a trial, or other news, for ``seconds`` at most; False, sooner, where there will be none."""
+        return self._launcher.await_trial(seconds)
+
+    def end_trials(self) -> None:
+        self._launcher.refuse()
 
     def poll(self) -> str | None:
-        """Run all trials here; returns when the search is over."""
-        if not self._served:
-            self._served = True
-            self._launcher.serve_here(flush=sys.stdout.flush)
+        """Run a trial here, if one is assigned.
+
+        Raises:
+            KeyboardInterrupt: In its function; the run can only be ended then.
+        """
+        self._launcher.run_trial()
         return None if self._thread.is_alive() else ""
 
     def cancel(self) -> None:
@@ -40,9 +51,7 @@ class InlineRun(EngineRun):
         self._thread.join(timeout)
         if self._thread.is_alive():
             return False
-        if not self._served:  # the search was over before there was anything to serve
-            self._served = True
-            self._launcher.abandon()
+        self._launcher.abandon()
         return True
 
     def _serve(self) -> None:
@@ -51,6 +60,14 @@ class InlineRun(EngineRun):
 
 class InlineEngine(Engine):
     """Runs one worker in this process: breakpoints, ``pdb`` and profilers work as usual.
+
+    Trials run one by one in the thread that calls ``lagom``, ``ablate`` or ``run``; callbacks and the display have
+    their turn in between. Ctrl-C in a trial, or ``q`` in ``pdb``, ends the search with the result so far.
+
+    Some things differ from the other engines, since nothing can kill a trial that shares the caller's process. A stop
+    or a time limit takes effect at the trial's next report, and not at all where it has none. What a trial prints goes
+    to this process's output, and into no log file. As on all engines the function is a copy: what it changes in the
+    variables of its script is not seen there.
 
     Example:
         >>> lagom(train_fn, space, engine="inline", n_trials=1)
@@ -67,6 +84,10 @@ class InlineEngine(Engine):
 
     def endpoint(self) -> Endpoint:
         return Endpoint("127.0.0.1")
+
+    def await_work(self, runs: Sequence[EngineRun], over: threading.Event, seconds: float) -> None:
+        if not any(isinstance(run, InlineRun) and run.await_trial(seconds) for run in runs):
+            over.wait(seconds)
 
     def launch(
         self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str

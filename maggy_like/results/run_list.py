@@ -13,6 +13,7 @@ from maggy_like.display.text import config_text, duration, number, words
 from maggy_like.errors import ConfigError, MaggyError
 from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
+from maggy_like.results.attempts import clock_of
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.runs import open_run, runs_in
 from maggy_like.results.text_table import aligned, as_html
@@ -38,7 +39,8 @@ class RunSummary:
         directory: Its folder, which :func:`~maggy_like.load_run` takes.
         created: When it began, in Unix time; None of a run that cannot be read.
         ending: As :attr:`Result.ending <maggy_like.Result>`; None of one that cannot be read.
-        seconds: How long its last driver had it.
+        seconds: How long drivers had it, all together and until now, as far as its journal tells.
+        is_longer: Whether they had it for longer than that: one that was killed records no end.
         optimizer: The optimizer and its options.
         trials: How many there are.
         failed: How many of them failed.
@@ -56,6 +58,7 @@ class RunSummary:
     created: float | None = None
     ending: Ending | None = None
     seconds: float = 0.0
+    is_longer: bool = False
     optimizer: str = ""
     trials: int = 0
     failed: int = 0
@@ -71,12 +74,16 @@ class RunSummary:
         """The summary of a run that was read."""
         training = None if result.training is None else result.training.trial
         best = result.best_trial if result.trials else training
+        seconds = clock_of(contents).total
+        if not result.ending.is_over and contents.sessions:
+            seconds += max(0.0, time.time() - contents.sessions[-1][1])
         return cls(
             name=result.name,
             directory=str(result.directory),
             created=contents.header.created,
             ending=result.ending,
-            seconds=result.seconds,
+            seconds=seconds,
+            is_longer=bool(contents.unended) or result.ending is Ending.KILLED,
             optimizer=contents.header.optimizer,
             trials=len(result.trials),
             failed=len(result.failures),
@@ -96,7 +103,7 @@ class RunSummary:
         config = "" if self.best_config is None else _cut(config_text(self.best_config))
         has_metric = self.trials or self.best_value is not None
         metric = f"{self.direction} {self.objective}" if has_metric else "-"
-        seconds = duration(self.seconds)
+        seconds = duration(self.seconds) + " or more" * self.is_longer
         best = number(self.best_value)
         ended = "-" if self.ending is None else words(self.ending, self.training)
         return [self.name, begun, ended, seconds, self._counted(), metric, best, config]

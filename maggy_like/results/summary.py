@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from maggy_like.display.failures import failures_by_kind
-from maggy_like.display.text import MAX_FAILURES, config_text, duration, failure, number, place, words
+from maggy_like.display.text import MAX_FAILURES, config_text, duration, failure, number, place, tally, words
+from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import ResultData
 from maggy_like.results.pareto import pareto_lines
 from maggy_like.results.training import training_line
@@ -14,11 +15,11 @@ from optimizers.core.trial import TrialState
 
 def summary(result: ResultData) -> str:
     """A few lines: how the search ended, what was best, what failed, and where its files are."""
-    counted = ", ".join(f"{count} {state.value}" for state, count in result.counts.items())
-    trials = f": {len(result.trials)} trials" + (f" ({counted})" if counted else "")
+    counted = tally(result.counts)
+    trials = f": {len(result.trials)} trial{'s' * (len(result.trials) != 1)}" + (f" ({counted})" if counted else "")
     is_training_alone = result.training is not None and not result.trials
     ended = words(result.ending, None if result.training is None else result.training.trial.state)
-    lines = [f"{ended} after {duration(result.seconds)}{'' if is_training_alone else trials}"]
+    lines = [f"{ended} after {lasted(result)}{'' if is_training_alone else trials}"]
     if result.others:
         lines += pareto_lines(result)
     elif result.best_trial is not None:
@@ -37,3 +38,8 @@ def summary(result: ResultData) -> str:
         lines.append(training_line(result.training))
     lines.append(f"files: {result.directory}")
     return "\n".join(lines)
+
+
+def lasted(result: ResultData) -> str:
+    """How long the last driver had the run; one that was killed recorded no end."""
+    return duration(result.seconds) + " or more" * (result.ending is Ending.KILLED)

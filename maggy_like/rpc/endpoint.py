@@ -114,6 +114,14 @@ def own_address(host: str) -> str:
     )
 
 
+def resolves(host: str) -> bool:
+    """Whether this machine knows an address of a host; an address is one itself."""
+    try:
+        return bool(socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return False
+
+
 def is_own(address: str) -> bool:
     """Whether this machine has an address."""
     try:

@@ -12,6 +12,7 @@ from maggy_like.results.attempts import Attempt
 from maggy_like.results.best_state import state_of
 from maggy_like.results.data import ResultData
 from maggy_like.results.record import Record, value_of
+from maggy_like.results.summary import lasted
 from maggy_like.results.text_table import as_html
 from maggy_like.results.training import training_line
 from optimizers.core.trial import Failure, Trial, TrialState
@@ -43,7 +44,7 @@ def lead(result: ResultData, record: Record | None) -> str:
         if record is None
         else f"Begun {time.strftime('%Y-%m-%d %H:%M', time.localtime(record.contents.header.created))}, "
     )
-    line = f"{begun}{words(result.ending)} after {duration(result.seconds)}: {goals}{of}."
+    line = f"{begun}{words(result.ending)} after {lasted(result)}: {goals}{of}."
     cards = []
     if result.others:
         cards.append(_card(str(len(result.pareto)), "trials in the Pareto set", is_best=True))

@@ -27,7 +27,7 @@ from maggy_like.spark.capacity.connect_slots import slots_of
 from maggy_like.spark.capacity.executors import Executors
 from maggy_like.spark.capacity.requirements import check_resources, resource_hints
 from maggy_like.spark.capacity.resources import read_resources
-from maggy_like.spark.connection.address import driver_endpoint
+from maggy_like.spark.connection.address import driver_endpoint, host_hints
 from maggy_like.spark.connection.connect import check_server, orphan_hint
 from maggy_like.spark.connection.server_watch import ServerWatch
 from maggy_like.spark.engine.cluster_driver import ClusterDriverRun
@@ -76,7 +76,7 @@ class SparkEngine(Engine, DriverHost):
         session: The session; the active one if not given.
         barrier: Whether the workers start, and end, together; ``"auto"`` for wherever Spark can do it.
         host: The name or address at which workers reach this machine; by default ``spark.driver.host``. Workers
-            resolve a name, so it need not resolve here.
+            resolve a name, so it need not resolve here, unless the master is local.
         bind: The name or address of this machine at which the search listens. By default ``host``, if that is this
             machine's own, and else ``spark.driver.bindAddress``, or ``spark.driver.host``. Behind NAT, in a container
             or a Kubernetes pod it differs from ``host``. ``"0.0.0.0"`` (``"::"``) listens at all addresses.
@@ -199,14 +199,15 @@ class SparkEngine(Engine, DriverHost):
             )
 
     def hints(self, workers: int) -> list[str]:
+        hints = host_hints(self._host)
         if not self.is_elastic:
-            return [*other_jobs_hints(self._session, self._slots, workers), *resource_hints(self._slots)]
+            return [*hints, *other_jobs_hints(self._session, self._slots, workers), *resource_hints(self._slots)]
         if self._slots.count() != 0:
-            return []
+            return hints
         tasks = "one task" if workers == 1 else f"{workers} tasks"
         if self._slots.has_own_executors:
             tasks += f" that need {self._slots.resources} each, which a machine of the cluster must have free"
-        return [f"Spark has no executor yet; it is asked for {tasks}, and trials begin as executors come"]
+        return [*hints, f"Spark has no executor yet; it is asked for {tasks}, and trials begin as executors come"]
 
     def path_hints(self, paths: RunPaths) -> list[str]:
         return path_hints(self._session, paths)

@@ -99,6 +99,7 @@ class Contents:
         begun: The last word that a driver began the run, or took it up.
         ended: How that one ended it; None if it has not, or was killed.
         sessions: When each driver had the run: from its first word to its last, in Unix time.
+        unended: How many drivers before the last have recorded no end: they were killed, after their last word.
         last: The number of the last record.
         damage: What is wrong with it, a sentence each; empty if nothing is.
     """
@@ -108,6 +109,7 @@ class Contents:
     begun: RunStatus | None = None
     ended: RunStatus | None = None
     sessions: list[tuple[float, float]] = field(default_factory=list)
+    unended: int = 0
     last: int = 0
     damage: list[str] = field(default_factory=list)
 
@@ -127,12 +129,19 @@ class Contents:
             if type(record) is not AttemptStarted and type(record) is not AttemptEnded:
                 return  # it has no time
         elif not record.status.is_over:
+            self.unended += self.begun is not None and self.ended is None
             self.begun, self.ended = record, None
             self.sessions.append((record.time, record.time))
         else:
             self.ended = record
-        if self.sessions and record.time > self.sessions[-1][1]:
-            self.sessions[-1] = self.sessions[-1][0], record.time
+        self._extend_session(record.time)
+
+    def _extend_session(self, time: float) -> None:
+        """A driver had the run then. The last one, or the one before: an attempt that was lost with that."""
+        if self.sessions:
+            at = -2 if time < self.sessions[-1][0] and len(self.sessions) > 1 else -1
+            begin, end = self.sessions[at]
+            self.sessions[at] = begin, max(end, time)
 
 
 def encode(records: Iterable[Record], first: int) -> bytes:

@@ -6,15 +6,14 @@ import contextlib
 import os
 import socket
 import subprocess
-import threading
 from collections import deque
-from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import msgspec
 
 from maggy_like.processes.address_space import address_space, too_small
-from maggy_like.processes.channel import Channel, Disconnected
+from maggy_like.processes.channel import Channel
 from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
 from maggy_like.processes.zygote.client import own_zygote, start_module
 from maggy_like.protocol.task import WorkerContext, WorkerTask
@@ -22,7 +21,7 @@ from maggy_like.worker import spark_files
 from maggy_like.worker.agent.child import Child
 from maggy_like.worker.agent.fork_server import FORK, KILL, REQUEST, Exited, Forked, NotForked
 from maggy_like.worker.agent.search_path import with_own_path
-from maggy_like.worker.child.process import serve
+from maggy_like.worker.child.inline import InlineChild
 from maggy_like.worker.import_advice import here
 
 SERVER_PATIENCE = 5.0
@@ -154,38 +153,71 @@ class ForkServerLauncher:
 
 
 class InlineLauncher:
-    """One child for all trials, run by the process's own main thread, so that a debugger works.
+    """One child for all trials, run by a thread of this very process, so that a debugger works.
 
-    ``serve_here`` is called there; the agent itself lives in another thread.
+    The agent lives in a thread of its own. What has to do with trials is for the one thread that runs them.
     """
 
     descriptor = None
 
     def __init__(self, task: WorkerTask) -> None:
         self._task = task
-        self._theirs: socket.socket | None = None
-        self._spawned = threading.Event()
+        self._spawned: SimpleQueue[socket.socket] = SimpleQueue()
+        self._is_closed = False
+        self._child: InlineChild | None = None
+        self._refuses = False
 
     def spawn(self) -> Child:
-        channel, self._theirs = Channel.pair()
-        self._spawned.set()
+        channel, theirs = Channel.pair()
+        self._spawned.put(theirs)
         return Child(channel, None)
 
-    def serve_here(self, flush: Callable[[], None]) -> None:
-        """Run trials in the calling thread until the agent says that it is over."""
-        if self._spawned.wait(30) and self._theirs is not None:
-            channel = Channel(self._theirs)
-            try:
-                serve(channel, self._task, trials=None, before_end=lambda _: flush(), on_orphaned=lambda: None)
-            except Disconnected:
-                pass  # the search was over before this end had said that it is ready
-            finally:
-                channel.close()
+    def await_trial(self, seconds: float) -> bool:
+        """Wait for a trial, or other news of the agent, for ``seconds`` at most; False where there will be none."""
+        if self._child is not None:
+            self._child.await_trial(seconds)
+        elif not self._is_closed:
+            self._take_child(seconds)
+        return self._child is not None or not self._is_closed
+
+    def run_trial(self) -> None:
+        """Run a trial, if one is assigned by now.
+
+        Raises:
+            KeyboardInterrupt: In its function. No function is called any more then.
+        """
+        if self._child is None:
+            self._take_child(0.0)
+        if self._child is None:
+            return
+        self._child.refuses |= self._refuses
+        self._child.run_trial()
+        if self._child.is_over:
+            self._child.close()
+            self._child = None
+
+    def _take_child(self, seconds: float) -> None:
+        """Begin to serve the child that the agent waits for, if it has made one."""
+        with contextlib.suppress(Empty):
+            self._child = InlineChild(Channel(self._spawned.get(timeout=seconds)), self._task)
+
+    @property
+    def is_in_function(self) -> bool:
+        """Whether a trial's function is being called just now."""
+        return self._child is not None and self._child.is_in_function
+
+    def refuse(self) -> None:
+        """Call no function any more: a trial that is assigned ends once it has been told to stop."""
+        self._refuses = True
 
     def abandon(self) -> None:
-        """Close what :meth:`serve_here` would have served; call once the agent has left, if nobody serves."""
-        if self._theirs is not None:
-            self._theirs.close()
+        """Let go of all children; call once the agent has left."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+        with contextlib.suppress(Empty):
+            while True:
+                self._spawned.get_nowait().close()
 
     def attend(self) -> bool:
         return True
@@ -197,3 +229,4 @@ class InlineLauncher:
 
     def close(self) -> None:
         """Nothing to kill."""
+        self._is_closed = True

@@ -13,7 +13,7 @@ from maggy_like.train_function.reporter_use import CALLBACKS
 
 
 def test_all_names_are_known_as_savers_of_states() -> None:
-    assert set(maggy_like.callbacks.__all__) == set(maggy_like.callbacks._HOMES) == CALLBACKS
+    assert set(maggy_like.callbacks._HOMES) == CALLBACKS
 
 
 def test_the_import_loads_no_library() -> None:
@@ -24,6 +24,22 @@ def test_the_import_loads_no_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_star_import_gives_what_is_installed_and_a_name_says_what_is_not() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('keras', 'lightgbm', 'lightning', 'transformers', 'xgboost'):\n    sys.modules[name] = None\n"
+        "before = set(globals())\n"
+        "from maggy_like.callbacks import *\n"
+        "print(sorted(set(globals()) - before - {'before'}))\n"
+        "try:\n    from maggy_like.callbacks import LightGBMReport\n"
+        "except ValueError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        "['sklearn_steps']\nLightGBMReport needs lightgbm; install it with: pip install 'maggy_like[lightgbm]'\n"
+    )
 
 
 def test_a_backend_of_keras_that_is_missing_is_told() -> None:

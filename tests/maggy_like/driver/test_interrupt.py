@@ -19,7 +19,7 @@ import pytest
 from family import is_zygote
 from terminal import terminal
 
-from maggy_like.driver.interrupts import interrupts_to, raise_interrupt, waits_end
+from maggy_like.driver.interrupts import interrupts_to, waits_end
 
 pytestmark = pytest.mark.e2e
 
@@ -136,15 +136,17 @@ def test_a_killed_driver_takes_its_workers_along_and_resume_loses_nothing(tmp_pa
 
 
 COUNTED = """
-import functools, os, psutil, tempfile, threading
+import functools, itertools, os, psutil, tempfile, threading
 from maggy_like import Float, lagom
 from maggy_like.driver import monitor as watch
 
 interrupted = watch.Monitor.interrupted
 
-def tell(self, count):
-    interrupted(self, count)
-    os.write(1, f"pressed {count}\\n".encode())
+presses = itertools.count(1)
+
+def tell(self):
+    interrupted(self)
+    os.write(1, f"pressed {next(presses)}\\n".encode())
 
 watch.Monitor.interrupted = tell
 
@@ -277,6 +279,10 @@ def test_signals_are_handled_as_before_once_it_is_over(number: signal.Signals) -
         assert (counts, signal.getsignal(number)) == ([1, 2], signal.SIG_IGN)
     finally:
         signal.signal(number, before)
+
+
+def raise_interrupt(count: int) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_signal_that_comes_just_before_a_wait_without_an_end_ends_it() -> None:

@@ -58,7 +58,7 @@ class Recorder:
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(maggy_like.display, "make_display", lambda progress: recorder)
+    monkeypatch.setattr(maggy_like.display, "make_display", lambda *given, **options: recorder)
     return recorder
 
 

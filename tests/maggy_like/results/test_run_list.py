@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,11 @@ import pytest
 from benchmarks.report import write_run
 from maggy_like import FailurePolicy, Float, compare_runs, lagom, list_runs, load_run, run
 from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError
+from maggy_like.protocol.endings import Ending
+from maggy_like.storage.journal import RunStatus, backend_of, read_journal
+from maggy_like.storage.journal.records import Record, encode
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
+from optimizers.core.trial import TrialState
 
 
 def fails_below_one(x: int) -> float:
@@ -60,6 +66,56 @@ def test_runs_say_what_failed_and_what_they_trained(tmp_path: Path) -> None:
     assert cells["bad-training"][2:] == ["training failed", "0:00", "training", "-", "-", "x=0"]
     assert str(load_run(tmp_path / "bad-training")).startswith("training failed after 0:00\n")
     assert "exception in trial 0: ValueError: too small\n" in str(load_run(tmp_path / "search"))
+
+
+BEGUN, RESUMED = RunStatus(Ending.RUNNING, 1000.0), RunStatus(Ending.RUNNING, 2000.0)
+TRIAL = TrialCreated(0, {"x": 0.5}), AttemptStarted(0, 1, 0, 9, 1005.0)
+LOST = AttemptEnded(0, 1, TrialState.FAILED, 1030.0)  # a resume records it, with the time of the last word before
+
+
+@pytest.mark.parametrize(
+    ("records", "shown"),
+    [
+        ([BEGUN, *TRIAL, LOST, RunStatus(Ending.STOPPED, 1060.0, 60.0)], "1:00"),
+        ([BEGUN, *TRIAL], "0:05 or more"),
+        ([BEGUN], "0:00 or more"),
+        ([BEGUN, RunStatus(Ending.STOPPED, 1060.0, 60.0), RESUMED, RunStatus(Ending.COMPLETED, 2030.0, 30.0)], "1:30"),
+        ([BEGUN, *TRIAL, RESUMED, LOST, RunStatus(Ending.COMPLETED, 2030.0, 30.0)], "1:00 or more"),
+        ([BEGUN, RunStatus(Ending.STOPPED, 1060.0, 60.0), RESUMED], "1:00 or more"),
+    ],
+    ids=["ended", "killed", "killed at once", "resumed", "killed and resumed", "resumed and killed"],
+)
+def test_the_time_of_a_run_is_that_of_all_its_drivers_as_far_as_it_is_known(
+    tmp_path: Path, records: list[Record], shown: str
+) -> None:
+    options: dict[str, Any] = {"optimizer": "random", "n_trials": 1, "engine": "inline", "progress": False}
+    lagom(lambda x: x, {"x": Float(0, 1)}, name="run", directory=tmp_path, **options)
+    journal = tmp_path / "run" / "journal.jsonl"
+    header = read_journal(backend_of(tmp_path / "run")).header
+    journal.write_bytes(encode([header, *records], 1))
+    (summary,) = list_runs(tmp_path)
+    assert summary.cells[3] == shown
+    assert ("or more" in shown) is summary.is_longer
+    assert (" or more" in str(load_run(tmp_path / "run")).splitlines()[0]) is (summary.ending == "killed")
+
+
+def test_a_run_that_goes_on_has_its_time_until_now(tmp_path: Path) -> None:
+    began: list[float] = []
+    seen: list[bool] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, TrialCreated):
+            began.append(time.time())
+        elif isinstance(event, AttemptEnded):
+            known = time.time() - began[0]
+            (summary,) = list_runs(tmp_path)
+            seen.append(summary.ending == "running" and summary.seconds >= known and not summary.is_longer)
+
+    lagom(
+        lambda x: x, {"x": Float(0, 1)}, optimizer="random", n_trials=1, engine="inline", directory=tmp_path,
+        progress=False, callbacks=[look],
+    )  # fmt: skip
+    assert seen == [True]
 
 
 def test_a_folder_without_runs_is_said_to_be_one(tmp_path: Path) -> None:

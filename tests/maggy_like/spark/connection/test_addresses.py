@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from maggy_like.errors import EngineError
 from maggy_like.rpc.endpoint import Endpoint
+from maggy_like.rpc.ports import ANY_PORT
 from maggy_like.spark.connection import address
-from maggy_like.spark.connection.address import driver_endpoint
+from maggy_like.spark.connection.address import driver_endpoint, host_hints
 from maggy_like.spark.engine.job import SparkRun
 
 ON_A_CLUSTER = """
@@ -186,6 +188,21 @@ def test_what_is_not_given_spark_says(
     monkeypatch.setattr(address, "listens_here", lambda name: name.startswith("own"))
     found = driver_endpoint(Classic(**conf), host, bind, (20000, 20100))  # type: ignore[arg-type]
     assert found == Endpoint(*expected, (20000, 20100))
+
+
+@pytest.mark.parametrize("bind", ["", "127.0.0.1"])
+def test_a_name_that_no_local_worker_knows_is_refused_before_anything_starts(bind: str) -> None:
+    unknown = "no.such.host.invalid"
+    with pytest.raises(
+        EngineError, match=r"host='no.such.host.invalid' does not resolve on this machine, and the work"
+    ):
+        driver_endpoint(Classic(spark_master="local[2]"), unknown, bind, ANY_PORT)  # type: ignore[arg-type]
+    elsewhere = Classic(spark_master="spark://there:7077", spark_driver_host="127.0.0.1")
+    assert driver_endpoint(elsewhere, unknown, bind, ANY_PORT) == Endpoint(unknown, "127.0.0.1")  # type: ignore[arg-type]
+
+
+def test_a_name_that_this_machine_does_not_know_is_hinted_at() -> None:
+    assert [len(host_hints(host)) for host in ("", "127.0.0.1", "no.such.host.invalid")] == [0, 0, 1]
 
 
 def test_a_worker_that_is_cut_off_speaks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:

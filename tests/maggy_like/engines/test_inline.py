@@ -1,0 +1,173 @@
+"""Trials in the calling thread: between two of them the search is as on any other engine."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import io
+import itertools
+import operator
+import pdb
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import noted
+import pytest
+
+import maggy_like.display
+from maggy_like import Float, Result, lagom
+from maggy_like.display import LogLine, SilentDisplay, Snapshot
+from maggy_like.protocol.task import WorkerTask
+from maggy_like.worker.agent.launchers import InlineLauncher
+from optimizers.core.events import AttemptEnded, Event, TrialCreated
+
+Search = Callable[..., Result]
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Search:
+    noted.NOTES.clear()
+
+    def run(train_fn: Callable[..., Any], **options: Any) -> Result:
+        given = {"optimizer": "random", "n_trials": 3, "progress": False, "directory": tmp_path, **options}
+        return lagom(train_fn, {"x": Float(0, 1)}, engine="inline", **given)
+
+    return run
+
+
+def test_callbacks_hear_of_a_trial_before_the_next_one_runs(search: Search) -> None:
+    def train(x: float, reporter: Any) -> float:
+        noted.NOTES.append(f"run {reporter.trial}")
+        return x
+
+    def note(event: Event) -> None:
+        if isinstance(event, TrialCreated | AttemptEnded):
+            noted.NOTES.append(f"{'created' if isinstance(event, TrialCreated) else 'ended'} {event.trial}")
+
+    search(train, callbacks=[note])
+    assert [f"{what} {trial}" for trial in range(3) for what in ("created", "run", "ended")] == noted.NOTES
+
+
+def test_the_display_is_drawn_between_two_trials(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counts(SilentDisplay):
+        def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+            noted.NOTES.append("drawn")
+
+    monkeypatch.setattr(maggy_like.display, "make_display", lambda *given, **options: Counts())
+
+    def train(x: float) -> float:
+        noted.NOTES.append("run")
+        return x
+
+    search(train)
+    runs = [number for number, what in enumerate(noted.NOTES) if what == "run"]
+    assert all("drawn" in noted.NOTES[first:then] for first, then in itertools.pairwise(runs))
+    assert len(runs) == 3
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM])
+def test_a_callback_that_ends_the_search_is_followed_by_no_trial(search: Search, number: signal.Signals | None) -> None:
+    """Also by a signal that comes while it runs: that belongs to the search, and the callback goes on."""
+    through = []
+
+    def train(x: float, reporter: Any) -> float:
+        noted.NOTES.append(reporter.trial)
+        return x
+
+    def enough(event: Event) -> None:
+        if isinstance(event, AttemptEnded) and event.state.is_final:
+            if number is None:
+                raise KeyboardInterrupt
+            signal.raise_signal(number)
+            through.append(event.trial)
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    result = search(train, callbacks=[enough], n_trials=10)
+    assert (noted.NOTES, through) == ([0], [0] * (number is not None))
+    assert (result.ending, result.best_trial and result.best_trial.id) == ("interrupted", 0)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_function_ends_the_search_with_what_it_had_reported(
+    search: Search, number: signal.Signals
+) -> None:
+    def train(x: float, reporter: Any) -> None:
+        noted.NOTES.append(reporter.trial)
+        reporter.report(float(reporter.trial), step=1)
+        if reporter.trial == 1:
+            signal.raise_signal(number)
+            pytest.fail("the function went on")
+
+    result = search(train, n_trials=10, metric="score", direction="max", name="run")
+    assert (noted.NOTES, result.ending) == ([0, 1], "interrupted")
+    assert (result.best_value, [trial.is_over for trial in result.trials]) == (1.0, [True, False])
+    assert not [thread for thread in threading.enumerate() if thread.name == "maggy-agent"]
+    noted.NOTES.clear()
+    search(lambda x, reporter: noted.NOTES.append(reporter.trial) or x, metric="score", direction="max", n_trials=3,
+           name="run", resume=True)  # fmt: skip
+    assert noted.NOTES == [1, 2]
+
+
+def test_a_signal_that_comes_just_before_a_function_waits_without_an_end_ends_the_search(search: Search) -> None:
+    """Nothing handles the signal between the two calls: both are C, and so is what makes them."""
+
+    def train(x: float, reporter: Any) -> None:
+        reporter.report(score=x)
+        came = functools.partial(getattr(ctypes.CDLL(None), "raise"), signal.SIGTERM)
+        lock = threading.Lock()
+        lock.acquire()
+        deque(map(operator.call, [came, lock.acquire]))
+
+    assert search(train).ending == "interrupted"
+
+
+def test_whoever_quits_the_debugger_ends_the_search(search: Search) -> None:
+    def train(x: float, reporter: Any) -> float:
+        noted.NOTES.append(reporter.trial)
+        if reporter.trial == 1:
+            pdb.Pdb(stdin=io.StringIO("q\n"), stdout=io.StringIO(), nosigint=True, readrc=False).set_trace()
+        return x
+
+    before = sys.gettrace()
+    try:
+        result = search(train, n_trials=10)
+    finally:
+        sys.settrace(before)  # which a coverage tool has set
+    assert (noted.NOTES, result.ending) == ([0, 1], "interrupted")
+    assert [trial.is_over for trial in result.trials] == [True, False]
+
+
+def test_a_function_may_eat_the_first_signal_and_not_the_search_the_second(search: Search) -> None:
+    """The second one comes between two trials, and is the first that the search gets."""
+
+    def train(x: float) -> float:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return x
+
+    def press(event: Event) -> None:
+        if isinstance(event, AttemptEnded):
+            signal.raise_signal(signal.SIGINT)
+
+    result = search(train, callbacks=[press], n_trials=10)
+    assert (result.ending, result.trials[0].state) == ("interrupted", "completed")
+
+
+def test_without_a_trial_nothing_waits_without_an_end() -> None:
+    task = WorkerTask(
+        address="", server_key=b"", run_id="", train_fn=b"", preload=(), sys_path=(), argv=(), store="", logs=""
+    )
+    launcher = InlineLauncher(task)
+    launcher.run_trial()
+    assert launcher.await_trial(0.0)
+    child = launcher.spawn()
+    launcher.close()
+    child.close()
+    launcher.abandon()
+    assert not launcher.await_trial(1e6)
