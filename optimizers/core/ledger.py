@@ -206,7 +206,7 @@ class Ledger:
 
     def _measured(self, event: Measured) -> Decision:
         objective = event.objective
-        if (direction := self.settled(objective)) is not None:  # before anything is decided by it
+        if self.objectives.is_open and (direction := self.settled(objective)):  # before anything is decided by it
             self.objectives.settle(event.direction or direction)
         trial = self.trials[event.trial]
         if trial.objective != objective:
@@ -221,18 +221,18 @@ class Ledger:
             if name == objective:
                 fresh = taken
         decision = CONTINUE
-        scheduler = self._scheduler_of(trial)
-        milestones = scheduler.grant(trial.id).milestones
-        for step, value in zip(fresh[0], fresh[1], strict=True):
+        scheduler, number = self._scheduler_of(trial), trial.id
+        milestones = scheduler.grant(number).milestones
+        for step, value in zip(*fresh, strict=True):
             loss = self.objectives.loss(value)
             if not event.returned:
                 trial.reported = step
             self._ranking.measured(trial, value, loss, trial.reported)
-            verdict = scheduler.report(trial.id, step, loss)
+            verdict = scheduler.report(number, step, loss)
             if verdict is _STOP:
                 decision, trial.stop_due = verdict, True
             elif step in milestones:
-                self._observe(Observation(trial.id, trial.config, step, loss, ended=False))
+                self._observe(Observation(number, trial.config, step, loss, ended=False))
         return decision
 
     def _saved(self, event: CheckpointSaved) -> None:
@@ -255,8 +255,10 @@ class Ledger:
                 trial.seconds += event.time - trial.started
             trial.started = None
         self._move(trial, state)
-        if event.value is not None:
-            self._ranking.measured(trial, event.value, self.loss(event.value), trial.reported)
+        if (value := event.value) is not None:
+            if value == trial.last_value:
+                value = trial.last_value  # the same object, since millions of them are kept
+            self._ranking.measured(trial, value, self.loss(value), trial.reported)
         self._ranking.rested(trial)
         if event.metrics:
             trial.metrics = event.metrics
@@ -285,8 +287,8 @@ class Ledger:
             losses = self.objectives.losses(trial)
             self._front.enter(trial.id, losses)
         metrics = trial.newest
-        if event.value is not None:
-            metrics[trial.objective or "value"] = event.value
+        if value is not None:
+            metrics[trial.objective or "value"] = value
         packed = PackedValues.of(metrics, self._shared(metrics))
         self._observe(
             Observation(

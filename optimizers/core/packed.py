@@ -25,10 +25,9 @@ class _MappingStruct(msgspec.StructMeta, ABCMeta):
 
 
 class _Packed(msgspec.Struct, Mapping[str, V], metaclass=_MappingStruct, frozen=True, eq=False, gc=False):
-    """A mapping that cannot be changed: names, which many of them share, and bytes."""
+    """A mapping that cannot be changed: its names, which many of them share, and what a kind of them has besides."""
 
     _names: tuple[str, ...]
-    _data: bytes
 
     __eq__ = Mapping.__eq__
 
@@ -49,20 +48,26 @@ class _Packed(msgspec.Struct, Mapping[str, V], metaclass=_MappingStruct, frozen=
 
 
 class PackedValues(_Packed[float], frozen=True):
-    """Numbers by name."""
+    """Numbers by name: one by itself, since a trial has it already, and several as bytes."""
+
+    _data: float | bytes
 
     @classmethod
     def of(cls, values: Mapping[str, float], names: tuple[str, ...]) -> PackedValues:
         """Those of another mapping, whose names are ``names``."""
+        if len(names) == 1:
+            return cls(names, values[names[0]])
         return cls(names, array("d", values.values()).tobytes())
 
     def __getitem__(self, name: str) -> float:
         start = _WORD * self._place(name)
-        return _floats(self._data[start : start + _WORD])[0]
+        return _floats(self._data[start : start + _WORD])[0] if isinstance(self._data, bytes) else self._data
 
 
 class PackedCurves(_Packed[Curve], frozen=True):
     """Curves by name: how long each is, and then each one's steps and values."""
+
+    _data: bytes
 
     @classmethod
     def of(cls, curves: Mapping[str, Curve], names: tuple[str, ...]) -> PackedCurves:
