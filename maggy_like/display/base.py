@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
 from optimizers.space.config import Config
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLine:
+class WorkerLine(msgspec.Struct, frozen=True, gc=False):
     """What one worker does now.
 
     Attributes:

@@ -61,7 +61,7 @@ STALL = 1.0
 file system stood still."""
 
 SNAPSHOT_INTERVAL = 0.1
-SNAPSHOT_SHARE = 0.02
+SNAPSHOT_SHARE = 0.01
 """Seconds between two snapshots at least, and the share of this thread's time that they may take: a large gang's are
 fewer, and drawn in parts."""
 
