@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+
+import msgspec
 
 from maggy_like.driver.proposer.base import Proposer
 from maggy_like.driver.state_machine.commands import AskOptimizer
@@ -31,7 +32,7 @@ def answers(
         if number == question.most - 1 or not isinstance(proposal, Proposal) or is_over():
             yield answer
             return
-        yield replace(answer, more=True)
+        yield msgspec.structs.replace(answer, more=True)
         updates = [Pending(question.trial + number, proposal.config)]
 
 

@@ -253,6 +253,9 @@ class Driver:
         match received.message:
             case (Reported() | Checkpointed() | Waiting() | Opened() | Held() | Finished()) as message:
                 return TrialSaid(worker, message)
+            case Beat():
+                self._server.send(worker, Beat())
+                return WorkerSeen(worker)
             case Logged(trial=trial, rank=rank) if not self._machine.runs(worker, trial, rank):
                 return WorkerSeen(worker)
             case Logged(trial=trial, lines=lines, dropped=dropped, rank=rank, live=live):
@@ -266,9 +269,6 @@ class Driver:
                 if not self._told_of_logs:  # of one store many workers say the same
                     self._told_of_logs = True
                     self.lines.append(LogLine(None, f"worker {worker.index}: {reason}"))
-                return WorkerSeen(worker)
-            case Beat():
-                self._server.send(worker, Beat())
                 return WorkerSeen(worker)
             case Hello(host=host, accelerators=accelerators, store_unseen=unseen):
                 self.met.add(worker)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerId:
+class WorkerId(msgspec.Struct, frozen=True, gc=False):
     """One incarnation of a worker.
 
     Attributes:

@@ -6,8 +6,9 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Sized
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+import msgspec
 
 _Frame = TypeVar("_Frame", bound=Sized)
 
@@ -21,19 +22,18 @@ URGENT_START = 1 << 20
 """Bytes of others that a connection with an urgent frame passes by besides."""
 
 
-@dataclass(slots=True)
-class _Queue(Generic[_Frame]):
+class _Queue(msgspec.Struct, Generic[_Frame]):
     """What waits of one connection.
 
     Attributes:
-        frames: In order, each with when it is due; None stands for a frame that was not kept.
+        frames: In order, each with when it is due and what it counts for; None stands for a frame that was not kept.
         end: When the last frame that came is due.
         urgent: How many frames there are up to the last urgent one.
         entry: Which entry among those that are due stands for this connection.
     """
 
-    frames: deque[tuple[int, _Frame | None]] = field(default_factory=deque)
-    end: int = 0
+    frames: deque[tuple[int, int, _Frame | None]]
+    end: int
     urgent: int = 0
     entry: int = -1
 
@@ -72,12 +72,15 @@ class Backlog(Generic[_Frame]):
 
     def put(self, connection: bytes, frame: _Frame | None, *, urgent: bool = False) -> None:
         """Add a frame; None stands for one that was not kept."""
+        cost = FRAME_COST + (0 if frame is None else len(frame))
+        first = self._clock - HEAD_START
         queue = self._queues.get(connection)
         if queue is None:
-            queue = self._queues[connection] = _Queue(end=-HEAD_START)
-        cost = _cost(frame)
-        queue.end = max(self._clock - HEAD_START, queue.end) + cost
-        queue.frames.append((queue.end, frame))
+            queue = self._queues[connection] = _Queue(deque(), first)
+        elif queue.end < first:
+            queue.end = first
+        queue.end += cost
+        queue.frames.append((queue.end, cost, frame))
         self.size += cost
         self._count += 1
         if urgent:
@@ -94,10 +97,10 @@ class Backlog(Generic[_Frame]):
             queue = self._queues.get(connection)
             if queue is not None and queue.entry == entry:
                 break
-        due, frame = queue.frames.popleft()
+        due, cost, frame = queue.frames.popleft()
         queue.urgent -= queue.urgent > 0
         self._clock = max(self._clock, due)
-        self.size -= _cost(frame)
+        self.size -= cost
         self._count -= 1
         if queue.frames:
             self._enter(connection, queue)
@@ -121,7 +124,3 @@ class Backlog(Generic[_Frame]):
         late = self._clock - HEAD_START
         self._queues = {name: queue for name, queue in self._queues.items() if queue.frames or queue.end > late}
         self._many = 1000 + 2 * len(self._queues)
-
-
-def _cost(frame: Sized | None) -> int:
-    return FRAME_COST + (len(frame) if frame is not None else 0)

@@ -14,7 +14,8 @@ import enum
 import secrets
 import struct
 from collections import deque
-from typing import NamedTuple
+
+import msgspec
 
 SESSION_SIZE = 8
 """Bytes of a session's name."""
@@ -47,7 +48,7 @@ class Arrival(enum.Enum):
     """It has no number: hello, welcome or beat."""
 
 
-class Header(NamedTuple):
+class Header(msgspec.Struct, frozen=True, gc=False):
     """What stands before each body.
 
     Attributes:

@@ -7,7 +7,7 @@ infinity, so non-finite values travel as the strings ``"nan"``, ``"inf"`` and ``
 from __future__ import annotations
 
 import math
-from typing import Any, cast, final
+from typing import Any, final
 
 import msgspec
 
@@ -21,7 +21,6 @@ Columns = tuple[list[int], list[float]]
 """Steps and values of one metric, in order of step."""
 
 
-@final
 @final
 class TrialCreated(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="created"):
     """A configuration entered the study.
@@ -41,7 +40,6 @@ class TrialCreated(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, ta
     training: int = 0
 
 
-@final
 @final
 class AttemptStarted(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="started"):
     """A worker, or several together, were told to run a trial.
@@ -72,7 +70,6 @@ class AttemptStarted(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
 
 
 @final
-@final
 class Measured(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="measured"):
     """Metrics of a running attempt, in columns by name.
 
@@ -93,7 +90,6 @@ class Measured(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="m
 
 
 @final
-@final
 class CheckpointSaved(msgspec.Struct, frozen=True, gc=False, tag="checkpoint"):
     """A running attempt saved its state under a name in the run's store."""
 
@@ -103,7 +99,6 @@ class CheckpointSaved(msgspec.Struct, frozen=True, gc=False, tag="checkpoint"):
     name: str
 
 
-@final
 @final
 class AttemptEnded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="ended"):
     """An attempt is over.
@@ -136,12 +131,13 @@ Event = TrialCreated | AttemptStarted | Measured | CheckpointSaved | AttemptEnde
 
 def to_json(event: Event) -> bytes:
     """One line of JSON (without the newline) that :func:`from_json` reads back exactly."""
-    match event:
+    match event:  # the most frequent first
+        case Measured(columns=columns):
+            if not _are_finite(columns):
+                strict = {name: (steps, strict_json(values)) for name, (steps, values) in columns.items()}
+                event = msgspec.structs.replace(event, columns=strict)
         case TrialCreated(config=config) | AttemptStarted(config=config):
             event = msgspec.structs.replace(event, config=form_of(config))
-        case Measured(columns=columns) if not _are_finite(columns):
-            strict = {name: (steps, strict_json(values)) for name, (steps, values) in columns.items()}
-            event = msgspec.structs.replace(event, columns=strict)
         case AttemptEnded(value=value, metrics=metrics, config=config):
             event = msgspec.structs.replace(
                 event,
@@ -159,7 +155,7 @@ def from_json(line: bytes) -> Event:
         msgspec.ValidationError: The line is JSON, but no event of this version.
         msgspec.DecodeError: The line is not JSON.
     """
-    event = cast(Event, _DECODER.decode(line))
+    event = _DECODER.decode(line)
     if (
         type(event) is Measured
         or type(event) is CheckpointSaved
@@ -182,7 +178,7 @@ def config_of(form: Config) -> Config:
 
 def _are_finite(columns: dict[str, Columns]) -> bool:
     """Whether all values are finite; False also where their sum overflows."""
-    return all(math.isfinite(sum(values)) for _, values in columns.values())
+    return math.isfinite(sum([sum(values) for _, values in columns.values()]))
 
 
 def strict_json(values: list[float]) -> list[Any]:
@@ -196,4 +192,4 @@ _NESTED = frozenset((dict, list))
 """Types of the values that have another form in JSON."""
 
 # Lax decoding turns the strings of non-finite numbers back into floats.
-_DECODER = msgspec.json.Decoder(Event, strict=False)
+_DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event, strict=False)

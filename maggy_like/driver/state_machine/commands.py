@@ -7,8 +7,9 @@ driver could undo.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import ToWorker
@@ -16,49 +17,40 @@ from optimizers.core.base import Update
 from optimizers.core.events import Event
 
 
-class BeforeJournal:
+class BeforeJournal(msgspec.Struct, frozen=True, gc=False):
     """A command that must have succeeded before the journal says what follows from it."""
 
-    __slots__ = ()
 
-
-class AfterJournal:
+class AfterJournal(msgspec.Struct, frozen=True, gc=False):
     """A command that is carried out once the journal has all events of its round."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class StoreReturned(BeforeJournal):
+class StoreReturned(BeforeJournal, frozen=True, gc=False):
     """Put what the function of ``run`` returned into the store."""
 
     returned: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True, gc=False):
     """Write an event to the journal."""
 
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class Send(AfterJournal):
+class Send(AfterJournal, frozen=True, gc=False):
     """Send a message to a worker."""
 
     worker: WorkerId
     message: ToWorker
 
 
-@dataclass(frozen=True, slots=True)
-class Replace(AfterJournal):
+class Replace(AfterJournal, frozen=True, gc=False):
     """Have the engine launch a new incarnation of a lost worker."""
 
     worker: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
-class AskOptimizer(AfterJournal):
+class AskOptimizer(AfterJournal, frozen=True, gc=False):
     """Have the optimizer propose its ``index``-th configuration, once it knows ``updates``.
 
     Attributes:
@@ -72,8 +64,7 @@ class AskOptimizer(AfterJournal):
     most: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Show(AfterJournal):
+class Show(AfterJournal, frozen=True, gc=False):
     """Show a line to the user, about a trial or about the run."""
 
     text: str

@@ -48,6 +48,8 @@ class Dispatcher:
             objective: Name of the optimised metric, if known.
         """
         commands: Commands = []
+        if not self.pool.has_idle and not self._trains:  # so it is after most reports
+            return commands
         if self._trains and not self.groups and (created := self.training_phase.begin()) is not None:
             commands += self.attempts.record(created)
             self.attempts.retries.append(created.trial)

@@ -1,12 +1,12 @@
 """The inputs of the state machine.
 
 Every event of a worker carries its index and incarnation, so that the late word of a lost incarnation
-changes nothing.
+changes nothing. Those that hold an exception are seen by the garbage collector, since its traceback may hold them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
@@ -17,8 +17,7 @@ TrialMessage = Reported | Checkpointed | Waiting | Opened | Held | Finished
 """What a worker says of the attempt that it runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerJoined:
+class WorkerJoined(msgspec.Struct, frozen=True, gc=False):
     """A worker introduced itself; it cannot take trials yet.
 
     Attributes:
@@ -32,30 +31,26 @@ class WorkerJoined:
     store_unseen: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerReady:
+class WorkerReady(msgspec.Struct, frozen=True, gc=False):
     """A worker can take its first trial."""
 
     worker: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSeen:
+class WorkerSeen(msgspec.Struct, frozen=True, gc=False):
     """A worker is alive."""
 
     worker: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerBroken:
+class WorkerBroken(msgspec.Struct, frozen=True, gc=False):
     """A worker can run no trial, whichever it is."""
 
     worker: WorkerId
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLost:
+class WorkerLost(msgspec.Struct, frozen=True, gc=False):
     """A worker is gone without a goodbye, as its engine says.
 
     Attributes:
@@ -69,31 +64,27 @@ class WorkerLost:
     with_node: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLeaving:
+class WorkerLeaving(msgspec.Struct, frozen=True, gc=False):
     """A worker's machine is about to be taken away, as its engine says."""
 
     worker: WorkerId
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerGone:
+class WorkerGone(msgspec.Struct, frozen=True, gc=False):
     """A worker said goodbye."""
 
     worker: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
-class TrialSaid:
+class TrialSaid(msgspec.Struct, frozen=True, gc=False):
     """A worker sent a message about the attempt that it runs."""
 
     worker: WorkerId
     message: TrialMessage
 
 
-@dataclass(frozen=True, slots=True)
-class SuggestionReady:
+class SuggestionReady(msgspec.Struct, frozen=True):
     """The optimizer answered an :class:`~maggy_like.driver.state_machine.commands.AskOptimizer`.
 
     Attributes:
@@ -108,8 +99,7 @@ class SuggestionReady:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed.
 
     Attributes:
@@ -119,8 +109,7 @@ class Tick:
     stalled: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequested:
+class StopRequested(msgspec.Struct, frozen=True):
     """End the search now and keep what there is.
 
     Attributes:

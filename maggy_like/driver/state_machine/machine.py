@@ -29,6 +29,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerLeaving,
     WorkerLost,
     WorkerReady,
+    WorkerSeen,
 )
 from maggy_like.driver.state_machine.proposals import Proposals
 from maggy_like.driver.state_machine.stopping import Stopping
@@ -189,6 +190,8 @@ class StateMachine:
         """
         self._course.now = now
         match event:
+            case TrialSaid() | WorkerSeen() | WorkerReady() | WorkerBroken() | WorkerGone():  # the most frequent first
+                return self._heard(event)
             case Tick(stalled=stalled):
                 self._pool.excuse(stalled, self._course.now)
                 return self._tick()
@@ -201,11 +204,8 @@ class StateMachine:
             case WorkerLost():
                 return self._reported_lost(event)
             case WorkerLeaving(worker=known, reason=reason):
-                if (worker := self._pool.find(known)) is not None and not worker.leaving:
-                    return self._leave(worker, reason)
-                return []
-            case _:
-                return self._heard(event)
+                worker = self._pool.find(known)
+                return [] if worker is None or worker.leaving else self._leave(worker, reason)
 
     # -- workers ------------------------------------------------------------------------------
 
@@ -237,6 +237,9 @@ class StateMachine:
             return [Send(event.worker, Refused("this incarnation was declared lost"))]
         worker.seen = self._course.now
         match event:
+            case TrialSaid(message=said):
+                if (group := self._group_of(worker, said.trial, said.attempt)) is not None:
+                    return self._messages.take(group, worker, said)
             case WorkerReady() if worker.state is WorkerState.JOINING:
                 self._pool.set_idle(worker, self._course.now)
                 return self._course.dispatch()
@@ -247,15 +250,12 @@ class StateMachine:
                 return self._lost(worker, message)
             case WorkerGone():
                 return self._gone(worker)
-            case TrialSaid(message=said):
-                if (group := self._group_of(worker, said.trial, said.attempt)) is not None:
-                    return self._messages.take(group, worker, said)
         return []
 
     def _group_of(self, worker: Worker, trial: int, attempt: int) -> WorkerGroup | None:
         """The group with which ``worker`` runs a trial, if ``(trial, attempt)`` names that."""
         group = worker.group
-        if group is not None and (group.trial, group.attempt) == (trial, attempt):
+        if group is not None and group.trial == trial and group.attempt == attempt:
             return group
         self._course.stale += 1
         return None

@@ -82,11 +82,14 @@ class Proposals:
 
     def ask(self, now: float) -> AskOptimizer | None:
         """The question to put to the optimizer now, so that a free worker never waits for it."""
-        n_trials = self._study.problem.n_trials
+        if self._asking or self._exhausted:
+            return None
         depth = self._prefetch.depth if self._study.optimizer.adaptive else max(2, self._workers)
+        if len(self._ready) >= depth:
+            return None
+        n_trials = self._study.problem.n_trials
         coming = self._study.size + len(self._points) + len(self._ready)
-        enough = len(self._ready) >= depth or (n_trials is not None and coming >= n_trials)
-        if self._asking or self._exhausted or enough or self._is_waiting_for_change:
+        if (n_trials is not None and coming >= n_trials) or self._is_waiting_for_change:
             return None
         self._asking, self._waiting, self._asked = True, False, now
         # What waited comes first: it may be a trial by now that has ended.

@@ -66,6 +66,11 @@ class WorkerPool:
                 self.set_idle(worker, now)
 
     @property
+    def has_idle(self) -> bool:
+        """Whether any worker is idle."""
+        return bool(self._idle)
+
+    @property
     def idle_since(self) -> float:
         """Since when the next worker to get work has been idle."""
         return next(iter(self._idle.values()))

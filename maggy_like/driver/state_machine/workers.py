@@ -25,6 +25,9 @@ class WorkerState(enum.StrEnum):
     LOST = "lost"
 
 
+_LEFT = WorkerState.GONE, WorkerState.LOST  # looked up once, since each message asks
+
+
 @dataclass(slots=True, eq=False)
 class Worker:
     """One incarnation of a worker.
@@ -51,7 +54,7 @@ class Worker:
     @property
     def is_live(self) -> bool:
         """Whether its messages still count."""
-        return self.state not in (WorkerState.GONE, WorkerState.LOST)
+        return self.state not in _LEFT
 
     def take(self, group: WorkerGroup) -> None:
         """Begin an attempt."""

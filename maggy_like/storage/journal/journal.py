@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 from maggy_like.errors import JournalError, StoreError
 from maggy_like.storage.journal.backend import JournalBackend
@@ -76,9 +77,12 @@ class Journal:
             StoreError: They cannot be written just now; nothing of them is there, and they may be appended again.
             JournalError: Another driver has taken over.
         """
-        if events:
-            with self._serving():
-                self._append(events)
+        if not events:
+            return
+        try:
+            self._append(events)
+        except Exception as error:
+            self._not_served(error)
 
     def replace(self, header: RunHeader, events: Sequence[Event]) -> str:
         """Put a repaired journal in the place of a damaged one; where that is kept."""
@@ -99,8 +103,10 @@ class Journal:
             StoreError: It cannot be written just now.
             JournalError: Another driver has taken over.
         """
-        with self._serving():
+        try:
             self._backend.renew()
+        except Exception as error:
+            self._not_served(error)
 
     def close(self) -> None:
         """Let other drivers in."""
@@ -110,15 +116,11 @@ class Journal:
         self._backend.append(encode(records, self._last + 1))
         self._last += len(records)
 
-    @contextmanager
-    def _serving(self) -> Iterator[None]:
-        """Turn what a file system raises into an error after which the same may be tried again."""
-        try:
-            yield
-        except JournalError:
-            raise
-        except Exception as error:  # each file system has its own
-            raise StoreError(f"the journal in {self._backend.name} cannot be written: {_said(error)}") from error
+    def _not_served(self, error: Exception) -> NoReturn:
+        """Turn what a file system raises, each its own, into an error after which the same may be tried again."""
+        if isinstance(error, JournalError):
+            raise error
+        raise StoreError(f"the journal in {self._backend.name} cannot be written: {_said(error)}") from error
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -213,10 +213,11 @@ _END = re.compile(rb',"n":(\d{1,18}),"crc":"([0-9a-f]{8})"\}')
 _STARTS_OF_RUN = b'{"type":"run"', b'{"type":"status"'
 _SEAL = len(b',"crc":"01234567"}')
 _START = re.compile(rb'\{"type":"')
+_OF_DRIVER = RunHeader, RunStatus
 
 
 def _seal(record: Record, number: int) -> bytes:
-    plain = msgspec.json.encode(record) if isinstance(record, RunHeader | RunStatus) else to_json(record)
+    plain = msgspec.json.encode(record) if isinstance(record, _OF_DRIVER) else to_json(record)
     body = plain[:-1] + b',"n":%d' % number
     return body + _checksum(body) + b"\n"
 
