@@ -32,6 +32,7 @@ class Prefetch:
         self._workers = workers
         self._asks: deque[float] = deque(maxlen=_ASKS)
         self._lengths: deque[int] = deque(maxlen=max(16, 2 * workers))
+        self._longest: int | None = None  # of the lengths, once it was asked for: they may be thousands
         self._orders = 0.0  # how many asks are in store
         self._last = -math.inf
 
@@ -55,6 +56,7 @@ class Prefetch:
         self._orders = min(max(0.0, self._orders - served) + 1.0, self._workers)
         self._last = max(wanted, self._last)
         self._lengths.append(math.ceil(self._orders))
+        self._longest = None
 
     @property
     def depth(self) -> int:
@@ -62,4 +64,6 @@ class Prefetch:
         if not any(self._asks):
             return 1
         # All workers will want their first trial at about the same time, and no result comes before that.
-        return min(max(self._lengths, default=self._workers), self._workers)
+        if self._longest is None and self._lengths:
+            self._longest = max(self._lengths)
+        return self._workers if self._longest is None else min(self._longest, self._workers)
