@@ -218,7 +218,7 @@ def _mixed() -> Problem:
     def seconds(config: Mapping[str, Any]) -> float:
         # Of integers alone, as the place in the unit cube is not the same to the last bit on all processors, and what
         # ends when decides what an optimizer knows: benchmarks.multi_objective tells by this whether it does the same.
-        return 1.0 + 0.25 * config["layers"] + 0.125 * config["width"]
+        return float(1.0 + 0.25 * config["layers"] + 0.125 * config["width"])
 
     first = np.arange(21) / 20
     return Problem("mixed", space, losses, np.column_stack([first, 1.0 - np.sqrt(first)]), seconds=seconds)
