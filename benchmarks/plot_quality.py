@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 
 from benchmarks.figures import Field
 from benchmarks.methods import HORIZON, N_TRIALS, counts
-from benchmarks.quality import BEST, HELD_OUT, PLAIN, RESULTS, SEEDS, TUNED
+from benchmarks.quality import BEST, HELD_OUT, PLAIN, RESULTS, SEEDS, SMOOTH, TUNED
 from benchmarks.runs import Array, Kind, Store, grid
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
@@ -29,7 +29,7 @@ FLOOR = 1e-3
 """A regret of 0 has no place on a log axis."""
 SHOWN = {
     "sf": (*TUNED["sf"], *HELD_OUT["sf"]),
-    "mf": (*HELD_OUT["mf"], "lcbench-3945", "lcbench-168330", "diverging", "crossing", "forty"),
+    "mf": (*SMOOTH, "lcbench-3945", "lcbench-168330", "diverging", "crossing", "forty"),
 }
 COLORS = {
     "bayesian": "#c1272d",

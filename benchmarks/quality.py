@@ -55,6 +55,7 @@ def _surrogates(*numbers: int) -> tuple[str, ...]:
 
 UNSEEN = (34539, 167184, 168329, 168335, 168908, 189862, 189865)
 """Data sets of which no choice has looked at any training."""
+SMOOTH = _surrogates(*UNSEEN)
 
 
 TUNED = {
@@ -67,7 +68,7 @@ TUNED = {
 }
 HELD_OUT = {
     "sf": ("fcnet-slice", "nas-cifar100", "mlp-vehicle", "last-7593", "last-168330"),
-    "mf": (*_surrogates(*UNSEEN), *(f"{RAGGED}{number}" for number in UNSEEN)),
+    "mf": (*SMOOTH, *(f"{RAGGED}{number}" for number in UNSEEN)),
 }
 MADE: dict[str, tuple[str, ...]] = {"sf": (), "mf": ("diverging", *NAMES)}
 PARTS = {"tuned": TUNED, "held_out": HELD_OUT, "made": MADE}

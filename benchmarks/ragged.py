@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.landscapes import Landscape
 from benchmarks.surrogate import PREFIX, surrogate
 from benchmarks.tables import Table
 
@@ -33,9 +34,13 @@ def ragged(name: str, curves: Path) -> Table:
         >>> ragged("ragged-189865", Path("curves")).max_budget
         50
     """
-    smooth = surrogate(PREFIX + name.removeprefix(RAGGED), curves)
+    return table_of(name, surrogate(PREFIX + name.removeprefix(RAGGED), curves))
+
+
+def table_of(name: str, smooth: Landscape, rows: int = ROWS) -> Table:
+    """The curves of ``rows`` random configurations of a landscape, each of which stands for what is nearest to it."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    configs = [smooth.space.sample(rng) for _ in range(ROWS)]
+    configs = [smooth.space.sample(rng) for _ in range(rows)]
     trained = np.array([[smooth(config, step) for step in range(1, smooth.max_budget + 1)] for config in configs])
     units = np.array([smooth.space.to_unit(config) for config in configs])
     return Table(name, smooth.space, trained[:, :, 0], np.cumsum(trained[:, :, 1], axis=1), units=units)
