@@ -33,6 +33,7 @@ from benchmarks.landscapes_made import landscape
 from benchmarks.runs import Run, improvements
 from benchmarks.surrogate import FOLDER, PREFIX, has_surrogate, surrogate
 from benchmarks.tables import CURVES
+from benchmarks.tasks import LastStep
 from maggy_like import Choice, Float, Integer, SearchSpace
 from optimizers import make_optimizer
 
@@ -44,21 +45,6 @@ MADE = ("dear", "cheap", "models", "even")
 TUNED = (3945, 126025, 126026, 126029, 146212, 167104, 167149, 167181, 168331)
 TEST = (34539, 167184, 168329, 168335, 168908, 189862, 189865)
 METHODS = {"plain": ("bayesian", False), "aware": ("bayesian", True), "random": ("random", False)}
-
-
-class LastValue:
-    """A landscape whose trainings are one step: what they come to, and how long they take in all."""
-
-    def __init__(self, inner: Landscape) -> None:
-        self.name, self.space, self.regret = inner.name, inner.space, inner.regret
-        self.full_seconds = inner.full_seconds
-        self.max_budget = 1
-        self._inner = inner
-
-    def __call__(self, config: Mapping[str, Any], step: int) -> tuple[float, float]:
-        """The loss of a whole training, and its seconds."""
-        steps = [self._inner(config, at) for at in range(1, self._inner.max_budget + 1)]
-        return steps[-1][0], sum(seconds for _, seconds in steps)
 
 
 def models() -> Landscape:
@@ -117,10 +103,10 @@ def run(name: str, method: str, seed: int, curves: Path) -> Run:
 
 
 @cache
-def _task(name: str, curves: Path) -> LastValue:
+def _task(name: str, curves: Path) -> LastStep:
     if name.startswith(PREFIX):
-        return LastValue(surrogate(name, curves))
-    return LastValue(_OWN[name]() if name in _OWN else landscape(name))
+        return LastStep(surrogate(name, curves))
+    return LastStep(_OWN[name]() if name in _OWN else landscape(name))
 
 
 def main() -> None:

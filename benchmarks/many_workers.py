@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +24,7 @@ from benchmarks.landscapes_made import NAMES, landscape
 from benchmarks.peers import optuna_tpe
 from benchmarks.runs import CAP
 from benchmarks.tables import table
-from benchmarks.tasks import Task
+from benchmarks.tasks import LastStep, Task
 from optimizers import BayesianSearch, RandomSearch
 
 TASKS = ("fcnet-protein", "nas-cifar100", "mlp-vehicle", "forty", "hundred", "noisy")
@@ -34,27 +32,6 @@ QUICK = ("forty", "noisy")
 COUNTS = (4, 16, 64)
 METHODS = ("bayesian", "optuna_tpe", "random")
 SEEDS, N_TRIALS = 5, 100
-
-
-class LastStep:
-    """A task of one step: the whole training, by its last loss."""
-
-    max_budget = 1
-
-    def __init__(self, task: Task) -> None:
-        self.name = task.name
-        self.space = task.space
-        self.full_seconds = task.full_seconds
-        self._task = task
-
-    def __call__(self, config: Mapping[str, Any], step: int) -> tuple[float, float]:
-        """The loss at the end, and the seconds of all steps."""
-        steps = [self._task(config, each) for each in range(1, self._task.max_budget + 1)]
-        return steps[-1][0], sum(seconds for _, seconds in steps)
-
-    def regret(self, loss: Any) -> Any:
-        """Normalised regret."""
-        return self._task.regret(loss)
 
 
 def reports(name: str, task: Task, seed: int, workers: int) -> Reports:

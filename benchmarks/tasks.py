@@ -38,6 +38,27 @@ class Task(Protocol):
         ...
 
 
+class LastStep:
+    """A task of one step: the whole training, by its last loss."""
+
+    max_budget = 1
+
+    def __init__(self, task: Task) -> None:
+        self.name = task.name
+        self.space = task.space
+        self.full_seconds = task.full_seconds
+        self._task = task
+
+    def __call__(self, config: Mapping[str, Any], step: int) -> tuple[float, float]:
+        """The loss at the end, and the seconds of all steps."""
+        steps = [self._task(config, each) for each in range(1, self._task.max_budget + 1)]
+        return steps[-1][0], sum(seconds for _, seconds in steps)
+
+    def regret(self, loss: Any) -> Any:
+        """Normalised regret."""
+        return self._task.regret(loss)
+
+
 def task(name: str, curves: Path) -> Task:
     """The task called ``name``.
 

@@ -2,24 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.cost_aware import METHODS, LastValue, even, figures, run
-from benchmarks.landscapes_made import landscape
+from benchmarks.cost_aware import METHODS, even, figures, run
 from benchmarks.runs import Run
 from benchmarks.tables import CURVES
-
-
-def test_a_training_is_one_step_with_its_last_value_and_all_its_seconds() -> None:
-    inner = landscape("dear")
-    config = {"size": 0.5, "a": 0.1, "b": 0.2, "c": 0.3}
-    loss, seconds = LastValue(inner)(config, 1)
-    assert loss == inner(config, inner.max_budget)[0]
-    assert seconds == pytest.approx(inner.max_budget * 30.0**0.5)
+from benchmarks.tasks import LastStep
 
 
 def test_a_search_ends_at_the_horizon_and_is_the_same_again() -> None:
     first, again = (run("even", "random", 1, CURVES) for _ in range(2))
     assert first.points == again.points
-    assert first.points[-1][1] <= first.end == pytest.approx(15.0 * LastValue(even()).full_seconds)
+    assert first.points[-1][1] <= first.end == pytest.approx(15.0 * LastStep(even()).full_seconds)
 
 
 def test_ratios_are_those_of_the_means_of_each_task() -> None:

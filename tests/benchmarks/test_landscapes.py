@@ -13,7 +13,7 @@ from benchmarks.landscapes import Landscape
 from benchmarks.landscapes_made import NAMES, STEPS, landscape
 from benchmarks.quality import HELD_OUT, MADE, QUICK, TUNED
 from benchmarks.tables import CURVES
-from benchmarks.tasks import is_at_hand, task
+from benchmarks.tasks import LastStep, is_at_hand, task
 from maggy_like import Float, SearchSpace
 
 BEST = {
@@ -120,3 +120,12 @@ def test_the_surrogate_has_a_curve_for_every_configuration() -> None:
     config = found.space.sample(np.random.default_rng(0))
     moved = {**config, "learning_rate": config["learning_rate"] * 1.01}
     assert 0.0 < abs(found(config, 50)[0] - found(moved, 50)[0]) < 0.1
+
+
+def test_a_whole_training_is_one_step() -> None:
+    whole = task("dear", CURVES)
+    config = whole.space.sample(np.random.default_rng(0))
+    made = LastStep(whole)
+    assert made(config, 1)[0] == whole(config, whole.max_budget)[0]
+    assert made(config, 1)[1] == pytest.approx(sum(whole(config, step)[1] for step in range(1, whole.max_budget + 1)))
+    assert made.regret(0.5) == whole.regret(0.5)

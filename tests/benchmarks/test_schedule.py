@@ -3,11 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.many_workers import LastStep
 from benchmarks.schedule import best_constant, ours, regrets
 from benchmarks.schedule_task import STEPS, best_lr, least, train
-from benchmarks.tables import CURVES
-from benchmarks.tasks import task
 from optimizers import PBT
 
 
@@ -36,12 +33,3 @@ def test_ours_is_looked_at_in_every_step() -> None:
     assert (np.diff(curve) >= -1.0).all()
     assert 0.0 < curve[-1] < 1.0
     assert seconds > 0.0
-
-
-def test_a_whole_training_is_one_step() -> None:
-    whole = task("dear", CURVES)
-    config = whole.space.sample(np.random.default_rng(0))
-    made = LastStep(whole)
-    assert made(config, 1)[0] == whole(config, whole.max_budget)[0]
-    assert made(config, 1)[1] == pytest.approx(sum(whole(config, step)[1] for step in range(1, whole.max_budget + 1)))
-    assert made.regret(0.5) == whole.regret(0.5)
