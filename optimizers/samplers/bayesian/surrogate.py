@@ -130,7 +130,8 @@ class Surrogate:
     @property
     def is_noisy(self) -> bool:
         """Whether trainings, all of the full budget, differ by noise as well: the model cannot tell that from steps."""
-        return self.fit().hyperparameters.noise > NOISY and not self._results.levels.any()
+        levels = self._results.levels[np.isfinite(self._results.losses)]
+        return self.fit().hyperparameters.noise > NOISY and not levels.any()
 
     @property
     def trust(self) -> float:
@@ -142,7 +143,7 @@ class Surrogate:
         fit = self.fit()
         if not self.is_noisy:
             return fit.trust
-        return fit.trust / float(np.sqrt(max(1.0 - fit.hyperparameters.noise, _LEAST_SHARE)))
+        return min(fit.trust / float(np.sqrt(max(1.0 - fit.hyperparameters.noise, _LEAST_SHARE))), 1.0)
 
     def improvement(self, rng: np.random.Generator) -> tuple[Callable[[Array], Array], Array]:
         """What to maximize, and around what to look for it.

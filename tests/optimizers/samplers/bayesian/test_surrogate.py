@@ -44,8 +44,8 @@ def test_a_function_is_trusted_and_chance_is_not() -> None:
 
 
 def noisy(x: float, y: float) -> float:
-    """The bowl, with noise that is half of its spread, and the point's own."""
-    return bowl(x, y) + 0.1 * float(np.random.default_rng(int(1e6 * x)).normal())
+    """The bowl, with noise as large as its spread, and the point's own."""
+    return bowl(x, y) + 0.2 * float(np.random.default_rng(int(1e6 * x)).normal())
 
 
 def test_of_noisy_results_the_model_is_trusted_for_what_is_not_noise() -> None:
@@ -59,6 +59,8 @@ def test_of_noisy_results_the_model_is_trusted_for_what_is_not_noise() -> None:
     short = surrogate(History(Problem(PLANE, max_budget=9), observations(60, noisy, lambda trial: 9 - trial % 2 * 8)))
     assert not short.is_noisy  # what a short training came to is no noise of long ones
     assert short.trust == short.fit().trust
+    failed = [Observation(60, {"x": 0.5, "y": 0.5}, 1, float("inf"))]
+    assert surrogate(History(Problem(PLANE, max_budget=9), [*observations(60, noisy), *failed])).is_noisy
 
 
 @pytest.mark.parametrize("is_timed", [False, True])
