@@ -39,7 +39,7 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
     name = name_of(train_fn)
     if not callable(train_fn):
         raise TrainFunctionError(f"train_fn must be a function, got {train_fn!r}")
-    _check_runs(train_fn, name)
+    check_call_runs(train_fn, name)
     try:
         parameters = inspect.signature(train_fn).parameters
     except (TypeError, ValueError) as error:
@@ -74,7 +74,12 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
             )
 
 
-def _check_runs(train_fn: Callable[..., Any], name: str) -> None:
+def check_call_runs(train_fn: Callable[..., Any], name: str) -> None:
+    """Check that a call of ``train_fn`` runs it: one of an async function or a generator only makes an object.
+
+    Raises:
+        TrainFunctionError: It does not.
+    """
     for called in (train_fn, type(train_fn).__call__):
         if inspect.iscoroutinefunction(called):
             raise TrainFunctionError(
