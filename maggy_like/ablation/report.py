@@ -40,13 +40,14 @@ def forest(answer: Comparisons) -> Figure:
         "Differences",
         f"To the {worse}: worse without it; to the {better}: better without it.",
         height=150 + 34 * len(rows),
-        x=style.label(f"change of {answer.metric}, {kind}"),
+        x=f"change of {style.label(answer.metric)}, {kind}",
     )
     for place, row in enumerate(rows):
         colour = _LIVELY[colour_of(row)]
         low, high = max(row.low, -reach), min(row.high, reach)
         p = f", p {text.p_text(row.p)}" if row.p is not None else ""
-        said = style.label(f"{row.component}: {text.difference_text(row)} {text.interval_text(row)}{p}; {row.verdict}")
+        found = f"{text.difference_text(row)} {text.interval_text(row)}{p}; {row.verdict}"
+        said = f"{style.label(row.component)}: {style.label(found, most=120)}"
         if math.isfinite(low) and math.isfinite(high):
             line = {"color": colour, "width": 3}
             figure.add_scatter(x=[low, high], y=[place] * 2, mode="lines", line=line, text=said, hoverinfo="text")

@@ -114,7 +114,6 @@ class Driver:
         self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
-        self.snapshot = base
         self._drawing = Drawing(base, machine)
         self._machine = machine
         self._proposer = proposer
@@ -126,6 +125,7 @@ class Driver:
         self._timeout = timeout
         self._started = time.monotonic()
         self._wall = time.time() - self._started
+        self.snapshot = self._drawing.at_once(0.0, self._now())  # with what a resumed run's journal has
         self._has_ended = self._is_stopped = self._released = self._told_of_logs = False
         self._threads = [
             threading.Thread(target=self._run, name="maggy-driver", daemon=True),

@@ -82,8 +82,8 @@ def check_name(name: str) -> str:
         raise ConfigError(f"name={name[:40]!r}... has {len(name)} characters; use at most {_LONGEST}")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"name={name!r} cannot name a folder; use letters, digits, '.', '_' and '-', and begin with one of "
-            "the first two"
+            f"name={name!r} cannot name a folder; use the letters a to z and A to Z, digits, '.', '_' and '-', and "
+            "begin with a letter or a digit"
         )
     return name
 

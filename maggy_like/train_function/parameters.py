@@ -39,6 +39,7 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
     name = name_of(train_fn)
     if not callable(train_fn):
         raise TrainFunctionError(f"train_fn must be a function, got {train_fn!r}")
+    check_call_runs(train_fn, name)
     try:
         parameters = inspect.signature(train_fn).parameters
     except (TypeError, ValueError) as error:
@@ -70,6 +71,25 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
             raise TrainFunctionError(
                 f"{name} has no parameter {given!r}, which {source} sets"
                 f"{did_you_mean(given, parameters)}; add it, or take config (a dict of all)"
+            )
+
+
+def check_call_runs(train_fn: Callable[..., Any], name: str) -> None:
+    """Check that a call of ``train_fn`` runs it: one of an async function or a generator only makes an object.
+
+    Raises:
+        TrainFunctionError: It does not.
+    """
+    for called in (train_fn, type(train_fn).__call__):
+        if inspect.iscoroutinefunction(called):
+            raise TrainFunctionError(
+                f"{name} is an async function, a call of which runs nothing; pass a function that calls "
+                f"asyncio.run({name}(...))"
+            )
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            raise TrainFunctionError(
+                f"{name} has a yield, so it is a generator, a call of which runs nothing; call "
+                "reporter.report(...) instead, or return the value"
             )
 
 

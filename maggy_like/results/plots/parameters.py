@@ -96,9 +96,11 @@ def slices(result: ResultData, params: Sequence[str] | None) -> go.Figure:
             figure.update_xaxes(**kind, row=row + 1, col=column + 1)
         else:
             order = style.levels(domain, (style.level(trial.config, name) for trial, _ in points))
+            texts = list(map(style.label, order))
             figure.update_xaxes(
                 type="category", categoryorder="array", categoryarray=order, row=row + 1, col=column + 1
             )
+            figure.update_xaxes(tickvals=order, ticktext=texts, row=row + 1, col=column + 1)
         if column == 0:
             figure.update_yaxes(title=style.label(result.objective), row=row + 1, col=1)
     bar = {"title": "trial", "thickness": 12}
@@ -118,7 +120,7 @@ def importance_bars(shares: dict[str, float]) -> go.Figure:
     )
     figure.add_bar(
         x=[shares[name] for name in names],
-        y=[style.label(name) for name in names],
+        y=[*range(len(names))],  # and not the names: plotly makes one bar of those that are shortened alike
         orientation="h",
         marker={"color": style.SERIES[0]},
         text=[f"{shares[name]:.0%}" for name in names],
@@ -126,7 +128,8 @@ def importance_bars(shares: dict[str, float]) -> go.Figure:
         hoverinfo="skip",
     )
     figure.update_xaxes(tickformat=".0%", range=[0.0, 1.12 * max(shares.values())])  # with room for the text
-    figure.update_yaxes(automargin=True)
+    texts = list(map(style.label, names))
+    figure.update_yaxes(tickvals=[*range(len(names))], ticktext=texts, automargin=True)
     return figure
 
 

@@ -114,9 +114,13 @@ def hover(trial: Trial, *lines: str) -> str:
     return "<br>".join([f"<b>trial {trial.id}</b>, {trial.state}", *map(html.escape, lines), *config[:12], *more])
 
 
-def label(text: str) -> str:
-    """A name as plotly shall show it: as it is, and not as HTML."""
-    return html.escape(_short(text), quote=False)
+def label(text: str, most: int = 40) -> str:
+    """A text as plotly shall show it: as it is, and not as HTML; of a longer one both ends, for paths differ in either.
+
+    Args:
+        most: How many characters to show.
+    """
+    return html.escape(_short(text, most), quote=False)
 
 
 def is_numeric(domain: Domain) -> bool:
@@ -131,12 +135,12 @@ def is_log(domain: Domain) -> bool:
 
 def level(config: Config, name: str) -> str:
     """A value of a parameter without such an axis, as text; ``-`` where it is inactive."""
-    return _short(_text(config[name])) if name in config else "-"
+    return _text(config[name]) if name in config else "-"
 
 
 def levels(domain: Domain, found: Iterable[str]) -> list[str]:
     """Those texts in the domain's order, and of what was found only."""
-    known = [_short(_text(value)) for value in domain.grid(domain.size or 1)]
+    known = [_text(value) for value in domain.grid(domain.size or 1)]
     found = set(found)
     return [text for text in dict.fromkeys(known) if text in found] + sorted(found - set(known))
 
@@ -150,5 +154,6 @@ def _text(value: object) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:39]}…"
+def _short(text: str, most: int = 40) -> str:
+    half = most // 2
+    return text if len(text) <= most else f"{text[: half - 1]}…{text[-half:]}"

@@ -68,7 +68,7 @@ def _bars(record: Record, attempts: list[Attempt], state: TrialState, width: flo
     y: list[int | None] = []
     text: list[str] = []
     for attempt in attempts:
-        config = f"<br>{style.label(config_text(configs.get(attempt.trial, {}))[:120])}" if rich else ""
+        config = f"<br>{style.label(config_text(configs.get(attempt.trial, {})), most=120)}" if rich else ""
         again = f", attempt {attempt.number}" if attempt.number > 1 else ""
         seconds = f"{attempt.end - attempt.begin:.1f} s"
         said = f"trial {attempt.trial}{again}: steps {attempt.steps[0]} to {attempt.steps[1]}, {seconds}{config}"

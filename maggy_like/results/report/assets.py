@@ -5,8 +5,8 @@ from __future__ import annotations
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --soft: #5f6b7a; --paper: #ffffff; --card: #f5f7f9; --line: #dde2e8;
   --link: #1f6fb2; --mark: #2a9d6f; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --soft: #9aa5b1; --paper: #16191d; --card: #1f2429;
-  --line: #343b43; --link: #6db3f2; --mark: #4cc38a; } }
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --soft: #9aa5b1; --paper: #16191d;
+  --card: #1f2429; --line: #343b43; --link: #6db3f2; --mark: #4cc38a; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem clamp(0.8rem, 3vw, 2.5rem) 4rem; max-width: 1240px; background: var(--paper);
   color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
@@ -20,7 +20,7 @@ nav a { text-decoration: none; } nav a:hover { text-decoration: underline; }
 .card b { display: block; font-size: 1.35rem; line-height: 1.3; font-variant-numeric: tabular-nums;
   overflow-wrap: anywhere; }
 .card.best b { color: var(--mark); } .card span { color: var(--soft); font-size: 0.85rem; }
-.scroll { overflow-x: auto; } .figure { width: 100%; } .figure.wide { min-width: 760px; }
+.scroll { overflow-x: auto; } .figure { width: 100%; break-inside: avoid; } .figure.wide { min-width: 760px; }
 table { border-collapse: collapse; font-size: 0.9rem; margin: 0.5rem 0; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 0.25rem 0.9rem 0.25rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; }
@@ -47,11 +47,12 @@ SCRIPT = """
   library.textContent = await unpack("library");
   document.head.append(library);
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const draw = (holder) => {
+  const draw = (holder, paper = {}) => {
     const { data, layout } = figures[holder.dataset.figure];
     const template = templates[dark.matches ? "dark" : "light"];
     const options = { responsive: true, displaylogo: false };
-    Plotly.react(holder, data, { ...layout, template }, options).then(() => { holder.dataset.drawn = "yes"; });
+    Plotly.react(holder, data, { ...layout, template, ...paper }, options)
+      .then(() => { holder.dataset.drawn = "yes"; });
   };
   const holders = [...document.querySelectorAll("[data-figure]")];
   const near = new IntersectionObserver((entries) => {
@@ -60,6 +61,10 @@ SCRIPT = """
     }
   }, { rootMargin: "400px" });
   holders.forEach((holder) => near.observe(holder));
-  dark.addEventListener("change", () => holders.filter((holder) => holder.dataset.drawn).forEach(draw));
+  const redraw = () => holders.filter((holder) => holder.dataset.drawn).forEach((holder) => draw(holder));
+  const paper = { template: templates.light, width: 700 };  // of a sheet of A4 within its margins
+  addEventListener("beforeprint", () => holders.forEach((holder) => draw(holder, paper)));
+  addEventListener("afterprint", redraw);
+  dark.addEventListener("change", redraw);
 })();
 """

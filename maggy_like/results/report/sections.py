@@ -85,7 +85,7 @@ def best(result: ResultData) -> str:
     trial = result.best_trial
     if trial is None:
         return "<p>No trial has a value.</p>"
-    table = as_html(["parameter", "value"], pairs(trial.config))
+    table = f'<div class="scroll">{as_html(["parameter", "value"], pairs(trial.config))}</div>'
     metrics = {name: value for name, value in trial.newest.items() if name != trial.objective}
     said = f"<p>Its newest other metrics: {html.escape(config_text(metrics))}</p>" if metrics else ""
     url = state_of(result, trial)

@@ -73,7 +73,7 @@ class Repairer:
                 raise JournalError(
                     f"the journal has lost trial {number}: its creation and the starts of all its attempts are "
                     "damaged, so its configuration is not known; put a copy of one of those lines back, or start "
-                    "another run with warm_start"
+                    "another run"
                 )
             self.inferred.append(f"trial {number}: its creation was inferred")
             yield self._births[number]

@@ -19,6 +19,10 @@ def make(width: int = 4, decay: float = 0.1) -> nn.Module:
     return nn.Linear(width, 1)
 
 
+async def waits(seed: int, decay: float) -> float:
+    return decay
+
+
 def decayed(**arguments: Any) -> AblationStudy:
     study = AblationStudy(**{"config": {"decay": 0.1}, **arguments})
     return study.custom("weight decay", lambda variant: variant.changed(config={"decay": 0.0}))
@@ -55,6 +59,8 @@ def test_a_function_that_gets_what_changes_will_do(study: AblationStudy, functio
         (columned(), lambda config: 0, "'a' changes; add one of the parameters variant, features, n_features"),
         (columned(), lambda seed, **features: 0, "'a' changes; add one of the parameters variant, features"),
         (decayed(), lambda seed: 0, "'weight decay' changes; add one of the parameters variant, decay$"),
+        (decayed(), waits, r"waits is an async function.*asyncio.run\(waits"),
+        (decayed(), lambda seed, decay: (yield), "has a yield, so it is a generator"),
         (
             decayed(model=make),
             lambda seed: 0,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
+from maggy_like.ablation.report import forest
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure, Trial, TrialState
 
@@ -211,6 +212,15 @@ def test_names_are_no_markup(tmp_path: Path) -> None:
     drawn = (tmp_path / "forest.svg").read_text()
     assert "<!-- a$b -->" in drawn
     assert f"<!-- {'long_' * 11}long… -->" in drawn
+
+
+def test_the_forest_of_a_report_says_whole_sentences(design: Design) -> None:
+    pytest.importorskip("plotly")
+    figure = forest(Ablation(design, runs(design), metric="accuracy"))
+    assert figure.layout.xaxis.title.text.startswith("change of accuracy, 95 % intervals (simultaneous)")
+    hovers = [trace.text for trace in figure.data]
+    assert hovers
+    assert all("…" not in said and "; " in said for said in hovers)
 
 
 def test_what_all_lines_share_stands_in_the_sentence(design: Design) -> None:

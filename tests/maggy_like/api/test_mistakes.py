@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,19 @@ def closure() -> Any:
     return train_with_handle
 
 
+async def waits(lr: float) -> float:
+    return lr
+
+
+def yields(lr: float) -> Iterator[float]:
+    yield lr
+
+
+class Yields:
+    def __call__(self, lr: float) -> Iterator[float]:
+        yield lr
+
+
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a parameter that nothing fills": (
         {"train_fn": unfilled}, r"nothing fills the parameter 'rate' of unfilled.*default.*which has lr, units"),
@@ -66,6 +80,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
          "space": {"lr": [0.1, 0.2], "momentum": Float(0, 1, when={"lr": 0.1})}}, "momentum=None"),
     "a reserved name": ({"space": {**SPACE, "budget": [1]}}, "'budget' from the runtime"),
     "a positional-only parameter": ({"train_fn": positional, "space": {"lr": [1]}}, "positional-only"),
+    "an async function": ({"train_fn": waits, "space": {"lr": [1]}}, r"waits is an async function.*asyncio.run\(waits"),
+    "a generator": ({"train_fn": yields, "space": {"lr": [1]}}, r"yields has a yield.*reporter.report"),
+    "a generator as a callable": ({"train_fn": Yields(), "space": {"lr": [1]}}, r"has a yield.*reporter.report"),
     "no function": ({"train_fn": 3}, "train_fn must be a function, got 3"),
     "a global that cannot be sent": (
         {"train_fn": uses_a_lock, "space": {"lr": [1]}, "by_value": True},

@@ -19,7 +19,7 @@ from maggy_like.driver.proposer.base import DirectProposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import StoreError, WorkerError
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Logged, Ready
 from maggy_like.protocol.versions import PYTHON, Versions
@@ -27,8 +27,9 @@ from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Server
 from maggy_like.storage.journal import Journal, backend_of
 from optimizers import Float
-from optimizers.core.events import AttemptStarted, Event, Measured, TrialCreated
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.study import Study
+from optimizers.core.trial import TrialState
 from optimizers.samplers.random_search import RandomSearch
 
 PATIENCE = 300.0
@@ -56,6 +57,21 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     made.join()
     server.close()
     journal.close()
+
+
+def test_the_first_thing_shown_has_what_the_journal_of_a_resumed_run_had(tmp_path: Path) -> None:
+    study = Study({"x": Float(0, 1)}, RandomSearch(), n_trials=4)
+    study.apply(TrialCreated(0, {"x": 0.5}, 1.0))
+    study.apply(AttemptStarted(0, 1, 0, 1, 1.0))
+    study.apply(AttemptEnded(0, 1, TrialState.COMPLETED, 2.0, value=0.5))
+    server, journal = Server("127.0.0.1"), Journal(backend_of(str(tmp_path)))
+    base = Snapshot("run", str(tmp_path), "random", "max", "starting", 0.0)
+    machine = StateMachine(study)
+    made = Driver(machine, DirectProposer(study), server, journal, base, 1, keep=None, timeout=None)
+    server.close()
+    journal.close()
+    assert made.snapshot.counts[TrialState.COMPLETED] == 1  # else the time left counts them to the new driver's pace
+    assert made.snapshot.phase == Phase.STARTING
 
 
 @pytest.mark.parametrize("part", ["_server.poll", "_write_ahead.carry", "_machine.handle"])

@@ -75,8 +75,27 @@ def test_each_parameter_has_a_slice(result: Result) -> None:
 
 
 def test_importance_is_that_of_the_result(result: Result) -> None:
-    (bars,) = result.plot.importance().data
-    assert dict(zip(bars.y, bars.x, strict=True)) == result.importance()
+    figure = result.plot.importance()
+    (bars,) = figure.data
+    assert dict(zip(figure.layout.yaxis.ticktext, bars.x, strict=True)) == result.importance()
+
+
+def test_long_names_and_values_that_begin_alike_stay_apart(tmp_path: Path) -> None:
+    stem = "model.encoder.layers.attention.projection.dropout."
+    paths = [f"/{'data/' * 10}{name}" for name in ("<one>", "two")]
+    space = SearchSpace({f"{stem}first": Float(0, 1), f"{stem}second": Float(0, 1), "file": Choice(paths)})
+    study = Study(space, RandomSearch(), n_trials=30)
+    while trial := study.ask():
+        study.tell(trial, trial.config[f"{stem}first"])
+    found = Result(study.trials, study.best, "x", "max", "completed", 1.0, tmp_path, space)
+    importance = found.plot.importance()
+    assert len(set(importance.data[0].y)) == 3
+    assert len(set(importance.layout.yaxis.ticktext)) == 3
+    slices = found.plot.slices()
+    assert len({slices.layout[axis].title.text for axis in ("xaxis", "xaxis2", "xaxis3")}) == 3
+    assert set(slices.data[2].x) == set(paths)
+    assert [text[-7:] for text in slices.layout.xaxis3.ticktext] == ["one&gt;", "ata/two"]
+    assert len(set(found.plot.parallel().data[0].dimensions[2]["values"])) == 2
 
 
 def test_an_inactive_parameter_and_a_wild_value_are_drawn(tmp_path: Path) -> None:

@@ -79,3 +79,33 @@ def test_a_browser_draws_it_without_an_error_or_a_request(result: Result, tmp_pa
     found = open_page(page, scheme="dark", width=390)
     assert (found.errors, found.requests, found.overflow) == ([], [], 0)
     assert found.drawn == 6
+
+
+@pytest.mark.browser
+def test_a_printed_page_has_all_pictures_in_ink_that_shows_on_paper(result: Result, tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if (path := chromium()) is None:
+        pytest.skip("there is no Chromium")
+    page = tmp_path / "report.html"
+    result.report(page)
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        tab = browser.new_context(color_scheme="dark").new_page()
+        tab.goto(page.as_uri())
+        tab.wait_for_selector("[data-drawn]")  # the first picture; the others have not been scrolled to
+        tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+        figures = "[...document.querySelectorAll('[data-figure]')]"
+        tab.wait_for_function(f"{figures}.every((figure) => figure.dataset.drawn)")
+        widths = tab.evaluate(f"{figures}.map((figure) => figure._fullLayout.width)")
+        inks = tab.evaluate(f"{figures}.map((figure) => figure._fullLayout.font.color)")
+        tab.emulate_media(media="print")
+        text = tab.evaluate("getComputedStyle(document.body).color")
+        tab.emulate_media(media="screen")
+        tab.evaluate("dispatchEvent(new Event('afterprint'))")
+        tab.wait_for_function(f"{figures}.every((figure) => figure._fullLayout.width > 1000)")
+        after = tab.evaluate(f"{figures}[0]._fullLayout.font.color")
+        browser.close()
+    assert widths == [700] * 6
+    assert len(set(inks)) == 1
+    assert after != inks[0]
+    assert text == "rgb(31, 41, 51)"

@@ -13,6 +13,7 @@ from maggy_like import FailurePolicy, Float, compare_runs, lagom, list_runs, loa
 from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import RunStatus, backend_of, read_journal
+from maggy_like.storage.journal.local import LocalBackend
 from maggy_like.storage.journal.records import Record, encode
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.trial import TrialState
@@ -47,6 +48,19 @@ def test_runs_are_listed_the_newest_first_with_those_that_cannot_be_read(tmp_pat
     assert "cannot be read" in lines[3]
     assert list(runs.to_pandas()["name"]) == ["new", "old", "broken"]
     assert runs._repr_html_().count("<tr>") == 4
+
+
+def test_a_run_of_another_user_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, "mine", 3, 1)
+    (tmp_path / "theirs").mkdir()
+
+    def refuse(self: LocalBackend) -> bool:
+        if "theirs" in self.name:
+            raise PermissionError(13, "Permission denied", self.name)
+        return True
+
+    monkeypatch.setattr(LocalBackend, "exists", refuse)
+    assert [(run.name, bool(run.problem)) for run in list_runs(tmp_path)] == [("mine", False), ("theirs", True)]
 
 
 def test_runs_say_what_failed_and_what_they_trained(tmp_path: Path) -> None:
