@@ -100,7 +100,7 @@ def jupyterlab(folder: Path, tmp_path: Path) -> Iterator[str]:
     finally:
         family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
         server.terminate()
-        _, left = psutil.wait_procs(family, timeout=20)
+        _, left = psutil.wait_procs(family, timeout=2)  # the server itself takes more than 20 s
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
