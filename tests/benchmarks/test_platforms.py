@@ -74,7 +74,8 @@ def test_figures_tell_what_is_missed() -> None:
     assert row("three", outcomes["three"]).endswith("the best value is 2.5, and elsewhere 2.0")
 
 
-def test_what_a_process_left_is_found_and_ended(tmp_path: Path) -> None:
+def test_what_a_process_left_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.platforms.leftovers.PATIENCE", 0.1)  # the process would never leave by itself
     leftovers = Leftovers("mine", tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "journal.lock").write_text("process 1 on a machine")

@@ -115,7 +115,8 @@ def test_notes_are_of_one_call(url: str) -> None:
     assert files.driver() is None
 
 
-def test_workers_look_for_a_driver_that_lives(tmp_path: Path) -> None:
+def test_workers_look_for_a_driver_that_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maggy_like.cluster_driver.worker.LOOK", 0.01)
     files = ControlFiles(str(tmp_path))
     assert find_driver(files, "call", "", 0.01) is None
     files.publish(DriverRecord("another", 0, "tcp://127.0.0.1:1", "host", 5.0))
