@@ -43,25 +43,6 @@ def log_augmented_improvement(means: Array, variances: Array, best: Array, noise
     return np.asarray(expected + np.log1p(-np.sqrt(noise / (variances + noise))))
 
 
-def confidence_bound(means: Array, variances: Array) -> Array:
-    """How good a point may be: the mean less one deviation, with the sign turned, averaged over fantasies.
-
-    Where noise is large, the improvement on the best mean is small everywhere near, and it is sought too far away.
-
-    Sources: Srinivas, Krause, Kakade and Seeger, "Gaussian Process Optimization in the Bandit Setting", 2010, equation
-    6; Desautels, Krause and Burdick, "Parallelizing Exploration-Exploitation Tradeoffs in Gaussian Process Bandit
-    Optimization", 2014, equation 7 (several at once).
-
-    Args:
-        means: Posterior means, shape (m, s), a column for each fantasy.
-        variances: Shape (m,).
-
-    Returns:
-        Shape (m,).
-    """
-    return np.asarray(np.sqrt(variances) - means.mean(axis=1))
-
-
 def _log_h(z: Array) -> Array:
     """log(phi(z) + z Phi(z)), also where it is far below what floats hold."""
     out = np.empty_like(z)

@@ -60,7 +60,7 @@ class Front:
     @property
     def trust(self) -> float:
         """How far the models can be trusted, on average: see :class:`~optimizers.samplers.bayesian.surrogate.Fit`."""
-        return float(np.mean([surrogate.fit().trust for surrogate in self._surrogates]))
+        return float(np.mean([surrogate.trust for surrogate in self._surrogates]))
 
     def update(self) -> None:
         """Take in what is new in the history."""

@@ -39,7 +39,6 @@ class BayesianSearch(Optimizer):
       trainings are modelled is learned.
     - Losses of diverged and failed trials, and outliers: cut, see
       :meth:`~optimizers.samplers.bayesian.scores.Results.scores`.
-    - Noise: where it is large, the mean less one deviation decides in place of the expected improvement.
     - A model that predicts left-out results badly is trusted less: up to half of the proposals are
       random then.
     - Choices: where the model expects hardly any improvement, half of the proposals differ from the best in one
@@ -55,10 +54,9 @@ class BayesianSearch(Optimizer):
     Sources: Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998 (EI);
     Snoek, Larochelle and Adams, "Practical Bayesian Optimization of Machine Learning Algorithms", 2012, section 3.2
     (fantasies); Huang, Allen, Notz and Zeng, "Global Optimization of Stochastic Black-Box Systems via Sequential
-    Kriging Meta-Models", 2006, equation 13 (augmented EI); Ament et al., 2023 (its logarithm); Srinivas et al., 2010,
-    equation 6 (confidence bound); Klein et al., 2020 (joint model over budgets); Hvarfner et al., "piBO", 2022,
-    equation 6 (priors); Emmerich, Deutz and Klinkenberg, "Hypervolume-Based Expected Improvement", 2011 (several
-    objectives).
+    Kriging Meta-Models", 2006, equation 13 (augmented EI); Ament et al., 2023 (its logarithm); Klein et al., 2020
+    (joint model over budgets); Hvarfner et al., "piBO", 2022, equation 6 (priors); Emmerich, Deutz and Klinkenberg,
+    "Hypervolume-Based Expected Improvement", 2011 (several objectives).
 
     Args:
         n_initial: Results with a finite loss before the model is used; until then, Sobol' points.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from optimizers.core.base import History, Observation
-from optimizers.samplers.bayesian.acquisition import confidence_bound, log_augmented_improvement
+from optimizers.samplers.bayesian.acquisition import log_augmented_improvement
 from optimizers.samplers.bayesian.axes import Axes
 from optimizers.samplers.bayesian.gp import GaussianProcess, Hyperparameters, fit
 from optimizers.samplers.bayesian.scores import CUT, Results
@@ -23,14 +23,10 @@ MODEL_SIZE = 200
 FANTASIES = 8
 """Draws of the losses of what still runs."""
 
-NOISY = 0.2
-"""Variance of the noise, in variances of the scores, from which on a result says little of its configuration alone."""
-
 _STARTS = 8  # configurations known to be good around which to look
 _EARLIER_SIZE = 60  # of them from earlier searches
 _GROWTH = 1.15  # results between two fits of the hyperparameters, as a factor
 _FEWEST = 4  # results of long trainings that can tell which model predicts them better
-_LEAST_SHARE = 0.1  # of the scores' variance, that is taken not to be noise
 
 
 @dataclass(frozen=True)
@@ -128,22 +124,9 @@ class Surrogate:
         return newest
 
     @property
-    def is_noisy(self) -> bool:
-        """Whether trainings, all of the full budget, differ by noise as well: the model cannot tell that from steps."""
-        levels = self._results.levels[np.isfinite(self._results.losses)]
-        return self.fit().hyperparameters.noise > NOISY and not levels.any()
-
-    @property
     def trust(self) -> float:
-        """That of the newest fit; of noisy results the model is to predict what is not noise.
-
-        Source: Spearman, "The Proof and Measurement of Association between Two Things", 1904 (what noise takes from a
-        correlation).
-        """
-        fit = self.fit()
-        if not self.is_noisy:
-            return fit.trust
-        return min(fit.trust / float(np.sqrt(max(1.0 - fit.hyperparameters.noise, _LEAST_SHARE))), 1.0)
+        """That of the newest fit."""
+        return self.fit().trust
 
     def improvement(self, rng: np.random.Generator) -> tuple[Callable[[Array], Array], Array]:
         """What to maximize, and around what to look for it.
@@ -152,11 +135,10 @@ class Surrogate:
             rng: Draws the losses of what still runs.
 
         Returns:
-            The logarithm of the expected improvement (of noisy results a confidence bound, unless time counts), of
-            points of shape (m, d) to (m,), and the best configurations that are known, the best first, shape (k, d).
+            The logarithm of the expected improvement, of points of shape (m, d) to (m,), and the best configurations
+            that are known, the best first, shape (k, d).
         """
         history, fit = self._history, self.fit()
-        by_bound = self.is_noisy and not history.problem.is_timed  # an improvement can be had by the second
         data = self.data(len(history.observations), floored=fit.floored)
         model = GaussianProcess(data.features, self.groups, fit.hyperparameters)
         weights = model.condition(data.scores)
@@ -175,8 +157,6 @@ class Surrogate:
 
         def improvement(units: Array) -> Array:
             means, variances = model.predict(self.features(units), weights)
-            if by_bound:
-                return confidence_bound(means, variances)
             return log_augmented_improvement(means, variances, best, fit.hyperparameters.noise)
 
         return improvement, tried[np.argsort(expected, kind="stable")[:_STARTS]]

@@ -5,12 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from optimizers.samplers.bayesian.acquisition import (
-    confidence_bound,
-    log_augmented_improvement,
-    maximize,
-    one_choice_away,
-)
+from optimizers.samplers.bayesian.acquisition import log_augmented_improvement, maximize, one_choice_away
 from optimizers.samplers.bayesian.axes import Axes
 from optimizers.space.domains import Choice, Float, Integer
 from optimizers.space.search_space import SearchSpace
@@ -35,11 +30,6 @@ def test_far_out_it_still_tells_better_from_worse() -> None:
     got = log_augmented_improvement(-z[:, None], np.ones(len(z)), np.zeros(1), 1e-3)
     assert np.isfinite(got).all()
     assert (np.diff(got) < 0.0).all()
-
-
-def test_a_bound_is_the_mean_of_those_of_the_fantasies() -> None:
-    got = confidence_bound(np.array([[0.5, 1.5], [-1.0, 0.0]]), np.array([0.25, 4.0]))
-    assert got.tolist() == [-0.5, 2.5]
 
 
 def test_the_best_point_is_found() -> None:

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from optimizers.core.base import History, Observation, Problem
-from optimizers.samplers.bayesian.acquisition import confidence_bound, log_augmented_improvement
-from optimizers.samplers.bayesian.gp import GaussianProcess
 from optimizers.samplers.bayesian.surrogate import MODEL_SIZE, Surrogate
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
@@ -41,43 +39,6 @@ def test_a_function_is_trusted_and_chance_is_not() -> None:
     unsure = History(Problem(PLANE, max_budget=9), observations(30, lambda x, y: float(chance.random())))
     assert surrogate(sure).fit().trust > 0.9
     assert surrogate(unsure).fit().trust < 0.4
-
-
-def noisy(x: float, y: float) -> float:
-    """The bowl, with noise as large as its spread, and the point's own."""
-    return bowl(x, y) + 0.2 * float(np.random.default_rng(int(1e6 * x)).normal())
-
-
-def test_of_noisy_results_the_model_is_trusted_for_what_is_not_noise() -> None:
-    history = History(Problem(PLANE, max_budget=9), observations(60, noisy))
-    made = surrogate(history)
-    assert made.is_noisy
-    assert 0.1 < made.fit().trust < made.trust < 1.0
-    smooth = surrogate(History(Problem(PLANE, max_budget=9), observations(60, bowl)))
-    assert not smooth.is_noisy
-    assert smooth.trust == smooth.fit().trust
-    short = surrogate(History(Problem(PLANE, max_budget=9), observations(60, noisy, lambda trial: 9 - trial % 2 * 8)))
-    assert not short.is_noisy  # what a short training came to is no noise of long ones
-    assert short.trust == short.fit().trust
-    failed = [Observation(60, {"x": 0.5, "y": 0.5}, 1, float("inf"))]
-    assert surrogate(History(Problem(PLANE, max_budget=9), [*observations(60, noisy), *failed])).is_noisy
-
-
-@pytest.mark.parametrize("is_timed", [False, True])
-def test_noisy_results_are_sought_by_a_bound_unless_time_counts(*, is_timed: bool) -> None:
-    made = surrogate(History(Problem(PLANE, max_budget=9, is_timed=is_timed), observations(60, noisy)))
-    score, starts = made.improvement(np.random.default_rng(0))
-    units = np.random.default_rng(1).random((20, 2))
-    data = made.data(60)
-    model = GaussianProcess(data.features, made.groups, made.fit().hyperparameters)
-    means, variances = model.predict(made.features(units), model.condition(data.scores)[:, None])
-    lowest = model.mean(made.features(starts[:1]), model.condition(data.scores))
-    expected = (
-        log_augmented_improvement(means, variances, lowest, made.fit().hyperparameters.noise)
-        if is_timed
-        else confidence_bound(means, variances)
-    )
-    assert score(units) == pytest.approx(expected)
 
 
 def test_fits_do_not_depend_on_when_they_are_asked_for() -> None:
