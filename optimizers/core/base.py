@@ -9,25 +9,6 @@ An algorithm has two sides, because they live under different clocks:
 
 Both speak of *loss*: smaller is better, and what is not finite ranks worst. The study turns the
 user's direction once, at its border, so no algorithm ever sees it.
-
-A worked example, an optimizer of one's own::
-
-    class Evolution(Optimizer):
-        def ask(self, index, history):
-            space, rng = history.problem.space, history.rng(index)
-            ended = sorted(history.observations, key=lambda seen: seen.loss)
-            for _ in range(20):  # until it is allowed, and none of those that run now
-                if len(ended) < 10:
-                    break
-                parent = space.to_unit(ended[rng.integers(3)].config)
-                child = space.from_unit(np.clip(parent + rng.normal(0.0, 0.1, len(parent)), 0.0, 1.0))
-                if space.allows(child) and child not in history.pending.values():
-                    return child
-            return space.sample(rng)
-
-    lagom(train_fn, space, optimizer=Evolution())
-
-``optimizers.testing.check_optimizer(Evolution)`` tells whether it keeps the contract.
 """
 
 from __future__ import annotations
@@ -269,7 +250,28 @@ class FullBudget(Scheduler):
 
 
 class Optimizer(ABC):
-    """Proposes configurations. Holds options alone; what it knows comes with each call."""
+    """Proposes configurations. Holds options alone; what it knows comes with each call.
+
+    One of one's own::
+
+        class Evolution(Optimizer):
+            def ask(self, index, history):
+                space, rng = history.problem.space, history.rng(index)
+                ended = sorted(history.observations, key=lambda seen: seen.loss)
+                for _ in range(100):  # until it is none of those that run now
+                    config = space.sample(rng)
+                    if len(ended) >= 10 and rng.random() < 0.8:
+                        parent = space.to_unit(ended[rng.integers(3)].config)
+                        child = space.from_unit(np.clip(parent + rng.normal(0.0, 0.1, len(parent)), 0.0, 1.0))
+                        config = child if space.allows(child) else config
+                    if config not in history.pending.values():
+                        break
+                return config
+
+        lagom(train_fn, space, optimizer=Evolution())
+
+    ``optimizers.testing.check_optimizer(Evolution)`` tells whether it keeps the contract.
+    """
 
     adaptive: bool = True
     """Whether proposals depend on results. If not, they are computed far ahead of need; if so, in a process of
@@ -285,7 +287,8 @@ class Optimizer(ABC):
     def ask(self, index: int, history: History) -> Answer:
         """Propose the ``index``-th configuration (from 0), or None when there is none left.
 
-        A :class:`Proposal` names a trial to go on from as well; :data:`WAIT` asks to be asked again.
+        A :class:`Proposal` names a trial to go on from as well; :data:`WAIT` asks to be asked again. Where proposals
+        depend on results, none repeats a configuration of ``history.pending`` while there are others.
 
         Must depend on nothing but ``index`` and ``history``: the same two give the same answer, in
         this process or in one that resumes the search. Draw from ``history.rng(index)``.

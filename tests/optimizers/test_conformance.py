@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import inspect
 import math
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +73,13 @@ def test_registered_optimizers_keep_the_contract(name: str) -> None:
 )
 def test_own_and_wrapped_optimizers_keep_the_contract(factory: Callable[[], Optimizer]) -> None:
     check_optimizer(factory, seed=1)
+
+
+def test_the_optimizer_of_the_documentation_keeps_the_contract() -> None:
+    documented = inspect.cleandoc(Optimizer.__doc__ or "").split("::\n", 1)[1].split("lagom(")[0]
+    names: dict[str, Any] = {"Optimizer": Optimizer, "np": np}
+    exec(textwrap.dedent(documented), names)
+    check_optimizer(names["Evolution"])
 
 
 # -- broken ones ------------------------------------------------------------------------------------

@@ -42,7 +42,8 @@ class OptunaSampler(Optimizer):
     ``TPESampler``, ``GPSampler``, ``RandomSampler``): it sees all of them as losses, to be minimised. A
     ``constraints_func`` is called for each trial that ended with a value. It finds the configuration in
     ``trial.params`` and the metrics that ``train_fn`` returned or last reported in ``trial.user_attrs``; a
-    failed trial counts as failed then, since it has none.
+    failed trial counts as failed then, since it has none. It guides the sampler alone: the best of the result may break
+    a constraint, so choose from ``result.to_pandas()``, or report what breaks one as ``inf`` or ``-inf``, the worst.
 
     ``PartialFixedSampler`` takes its values as they stand in the search space. ``BruteForceSampler`` ends the
     search when all configurations are tried; it tries all of them unless ``n_trials`` or ``timeout`` is given.
