@@ -25,14 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import one_thread  # noqa: F401  (before numpy is loaded)
-from benchmarks.common import parser, publish
+from benchmarks.common import publish
 from benchmarks.drive import search
 from benchmarks.figures import Score, area, regret
 from benchmarks.landscapes import Landscape
 from benchmarks.landscapes_made import landscape
 from benchmarks.runs import Run, improvements
-from benchmarks.surrogate import FOLDER, PREFIX, has_surrogate, surrogate
-from benchmarks.tables import CURVES
+from benchmarks.surrogate import FOLDER, PREFIX, UNSEEN, has_surrogate, options, surrogate
 from benchmarks.tasks import LastStep
 from maggy_like import Choice, Float, Integer, SearchSpace
 from optimizers import make_optimizer
@@ -43,7 +42,6 @@ WORKERS, TRAININGS = 2, 15.0
 SEEDS, QUICK_SEEDS = 10, 3
 MADE = ("dear", "cheap", "models", "even")
 TUNED = (3945, 126025, 126026, 126029, 146212, 167104, 167149, 167181, 168331)
-TEST = (34539, 167184, 168329, 168335, 168908, 189862, 189865)
 METHODS = {"plain": ("bayesian", False), "aware": ("bayesian", True), "random": ("random", False)}
 
 
@@ -111,14 +109,10 @@ def _task(name: str, curves: Path) -> LastStep:
 
 def main() -> None:
     """Search and print."""
-    options = parser(__doc__)
-    options.add_argument("--test", action="store_true", help="the data sets that no choice looked at")
-    options.add_argument("--seeds", type=int, metavar="N", help=f"{SEEDS}, or {QUICK_SEEDS} with --quick")
-    options.add_argument("--curves", type=Path, default=CURVES, metavar="FOLDER", help=f"where {FOLDER} lies")
-    arguments = options.parse_args()
+    arguments = options(__doc__, SEEDS, QUICK_SEEDS).parse_args()
     names = [*MADE, *(f"{PREFIX}{number}" for number in TUNED)]
     if arguments.test:
-        names = [f"{PREFIX}{number}" for number in TEST]
+        names = [f"{PREFIX}{number}" for number in UNSEEN]
     elif arguments.quick:
         names = [*MADE, f"{PREFIX}{TUNED[0]}"]
     if not has_surrogate(arguments.curves):

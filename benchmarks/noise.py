@@ -2,7 +2,8 @@
 
 Full trainings, each by its last step, with normal noise of three tenths of the distance from the best to the median;
 100 trials of 4 workers in virtual time. On landscapes of our own and data sets of LCBench's surrogate that choices may
-look at, and with ``--test`` on data sets that none did. Regret is normalised and that of the loss without noise.
+look at, and with ``--test`` on data sets that are kept apart from tuning. Regret is normalised and that of the loss
+without noise.
 
     python -m benchmarks.noise [--quick] [--test] [--seeds N] [--curves FOLDER] [--json PATH]
 
@@ -24,17 +25,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks import one_thread  # noqa: F401  (before numpy is loaded)
-from benchmarks.common import parser, publish
+from benchmarks.common import publish
 from benchmarks.drive import drive, search
 from benchmarks.peers import optuna_tpe
 from benchmarks.runs import CAP
-from benchmarks.surrogate import FOLDER, PREFIX
-from benchmarks.tables import CURVES
+from benchmarks.surrogate import FOLDER, PREFIX, UNSEEN, options
 from benchmarks.tasks import LastStep, Task, is_at_hand, task
 from optimizers import BayesianSearch, RandomSearch
 
 TUNED = ("plateaus", "conditional", "two", "forty", "yahpo-3945", "yahpo-167104", "yahpo-146212")
-TEST = tuple(f"{PREFIX}{number}" for number in (34539, 167184, 168329, 168335, 168908, 189862, 189865))
+TEST = tuple(f"{PREFIX}{number}" for number in UNSEEN)
 QUICK = ("plateaus", "conditional")
 METHODS = ("bayesian", "optuna_tpe", "random")
 NOISE, N_TRIALS, LATE, WORKERS = 0.3, 100, 40, 4
@@ -88,11 +88,7 @@ def run(name: str, method: str, seed: int, curves: Path) -> tuple[float, float]:
 
 def main() -> None:
     """Search and print."""
-    options = parser(__doc__)
-    options.add_argument("--test", action="store_true", help="the data sets that no choice looked at")
-    options.add_argument("--seeds", type=int, metavar="N", help=f"{SEEDS}, or {QUICK_SEEDS} with --quick")
-    options.add_argument("--curves", type=Path, default=CURVES, metavar="FOLDER", help=f"where {FOLDER} lies")
-    arguments = options.parse_args()
+    arguments = options(__doc__, SEEDS, QUICK_SEEDS).parse_args()
     warnings.simplefilter("ignore")  # of Optuna, which is taken as it is
     names = TEST if arguments.test else QUICK if arguments.quick else TUNED
     wanted = [name for name in names if is_at_hand(name, arguments.curves)]

@@ -42,7 +42,7 @@ from benchmarks.landscapes_made import NAMES
 from benchmarks.methods import METHODS, OURS, Method, counts
 from benchmarks.ragged import RAGGED
 from benchmarks.runs import Kind, Run, Store
-from benchmarks.surrogate import PREFIX
+from benchmarks.surrogate import PREFIX, UNSEEN
 from benchmarks.tables import CURVES
 from benchmarks.tasks import is_at_hand, task
 
@@ -53,11 +53,7 @@ def _surrogates(*numbers: int) -> tuple[str, ...]:
     return tuple(f"{PREFIX}{number}" for number in numbers)
 
 
-UNSEEN = (34539, 167184, 168329, 168335, 168908, 189862, 189865)
-"""Data sets of which no choice has looked at any training."""
 SMOOTH = _surrogates(*UNSEEN)
-
-
 TUNED = {
     "sf": ("fcnet-protein", "nas-cifar10", "mlp-segment", "last-3945", "last-126026"),
     "mf": (
