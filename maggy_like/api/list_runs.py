@@ -22,6 +22,10 @@ def list_runs(directory: str | PathLike[str] = "maggy_runs") -> RunList:
     Returns:
         A list of :class:`~maggy_like.results.run_list.RunSummary`, empty where there are no runs.
 
+    Raises:
+        ConfigError: ``directory`` is no path and no URL.
+        JournalError: The folder cannot be read.
+
     Example:
         >>> list_runs()
         run                begun  ended      time  trials         metric         best  best configuration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -12,7 +12,9 @@ from maggy_like.errors import ConfigError, OptimizerError
 from maggy_like.train_function.names import name_of
 from maggy_like.train_function.reporter_use import uses_checkpoints
 from optimizers.core.base import Optimizer, Problem
+from optimizers.core.direction import Direction
 from optimizers.registry import make_optimizer
+from optimizers.schedulers.stopping import StoppingRule, Threshold
 from optimizers.space.search_space import SearchSpace
 
 
@@ -33,6 +35,21 @@ def build_optimizer(optimizer: Any, train_fn: Callable[..., Any]) -> Optimizer:
             "none; call reporter.restore() and reporter.checkpoint(state) in it, or use optimizer='asha'"
         )
     return made
+
+
+def check_thresholds(optimizer: Optimizer, directions: Sequence[Direction | None]) -> None:
+    """Refuse a :class:`~optimizers.Threshold` that would stop the good trials, not the poor ones.
+
+    A direction that nobody has said yet, and no name, is None and passes.
+    """
+    inner = optimizer
+    while isinstance(inner, StoppingRule):
+        if isinstance(inner, Threshold) and directions[0] not in (None, inner.direction):
+            raise ConfigError(
+                f"Threshold(direction={inner.direction!r}) contradicts the search, which has "
+                f"direction={directions[0]!r}: the rule would stop the good trials; give both the same direction"
+            )
+        inner = inner.optimizer
 
 
 def check_constraints(space: SearchSpace) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from maggy_like.api.objectives import check_objectives, direction_hints
-from maggy_like.api.optimizer_choice import build_optimizer, check_constraints, reach_hint
+from maggy_like.api.optimizer_choice import build_optimizer, check_constraints, check_thresholds, reach_hint
 from maggy_like.api.warm_start import gather, recorded
 from maggy_like.argument_checks import listed, one_of, whole
 from maggy_like.driver.settings import FileSettings, SearchSettings
@@ -65,6 +65,7 @@ def check_search(
         directions, hint = known if direction is None and len(known) == len(directions) else directions, ""
     else:
         earlier, hint, directions = gather(warm_start, space, metrics, directions)
+    check_thresholds(made, directions)
     points = _check_points(points_to_evaluate, space, earlier)
     if n_trials is None:
         size = made.size(space)

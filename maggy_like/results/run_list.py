@@ -153,7 +153,12 @@ class RunList(list[RunSummary]):
 
 
 def read_runs(directory: str | PathLike[str], actions: RunActions) -> RunList:
-    """The runs in a folder; see :func:`maggy_like.list_runs`."""
+    """The runs in a folder; see :func:`maggy_like.list_runs`.
+
+    Raises:
+        ConfigError: ``directory`` is no path and no URL.
+        JournalError: The folder cannot be read.
+    """
     if not isinstance(directory, str | PathLike):
         raise ConfigError(f"list_runs takes the folder of all runs, a path or a URL, got {directory!r}")
     given = fspath(directory)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
 from maggy_like.results.pareto_set import ParetoSet
@@ -187,15 +187,22 @@ def _paths(where: str, status: RunStatus) -> RunPaths:
 
 def _no_run(where: str) -> str:
     """The message where there is no run: names the runs near by."""
-    if runs := runs_in(where, _MOST_LISTED):
+    if runs := _near(where):
         named = ", ".join(repr(f"{where}/{name}") for name in runs[:_MOST_NAMED])
         more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
         return f"{where!r} is a folder of runs, not a run; use the folder of one: {named}{more}"
     folder, _, name = where.rpartition("/")
     around = folder or "maggy_runs"
-    near = [repr(f"{around}/{run}") for run in difflib.get_close_matches(name, runs_in(around, _MOST_LISTED))]
+    near = [repr(f"{around}/{run}") for run in difflib.get_close_matches(name, _near(around))]
     meant = f" (did you mean {' or '.join(near)}?)" if near else ""
     return f"there is no run in {where!r}; use the folder of one, as result.directory{meant}"
+
+
+def _near(folder: str) -> list[str]:
+    """The names of the first runs in a folder; none where it cannot be read, which another message is about."""
+    with contextlib.suppress(JournalError):
+        return runs_in(folder, _MOST_LISTED)
+    return []
 
 
 def runs_in(folder: str, most: int | None = None) -> list[str]:
@@ -204,13 +211,20 @@ def runs_in(folder: str, most: int | None = None) -> list[str]:
     Args:
         folder: A path or a URL.
         most: Entries that are looked at.
+
+    Raises:
+        JournalError: The folder cannot be read.
     """
-    with contextlib.suppress(Exception):  # of whatever file system it is; it may be no folder
+    scheme = folder.partition("://")[0] + "://" if "://" in folder else ""
+    try:
         fs, path = open_url(folder)
-        scheme = folder.partition("://")[0] + "://" if "://" in folder else ""
         entries = sorted(entry.rstrip("/") for entry in fs.ls(path, detail=False))[:most]
-        return [entry.rpartition("/")[2] for entry in entries if _may_be_run(scheme + entry)]
-    return []
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except Exception as error:  # of whatever file system it is
+        said = str(error) or type(error).__name__
+        raise JournalError(f"the folder {folder!r} cannot be read: {said}; fix the access") from error
+    return [entry.rpartition("/")[2] for entry in entries if _may_be_run(scheme + entry)]
 
 
 def _may_be_run(where: str) -> bool:

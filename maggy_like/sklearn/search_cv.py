@@ -22,6 +22,7 @@ from maggy_like.errors import ConfigError
 from maggy_like.sklearn.folds import Folds
 from maggy_like.sklearn.spaces import read_space
 from maggy_like.sklearn.tables import cv_results
+from optimizers.checks.near_names import did_you_mean
 from optimizers.core.trial import TrialState
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         wrong = [name for name in space if name not in known]
         if wrong:
             raise ConfigError(
-                f"{type(self.estimator).__name__} has no parameter {wrong[0]!r}; it has {', '.join(sorted(known))}"
+                f"{type(self.estimator).__name__} has no parameter {wrong[0]!r}{did_you_mean(wrong[0], known)}; it has "
+                f"{', '.join(sorted(known))}"
             )
         if not isinstance(self.refit, bool):
             raise ConfigError(f"refit must be True or False, not {self.refit!r}")

@@ -208,12 +208,16 @@ class Zygote:
 
     def close(self) -> None:
         """End it; what it has forked lives on."""
-        self._socket.close()
+        with contextlib.suppress(OSError):  # it is gone
+            self._socket.shutdown(socket.SHUT_WR)
         try:
             self._process.wait(CLOSE_PATIENCE)
         except subprocess.TimeoutExpired:  # it imports
             self._process.kill()
             self._process.wait()
+        with self._lock, contextlib.suppress(OSError):  # one that nobody asked has made its first fork all the same
+            self._see_first_fork()
+        self._socket.close()
 
     def _see_first_fork(self) -> None:
         """Wait for its first fork, which it makes before it imports anything.

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import train_functions as fns
-from family import family
+from family import agents, family
 from gate import Gate
 
 from maggy_like import Choice, FailurePolicy, Float, LocalEngine, Result, lagom
@@ -236,12 +236,12 @@ def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path, capsys
 def test_a_killed_child_and_a_killed_agent_lose_nothing(search: Any, tmp_path: Path) -> None:
     """kill -9 while the trials run; they run again, and the search ends whole."""
     gate = Gate(tmp_path / "gate")
-    agents: list[psutil.Process] = []
+    killed: list[psutil.Process] = []
 
     def on_event(event: Event) -> None:
-        if isinstance(event, AttemptStarted) and not agents:
-            agents.extend(p for p in psutil.Process().children() if "maggy_like.worker" in p.cmdline())
-            sorted(agents, key=lambda agent: agent.create_time())[event.worker].kill()
+        if isinstance(event, AttemptStarted) and not killed:
+            killed.append(agents()[event.worker])
+            killed[0].kill()
         elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
             gate.open()
 

@@ -15,7 +15,7 @@ from maggy_like.errors import EngineError, JournalError, MaggyError, UserError
 from optimizers.core.base import Optimizer, Problem
 from optimizers.samplers.sobol import Sobol
 from optimizers.schedulers.asha import ASHA
-from optimizers.schedulers.stopping import MedianRule
+from optimizers.schedulers.stopping import MedianRule, Threshold
 from optimizers.space.search_space import SearchSpace
 
 SPACE = {"lr": Float(1e-4, 1e-1, log=True), "units": Integer(16, 256)}
@@ -95,6 +95,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "max_budget=1.5": ({"max_budget": 1.5}, "max_budget must be a whole number of at least 1, got 1.5"),
     "timeout=-1": ({"timeout": -1}, "timeout must be a positive number of seconds, got -1"),
     "an unknown direction": ({"direction": "maximise"}, r"'minimize', got 'maximise' \(did you"),
+    "a rule of the other direction": (
+        {"optimizer": MedianRule(Threshold(step=1, worse_than=0.5, direction="min")), "direction": "max"},
+        r"Threshold\(direction='min'\) contradicts the search, which has direction='max'.*give both the same"),
     "as many directions as objectives": (
         {"metric": ["loss", "seconds"], "direction": ["min"]}, r"has 2 names and .*\['min'\] has 1; give a direction"),
     "one direction for several objectives": (

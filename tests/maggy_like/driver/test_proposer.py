@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import train_functions as fns
+from family import runs
 from gate import Gate
 from odd_optimizers import Climber, Sealed, Told
 
@@ -45,10 +46,7 @@ def proposers() -> list[psutil.Process]:
 
 
 def is_proposer(process: psutil.Process) -> bool:
-    try:
-        return "maggy_like.driver.proposer" in process.cmdline()
-    except psutil.Error:  # it has just ended
-        return False
+    return runs(process, "maggy_like.driver.proposer")
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from benchmarks.report import write_run
 from maggy_like import FailurePolicy, Float, compare_runs, lagom, list_runs, load_run, run
-from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError
+from maggy_like.errors import ConfigError, JournalError, TrainingError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import RunStatus, backend_of, read_journal
 from maggy_like.storage.journal.local import LocalBackend
@@ -61,6 +62,17 @@ def test_a_run_of_another_user_hides_no_other(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(LocalBackend, "exists", refuse)
     assert [(run.name, bool(run.problem)) for run in list_runs(tmp_path)] == [("mine", False), ("theirs", True)]
+
+
+def test_a_folder_that_cannot_be_read_is_not_said_to_be_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(LocalFileSystem, "ls", refuse)
+    with pytest.raises(JournalError, match=r"the folder '.*' cannot be read: .*Permission denied; fix the access"):
+        list_runs(tmp_path)
+    with pytest.raises(ConfigError, match=r"there is no run in .*; use the folder of one"):
+        load_run(tmp_path / "run")
 
 
 def test_runs_say_what_failed_and_what_they_trained(tmp_path: Path) -> None:

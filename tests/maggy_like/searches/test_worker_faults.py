@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 import train_functions as fns
+from family import agents
 from faults import BUDGET, ROLES, Host, Search, freeze, kill, survivors, words
 from gate import Gate
 from script_process import ScriptProcess
@@ -207,12 +207,6 @@ class Recovering(Shrinking):
     def slots(self) -> int | None:
         self.asked += self.left < 2
         return 2 if self.asked > 5 else self.left
-
-
-def agents() -> list[psutil.Process]:
-    """The agents of this process, oldest first."""
-    found = [process for process in psutil.Process().children() if "maggy_like.worker" in process.cmdline()]
-    return sorted(found, key=lambda process: process.create_time())
 
 
 def on_start(act: Callable[[], None], workers: int) -> Callable[[Event], None]:

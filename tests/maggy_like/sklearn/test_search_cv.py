@@ -87,7 +87,8 @@ def test_spaces_of_randomized_search_cv() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"space": {"c": Float(0, 1)}}, "SVC has no parameter 'c'"),
+        ({"space": {"c": Float(0, 1)}}, "SVC has no parameter 'c'; it has C, "),
+        ({"space": {"gama": Float(0, 1)}}, r"SVC has no parameter 'gama' \(did you mean 'gamma'\?\); it has"),
         ({"space": [SPACE]}, r"search_space maps .* use one dict"),
         ({"space": {"C": np.ones((2, 2))}}, r"'C': got a ndarray"),
         (

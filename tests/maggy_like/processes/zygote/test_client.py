@@ -197,6 +197,14 @@ def test_another_python_makes_another(
     assert start(environment, "exit", "3").wait(PATIENCE) == 7
 
 
+def test_one_that_was_only_warmed_up_leaves_nothing(environment: dict[str, str]) -> None:
+    before = set(psutil.Process().children())
+    warm_up(SEPARATE)
+    assert set(psutil.Process().children()) > before
+    client._close()
+    assert set(psutil.Process().children()) <= before
+
+
 def test_one_that_was_killed_is_replaced(environment: dict[str, str]) -> None:
     assert start(environment, "exit", "0").wait(PATIENCE) == 0
     first = own_zygote()
