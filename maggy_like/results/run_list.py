@@ -13,7 +13,7 @@ from maggy_like.display.text import config_text, duration, number, words
 from maggy_like.errors import ConfigError, MaggyError
 from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
-from maggy_like.results.attempts import clock_of
+from maggy_like.results.record import Record
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.runs import open_run, runs_in
 from maggy_like.results.text_table import aligned, as_html
@@ -74,7 +74,8 @@ class RunSummary:
         """The summary of a run that was read."""
         training = None if result.training is None else result.training.trial
         best = result.best_trial if result.trials else training
-        seconds = clock_of(contents).total
+        record = Record(result, contents)
+        seconds = record.clock.total
         if not result.ending.is_over and contents.sessions:
             seconds += max(0.0, time.time() - contents.sessions[-1][1])
         return cls(
@@ -83,7 +84,7 @@ class RunSummary:
             created=contents.header.created,
             ending=result.ending,
             seconds=seconds,
-            is_longer=bool(contents.unended) or result.ending is Ending.KILLED,
+            is_longer=record.is_longer,
             optimizer=contents.header.optimizer,
             trials=len(result.trials),
             failed=len(result.failures),

@@ -48,5 +48,6 @@ def test_each_watched_figure_is_in_the_baseline_that_is_kept() -> None:
     assert set(kept) == {f"{name}.{key}" for name, keys in guard.WATCHED.items() for key in keys}
 
 
-def test_the_calibration_takes_time() -> None:
-    assert guard.calibration() > 0
+@pytest.mark.parametrize("name", ["virtual", "dispatch"])
+def test_the_calibration_takes_time(name: str) -> None:
+    assert guard.calibration(name) > 0

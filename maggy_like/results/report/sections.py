@@ -44,7 +44,8 @@ def lead(result: ResultData, record: Record | None) -> str:
         if record is None
         else f"Begun {time.strftime('%Y-%m-%d %H:%M', time.localtime(record.contents.header.created))}, "
     )
-    line = f"{begun}{words(result.ending)} after {lasted(result)}: {goals}{of}."
+    after = lasted(result) if record is None else duration(record.clock.total) + " or more" * record.is_longer
+    line = f"{begun}{words(result.ending)} after {after}: {goals}{of}."
     cards = []
     if result.others:
         cards.append(_card(str(len(result.pareto)), "trials in the Pareto set", is_best=True))

@@ -122,7 +122,10 @@ def test_the_time_of_a_run_is_that_of_all_its_drivers_as_far_as_it_is_known(
     (summary,) = list_runs(tmp_path)
     assert summary.cells[3] == shown
     assert ("or more" in shown) is summary.is_longer
-    assert (" or more" in str(load_run(tmp_path / "run")).splitlines()[0]) is (summary.ending == "killed")
+    result = load_run(tmp_path / "run")
+    assert (" or more" in str(result).splitlines()[0]) is (summary.ending == "killed")
+    result.report(tmp_path / "report.html")
+    assert f" after {shown}: max " in (tmp_path / "report.html").read_text()
 
 
 def test_a_run_that_goes_on_has_its_time_until_now(tmp_path: Path) -> None:
