@@ -1,9 +1,9 @@
 """Says what got slower: the quick benchmarks on the way of a trial, beside a baseline that is kept with the code.
 
 Machines differ and are busy, so a figure is divided by a calibration in the same minute: plain Python work of the
-kind that the runtime does, in CPU time; of what waits for messages, a bare ZeroMQ round trip. What is slower than the baseline by more than a fifth is measured again;
-what still is, is printed, and the exit status is 1. ``--update`` makes the present figures the baseline: do it in the
-change that accounts for them, on a machine with nothing else to do.
+kind that the runtime does, in CPU time; of what waits for messages, a bare ZeroMQ round trip. What is slower than the
+baseline by more than a fifth is measured again; what still is, is printed, and the exit status is 1. ``--update`` makes
+the present figures the baseline: do it in the change that accounts for them, on a machine with nothing else to do.
 
     python -m benchmarks.guard [--update] [--only NAME[,NAME]]      (make bench)
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Mapping, Sequence
+from numbers import Number
 from typing import Any, TypeVar
 
 from maggy_like.errors import ConfigError
@@ -91,6 +92,7 @@ def listed(name: str, value: Sequence[T], of: str) -> Sequence[T]:
         [<built-in function print>]
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
-        remedy = f"leave it out, or use {name}=[...]" if value is None else f"use {name}=[{short(value)}]"
+        is_one = value is not None and not isinstance(value, Number)
+        remedy = f"use {name}=[{short(value)}]" if is_one else f"leave it out, or use {name}=[...]"
         raise ConfigError(f"{name} takes a list of {of}, got {short(value)}; {remedy}")
     return value

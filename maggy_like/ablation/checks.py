@@ -158,8 +158,10 @@ def _default(name: str, study: Declaration, train_fn: Callable[..., Any] | None)
     value = default_of(name, train_fn, study.factory)
     if value is inspect.Parameter.empty:
         near = did_you_mean(name, {*names_of(train_fn), *names_of(study.factory)})
+        unseen = "pass the function that may have a default for it: study.bound(train_fn)"
+        remedy = unseen if train_fn is None else "give train_fn a default for it"
         raise ConfigError(
-            f"nothing says what {name!r} is with nothing removed{near}; give train_fn a default for it, or the study a "
-            f"value: AblationStudy(config={{{name!r}: ...}})"
+            f"nothing says what {name!r} is with nothing removed{near}; {remedy}, or give the study a value: "
+            f"AblationStudy(config={{{name!r}: ...}})"
         )
     return value

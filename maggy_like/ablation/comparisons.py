@@ -250,20 +250,21 @@ def verdict(
     """A finding in words.
 
     With ``bound``, what ended before that many seeds and found nothing was given up.
-    With ``negligible``, an interval inside of plus and minus that says that the difference is no larger: both one-sided
-    tests reject (Schuirmann, 1987), those of all comparisons together.
+    With ``negligible``, an interval inside of plus and minus that says that the difference is no larger, also one that
+    is there: both one-sided tests reject (Schuirmann, 1987), those of all comparisons together.
     """
-    if finding.differs and is_interaction:
-        return "both: worse than the sum" if finding.difference > 0.0 else "both: better than the sum"
+    is_small = negligible is not None and -negligible < finding.low and finding.high < negligible
     if finding.differs:
-        return "worse without it" if finding.difference > 0.0 else "better without it"
+        said = "worse" if finding.difference > 0.0 else "better"
+        than = f", no larger than {negligible:g}" if is_small else " than the sum" if is_interaction else " without it"
+        return f"{'both: ' * is_interaction}{said}{than}"
     if not finding.decided:
         return UNDECIDED
     if fails:
         return "fails without it"
     if finding.corrected is None:
         return "not tested"
-    if negligible is not None and -negligible < finding.low and finding.high < negligible:
+    if is_small:
         return f"no larger than {negligible:g}"
     if bound is not None and finding.sample.ended < bound:
         return f"given up after {finding.sample.ended} seeds"

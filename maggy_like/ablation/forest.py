@@ -83,9 +83,9 @@ def reach_of(rows: list[Row]) -> float:
 
 def colour_of(row: Row) -> str:
     """The colour of a row's verdict."""
-    if row.verdict in ("worse without it", "both: worse than the sum"):
+    if row.verdict.startswith(("worse", "both: worse")):
         return WORSE
-    return BETTER if row.verdict in ("better without it", "both: better than the sum") else OPEN
+    return BETTER if row.verdict.startswith(("better", "both: better")) else OPEN
 
 
 def _plain(name: str) -> str:

@@ -231,6 +231,8 @@ class AblationStudy(Declaration):
     ) -> float:
         """The probability that a component that is worth ``effect`` is found: a look before many trials are spent.
 
+        Where ``train_fn`` alone says what a parameter is with nothing removed, look at ``study.bound(train_fn)``.
+
         Args:
             effect: The size of the difference, in units of the metric.
             sd: The standard deviation of paired differences. A pilot of a few seeds has it: ``difference`` by

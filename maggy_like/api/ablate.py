@@ -149,7 +149,7 @@ def ablate(
             ``0.3 / 0.7``: differences are then tested for data like these. With 0, they are for the data, and the split
             or splits, that the seeds have.
         negligible: A difference in the metric that nobody would care for, such as ``0.005``: where the interval lies
-            inside of it, the answer says "no larger than 0.005".
+            inside of it, the answer says "no larger than 0.005", also of one that is there.
         metric: Name of the objective, if more than one metric is reported.
         direction: ``"max"`` or ``"min"``; by default the metric's name says it.
         timeout: Seconds after which the study ends with what it has.

@@ -137,6 +137,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     journal, journal_hints = open_journal(settings, machine, site.run_id)
     output = OutputFolder(settings.paths.directory)
     failure: Exception | None = None
+    ended: float | None = None
     try:
         server = site.server()
         try:
@@ -175,6 +176,8 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 callbacks=callbacks,
                 interrupts=interrupts,
             )
+            # Callbacks and trackers that were late had what was left for them after the driver's end.
+            ended = time.monotonic() - (driver.elapsed() - driver.snapshot.elapsed)
             if (error := machine.error or driver.error) is not None:
                 raise error
         except Exception as error:
@@ -185,10 +188,11 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
             failure = error
         finally:
             server.close()
-        seconds = time.monotonic() - started
+        late = 0.0 if ended is None else time.monotonic() - ended
+        seconds = time.monotonic() - late - started
         ending = _ending(machine, failure)
         if not isinstance(failure, JournalError):
-            failure = _end(journal, RunStatus(ending, time.time(), seconds)) or failure
+            failure = _end(journal, RunStatus(ending, time.time() - late, seconds)) or failure
     finally:
         journal.close()
         output.move()

@@ -223,7 +223,7 @@ class Study(Ledger):
         final: float | None = None
         if value is not None:
             values = _numbers(_listed(value))
-            if len(values) not in (1, n := len(self.objectives)):
+            if len(values) != (n := len(self.objectives)):
                 raise UserError(f"value must have {n} numbers, one for each objective, got {value!r}")
             final = values[0]
             metrics = dict(zip(self.objectives.names, values, strict=True)) if len(values) > 1 else {}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from optimizers.checks.options import short
 from optimizers.errors import SearchSpaceError
 
 Scalar = bool | int | float | str | None
@@ -42,12 +43,21 @@ def read_scalar(value: object) -> Scalar:
     value = plain(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise SearchSpaceError(f"{value!r} has no JSON form; use a finite number, or None")
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise SearchSpaceError(f"{short(value)} does not fit into 64 bits; use a smaller number, a float or a str")
+    if isinstance(value, str) and _is_broken(value):
+        raise SearchSpaceError(f"{value!r} has half a character, which no UTF-8 has; use another text")
     if value is None or type(value) in (bool, int, float, str):
         return value  # type: ignore[return-value]  # the exact types were just compared
     raise SearchSpaceError(
         f"a value must be a bool, int, float, str or None, got {value!r}; "
         "give it a name and look it up in train_fn: TABLE[name]"
     )
+
+
+def _is_broken(text: str) -> bool:
+    """Whether a text has half of a surrogate pair, as from a file name that could not be decoded."""
+    return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def read_value(value: object) -> Value:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 from maggy_like import Reporter
@@ -50,6 +51,17 @@ def swallow_everything(x: float, reporter: Reporter) -> None:
 def hang(x: float) -> None:
     """Never report, never return."""
     threading.Event().wait()
+
+
+def keep_shared_memory(mark: str, how: str, x: float) -> float:
+    """Make shared memory, write its name to a file, and end without removing it: return, be killed, or hang."""
+    memory = SharedMemory(create=True, size=1000)
+    Path(mark).write_text(memory.name)
+    if how == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "is cut off":
+        hang(x)
+    return x
 
 
 def wait_at_gate(gate: str, x: float, reporter: Reporter) -> float:

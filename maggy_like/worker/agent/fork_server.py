@@ -28,6 +28,7 @@ from maggy_like.processes.lifeline import adopt_orphans, children, die_with_pare
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker import spark_files
 from maggy_like.worker.agent.memory import offer_as_victim, oom_kills
+from maggy_like.worker.agent.trackers import kill_but_trackers, let_trackers_end
 from maggy_like.worker.child.exits import begin_process, end_process, flush_output, remove_leftovers
 from maggy_like.worker.child.process import serve
 from maggy_like.worker.child.rehearsal import ROUNDS, rehearse
@@ -118,12 +119,17 @@ class ForkServer:
 
     def _kill_all(self) -> None:
         """Kill every child, and what each leaves to us as it dies."""
-        while left := {*self._children, *children()}:
-            for pid in left:
-                kill_tree(pid)
+        for pid in self._children:
+            kill_but_trackers(pid)
+        while self._children:
             pid = os.waitpid(-1, 0)[0]
             remove_leftovers(pid)
             self._children.pop(pid, None)
+        let_trackers_end(self._orphans)
+        while left := children():
+            for pid in left:
+                kill_tree(pid)
+            os.waitpid(-1, 0)
 
     def _serve_once(self) -> bool:
         readable = {fd for fd, _ in self._poller.poll()}
@@ -146,7 +152,7 @@ class ForkServer:
             self._reap()  # whoever is dead by now was not killed by us
             if pid in self._children:
                 self._killed.add(pid)
-                kill_tree(pid)
+                kill_but_trackers(pid)
         return True
 
     def _fork(self, descriptors: list[int]) -> None:
@@ -174,6 +180,7 @@ class ForkServer:
                 return
             oom_before = self._children.pop(pid, None)
             if oom_before is not None:
+                let_trackers_end(self._orphans)
                 kill_tree(pid)  # the rest of its process group
             self._kill_left_behind()
             if oom_before is not None:
@@ -190,9 +197,12 @@ class ForkServer:
 
         Each child adopts the orphans among its descendants, and at its end we do. As those die, we adopt theirs.
         """
-        for orphan in children():
-            if orphan not in self._children and orphan not in self._own:
-                kill_tree(orphan)
+        for orphan in self._orphans():
+            kill_tree(orphan)
+
+    def _orphans(self) -> list[int]:
+        """Those of ended trials, as process ids."""
+        return [pid for pid in children() if pid not in self._children and pid not in self._own]
 
     def _tell(self, message: Forked | NotForked | Exited) -> None:
         with contextlib.suppress(OSError):  # the agent is gone: the next read says so

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
+from maggy_like.ablation.forest import colour_of
 from maggy_like.errors import UserError
 from optimizers.comparisons.joint_tests import expected_level
 
@@ -87,6 +88,9 @@ def test_what_is_shown_to_be_negligible_says_so(design: Design) -> None:
     assert verdicts(found) == ["worse without it", "better without it", "no larger than 0.5"]
     assert "within ±0.5 is called no larger (two one-sided tests)" in found.method
     assert verdicts(Ablation(design, runs(design), negligible=0.01))[2] == "no difference seen"
+    there = Ablation(design, runs(design), negligible=99)
+    assert verdicts(there) == ["worse, no larger than 99", "better, no larger than 99", "no larger than 99"]
+    assert [*map(colour_of, there.rows)] == [*map(colour_of, found.rows)]
 
 
 def test_power_is_that_of_a_noncentral_t_at_the_level_of_the_joint_test() -> None:

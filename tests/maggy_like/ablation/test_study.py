@@ -241,6 +241,10 @@ def test_contrasts_are_of_variants_and_sum_to_zero(name: Any) -> None:
         (lambda s: s.modules("norm", replace=lambda m: 3).designed(), "replacement of module 'norm' must be a module"),
         (lambda s: s.config(dropout=0.2).designed(), "is 0.2 with nothing removed, so removing it changes nothing"),
         (lambda s: s.config(droput=0.0).designed(), "did you mean 'dropout'"),
+        (
+            lambda s: s.config(rate=0.0).power(effect=0.1, sd=1, repeats=9),
+            r"'rate' is .*: study\.bound\(train_fn\), or",
+        ),
         (lambda s: s.config(seed=0).bound(train), "cannot set 'seed'|nothing says what 'seed'"),
         (lambda s: s.custom("x", lambda v: None).designed(), "must return a variant"),
         (lambda s: s.custom("x", lambda v: v.changed(config={"y": 1})).designed(), "no parameter 'y'"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import train_functions as fns
 
 from maggy_like import Choice, Float, lagom
 from maggy_like.driver.callbacks import Callbacks
+from maggy_like.storage.journal import backend_of, read_journal
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
@@ -77,3 +81,23 @@ def test_a_callback_that_raises_keyboard_interrupt_ends_the_search_as_ctrl_c_doe
     assert len(result.trials) < 10_000
     ended = [event.trial for event in seen if isinstance(event, AttemptEnded) and event.state.is_final]
     assert ended == [trial.id for trial in result.trials if trial.state.is_final]
+
+
+@pytest.mark.e2e
+def test_a_run_lasts_as_long_as_its_search_and_not_as_its_callbacks(tmp_path: Path) -> None:
+    ended: list[float] = []
+
+    def wait_for_the_end(event: Event) -> None:
+        if not ended:
+            for thread in threading.enumerate():
+                if thread.name == "maggy-driver":  # it may have ended already
+                    thread.join(300)
+            ended.append(time.time())
+
+    options: dict[str, Any] = {"engine": "local", "workers": 1, "directory": tmp_path, "progress": False}
+    result = lagom(
+        fns.climb, {"x": Float(0, 1)}, optimizer="random", n_trials=2, callbacks=[wait_for_the_end], **options
+    )
+    journal = read_journal(backend_of(str(result.directory)))
+    assert journal.ended is not None
+    assert journal.ended.time <= ended[0]

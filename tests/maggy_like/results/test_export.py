@@ -125,6 +125,8 @@ def test_a_storage_keeps_the_study_under_its_name(searched: Result) -> None:
     assert len(optuna.load_study(study_name="again", storage=storage).trials) == 6
     with pytest.raises(UserError, match="a study named 'a-run' already; pass another study_name"):
         searched.to_optuna(storage)
+    with pytest.raises(UserError, match="Optuna cannot open storage='bogus://': "):
+        searched.to_optuna("bogus://")
 
 
 @pytest.mark.parametrize("method", ["to_optuna", "importance"])

@@ -99,7 +99,10 @@ def test_a_value_that_is_missing_fails_the_trial_and_is_named() -> None:
     study = study_of()
     trial = study.ask()
     assert trial is not None
-    study.tell(trial, 0.5)
+    with pytest.raises(UserError, match=r"value must have 2 numbers, one for each objective, got 0\.5"):
+        study.tell(trial, 0.5)
+    for event in study.conclude(trial, 0.5, {}, 0.0):  # as a training function ends that returns one number
+        study.apply(event)
     assert trial.state is TrialState.FAILED
     assert trial.failure is not None
     assert trial.failure.message == (
