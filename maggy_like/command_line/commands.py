@@ -69,6 +69,9 @@ def tail_command(given: Namespace) -> None:
         raise UserError(
             f"--follow goes on with one trial, and these run: {numbers}; name one, or use maggy-like watch {given.run}"
         )
+    if lacking := [trial for trial in chosen if given.rank >= trial.world_size]:
+        trial = lacking[0]
+        raise UserError(f"trial {trial.id} has no rank {given.rank}; its last one is {trial.world_size - 1}")
     for trial in chosen:
         if given.trial is None:
             print(f"==> trial {trial.id} ({trial.state.value}) <==", flush=True)

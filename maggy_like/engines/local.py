@@ -13,7 +13,7 @@ from typing import BinaryIO, Literal, cast
 
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.engines.cores import usable_cores
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, EngineError
 from maggy_like.processes.zygote.client import begin_imports, start_module
 from maggy_like.processes.zygote.process import Process
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
@@ -61,6 +61,10 @@ class LocalRun(EngineRun):
             self._process.stdin.close()
 
 
+MOST_WORKERS = 1000
+"""More are a slip of the keyboard: each is three processes, and they would take the machine's memory."""
+
+
 class LocalEngine(Engine):
     """Runs each worker as processes of this machine; GPUs are shared out in turn.
 
@@ -105,6 +109,13 @@ class LocalEngine(Engine):
     def default_workers(self) -> int:
         sharing = int(1 / self._gpu_fraction + 1e-9)
         return len(self._gpus) * sharing or usable_cores()
+
+    def require(self, workers: int) -> None:
+        if workers > MOST_WORKERS:
+            raise EngineError(
+                f"workers={workers} on one machine, and {MOST_WORKERS} are the most that are launched there; pass "
+                f"workers={usable_cores()} for one on each of its cores, or use Spark"
+            )
 
     def hints(self, workers: int) -> list[str]:
         cores = usable_cores()

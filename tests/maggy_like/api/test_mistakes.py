@@ -91,6 +91,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"train_fn": closure(), "space": {"lr": [1]}}, "the variable 'handle' of type Event"),
     "an empty space": ({"space": {}}, "empty|at least one"),
     "n_trials=0": ({"n_trials": 0}, "n_trials must be a whole number of at least 1, got 0"),
+    "a million workers": ({"workers": 10**6, "engine": "local"}, "1000 are the most .*; pass workers=.* of its cores"),
     "workers=0": ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
     "max_budget=1.5": ({"max_budget": 1.5}, "max_budget must be a whole number of at least 1, got 1.5"),
     "timeout=-1": ({"timeout": -1}, "timeout must be a positive number of seconds, got -1"),

@@ -173,6 +173,7 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["run", "{runs}/none.py"], "none.py' cannot be read"),
         (["run", "--resume", "{runs}/none.py"], "add --name NAME"),
         (["tail", "{runs}/august", "7"], "there is no trial 7 among the 3"),
+        (["tail", "{runs}/august", "2", "--rank", "3"], "trial 2 has no rank 3; its last one is 0"),
         (
             ["export", "{runs}/august", "-o", "{runs}/august/journal.jsonl"],
             "already; pass --force to replace it",
