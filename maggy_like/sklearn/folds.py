@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.model_selection import cross_validate
 
@@ -24,6 +26,8 @@ class Folds:
         splits: Indices of training and test samples, a pair a fold.
         scoring: As ``cross_validate`` takes it.
         params: What goes to ``fit`` and, with scikit-learn's metadata routing, to the scorer.
+        score_params: What goes to the scorer without it: values of the samples.
+        config: Scikit-learn's settings where the search was called (``sklearn.set_config``).
     """
 
     estimator: Any
@@ -32,6 +36,8 @@ class Folds:
     splits: list[tuple[Any, Any]]
     scoring: Any
     params: dict[str, Any]
+    score_params: dict[str, Any]
+    config: dict[str, Any]
 
     def __call__(self, config: dict[str, Any], reporter: Reporter) -> None:
         """Run the folds that the reporter grants.
@@ -39,6 +45,10 @@ class Folds:
         Raises:
             ValueError: A score is not finite.
         """
+        with config_context(**self.config):
+            self._run(config, reporter)
+
+    def _run(self, config: dict[str, Any], reporter: Reporter) -> None:
         estimator = clone(self.estimator).set_params(**config)
         scores: list[float] = []
         for fold, split in enumerate(self.splits[: reporter.budget], start=1):
@@ -47,7 +57,7 @@ class Folds:
                 self.x,
                 self.y,
                 cv=[split],
-                scoring=self.scoring,
+                scoring=self._scorer_of(split[1]),
                 params=self.params,
                 error_score="raise",
             )
@@ -62,3 +72,9 @@ class Folds:
                 score_time=float(measured["score_time"][0]),
                 step=fold,
             )
+
+    def _scorer_of(self, samples: Any) -> Any:
+        """The scorer with what it gets of these samples."""
+        if not self.score_params:
+            return self.scoring
+        return partial(self.scoring, **{name: np.asarray(value)[samples] for name, value in self.score_params.items()})

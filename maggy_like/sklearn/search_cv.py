@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn import get_config
 from sklearn.base import clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import check_cv
@@ -19,6 +21,7 @@ from sklearn.utils.validation import indexable
 from maggy_like.api.lagom import lagom
 from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.errors import ConfigError
+from maggy_like.protocol.endings import Ending
 from maggy_like.sklearn.folds import Folds
 from maggy_like.sklearn.spaces import read_space
 from maggy_like.sklearn.tables import cv_results
@@ -113,6 +116,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         Raises:
             UserError: An argument is wrong, all configurations fail, or none ran all folds.
             RuntimeError: A configuration failed, with ``error_score="raise"``.
+            KeyboardInterrupt: Ctrl-C; what was found until then is kept.
         """
         space = self._check_arguments()
         self.scorer_ = check_scoring(self.estimator, scoring=self.scoring)
@@ -123,7 +127,16 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         splits = list(splitter.split(X, y, **routed.splitter.split))
         self.n_splits_ = len(splits)
         to_folds = {name: value for name, value in params.items() if name != "groups"}
-        result = self._search(Folds(self.estimator, X, y, splits, self.scorer_, to_folds), space)
+        config = get_config()
+        to_scorer = {} if config["enable_metadata_routing"] else dict(routed.scorer.score)
+        result = self._search(Folds(self.estimator, X, y, splits, self.scorer_, to_folds, to_scorer, config), space)
+        if result.ending is Ending.INTERRUPTED:  # as Ctrl-C ends any other cell or script
+            with contextlib.suppress(ConfigError, RuntimeError):
+                self._read(result)
+            raise KeyboardInterrupt(
+                f"the search was interrupted after {len(result.trials)} configurations; cv_results_ has what they came "
+                "to, if one ran all folds"
+            )
         self._read(result)
         if self.refit:
             self.best_estimator_ = clone(self.estimator).set_params(**self.best_params_)

@@ -17,7 +17,7 @@ class ColumnStatistics:
 
     Attributes:
         nulls: Rows in which it is null, or holds a null.
-        not_a_number: Rows in which it is or holds a NaN.
+        not_a_number: Rows in which it is or holds a NaN or an infinity.
         shortest: Least length of its arrays; None of a column without arrays.
         longest: Greatest length of them.
         least: Its smallest number; None of a column without plain numbers, and where all are null.
@@ -77,11 +77,16 @@ def _measures(df: DataFrame, name: str) -> dict[str, Column]:
         inner = kind.elementType
         wrong = wrong | F.exists(column, lambda value: value.isNull())
         if isinstance(inner, DoubleType | FloatType):
-            nan = F.exists(column, F.isnan)
+            nan = F.exists(column, _is_no_number)
         measures |= {"shortest": F.min(F.size(column)), "longest": F.max(F.size(column))}
     elif isinstance(kind, NumericType):
         number = column.cast("double")
-        nan = F.isnan(number)
+        nan = _is_no_number(number)
         measures |= {"least": F.min(number), "greatest": F.max(number), "total": F.sum(number)}
-        measures["fractions"] = F.count_if(number != F.floor(number))
+        measures["fractions"] = F.count_if(number != F.rint(number))  # floor has no result for what is past 64 bits
     return {"nulls": F.count_if(wrong), "not_a_number": F.count_if(F.coalesce(nan, F.lit(False)))} | measures
+
+
+def _is_no_number(value: Column) -> Column:
+    """Whether it is NaN or infinite: it makes a network's weights NaN."""
+    return F.isnan(value) | (F.abs(value) == float("inf"))

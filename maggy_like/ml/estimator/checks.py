@@ -58,16 +58,18 @@ def check_rows(found: Statistics, where: str = "the DataFrame") -> None:
     """Refuse rows that no training can use.
 
     Raises:
-        DataError: There are none, or a column has nulls, NaN or arrays of different lengths.
+        DataError: There are none, or a column has nulls, NaN, infinities or arrays of different lengths.
     """
     if not found.rows:
         raise DataError(f"{where} has no rows to train on")
     for name, column in found.columns.items():
-        for count, what in ((column.nulls, "null"), (column.not_a_number, "NaN")):
+        for count, what in ((column.nulls, "null"), (column.not_a_number, "NaN or infinity")):
             if count:
+                is_array = column.longest is not None
+                how = "" if is_array else f" (df.dropna(subset=[{name!r}]), pyspark.ml.feature.Imputer)"
                 raise DataError(
-                    f"column {name!r} is or holds {what} in {count} of {found.rows} rows; drop or fill them before fit "
-                    f"(df.dropna(subset=[{name!r}]), pyspark.ml.feature.Imputer)"
+                    f"column {name!r} is or holds {what} in {count} of {found.rows} rows; drop such rows or fill them "
+                    f"before fit{how}"
                 )
         if column.shortest != column.longest:
             raise DataError(

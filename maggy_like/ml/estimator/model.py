@@ -123,7 +123,8 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
             decode=self._given("decode"),
         )
         numbers = {name: F.col(f"`{name}`").cast("array<double>") for name in probabilities}
-        return found.withColumns({name: F.when(it.isNotNull(), array_to_vector(it)) for name, it in numbers.items()})
+        vectors = {name: F.when(it.isNotNull(), array_to_vector(it)) for name, it in numbers.items()}
+        return found.withColumns(vectors) if vectors else found  # Spark Connect takes no empty dict
 
     def _made(self) -> tuple[dict[str, str | tuple[str, str]], list[str]]:
         """The columns that predictions make, with what each gets (see ``predict``), and those of probabilities."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn import config_context
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import GroupKFold
+from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -62,6 +64,37 @@ def test_parameters_of_pipelines_and_groups_and_weights() -> None:
         X, Y, groups=np.arange(150) % 10, svc__sample_weight=np.ones(150)
     )
     assert set(found.best_params_) == {"svc__C"}
+
+
+@pytest.mark.parametrize("routing", [False, True])
+@pytest.mark.parametrize("engine", ["inline", pytest.param("local", marks=pytest.mark.e2e)])
+def test_weights_and_settings_reach_the_folds_as_in_scikit_learn_s_own(engine: str, routing: bool) -> None:
+    weights = np.random.default_rng(0).uniform(0.01, 5, len(Y))
+    values = [0.01, 0.1, 10.0]
+    with config_context(enable_metadata_routing=routing):
+        model = SVC()
+        if routing:
+            model = model.set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+        theirs = GridSearchCV(model, {"C": values}, cv=4).fit(X, Y, sample_weight=weights).cv_results_
+        options = {"optimizer": "grid", "n_trials": 3, "engine": engine, "workers": 1, "cv": 4}
+        ours = search(model, {"C": Choice(values)}, **options).fit(X, Y, sample_weight=weights).cv_results_
+    found = {config["C"]: score for config, score in zip(ours["params"], ours["mean_test_score"], strict=True)}
+    assert [found[value] for value in values] == pytest.approx(theirs["mean_test_score"].tolist(), abs=1e-12)
+
+
+def test_ctrl_c_is_raised_and_what_was_found_is_kept() -> None:
+    begun: list[int] = []
+
+    def score(model: Any, x: Any, y: Any) -> float:
+        begun.append(1)
+        if len(begun) == 8:
+            signal.raise_signal(signal.SIGINT)
+        return float(model.score(x, y))
+
+    found = search(cv=3, optimizer="random", scoring=score)
+    with pytest.raises(KeyboardInterrupt, match="interrupted after 3 configurations"):
+        found.fit(X, Y)
+    assert list(found.cv_results_["n_folds"][:2]) == [3, 3]
 
 
 def test_spaces_of_randomized_search_cv() -> None:

@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_told(
     [
         (0, ColumnStatistics(0, 0), "no rows to train on"),
         (9, ColumnStatistics(2, 0), "column 'x' is or holds null in 2 of 9 rows"),
-        (9, ColumnStatistics(0, 3), "column 'x' is or holds NaN in 3 of 9 rows"),
+        (9, ColumnStatistics(0, 3), "column 'x' is or holds NaN or infinity in 3 of 9 rows"),
         (9, ColumnStatistics(0, 0, 1, 3), "column 'x' has arrays of 1 to 3 elements"),
     ],
 )
