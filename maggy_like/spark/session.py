@@ -84,7 +84,7 @@ def spark_session(
         3
     """
     session = active_session() or _new_session(master, app_name, dict(conf or {}))
-    masters = _masters(session)
+    masters = masters_of(session)
     if master is not None and master not in masters:
         raise EngineError(
             f"got master={master!r}, but this process has a Spark session on {' = '.join(masters)!r}; "
@@ -101,7 +101,7 @@ def active_session() -> SparkSession | None:
         return None
 
 
-def _masters(session: SparkSession) -> list[str]:
+def masters_of(session: SparkSession) -> list[str]:
     """Return the names under which the session's master can be asked for."""
     if not is_remote():
         return [str(session.sparkContext.master)]

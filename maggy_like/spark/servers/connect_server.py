@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from maggy_like.errors import ConfigError
 from maggy_like.spark.java import ensure_java
 from maggy_like.spark.servers.daemon import START_TIMEOUT_S, Daemon, Daemons, files_in, spark_environment
-from maggy_like.spark.session import GANG_DEFAULTS
+from maggy_like.spark.session import GANG_DEFAULTS, active_session, masters_of
 
 __all__ = ["ConnectServer"]
 
@@ -71,9 +72,20 @@ class ConnectServer(Daemons):
             self._daemons.append(server)
             self.port = int(server.wait_ready(time.monotonic() + START_TIMEOUT_S))
         except BaseException:
-            self.stop()
+            super().stop()
             raise
         self.url = f"sc://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    def stop(self) -> None:
+        """Stop this thread's session on it, end the server and remove its files; a second call does nothing.
+
+        A session that goes on would ask a server that is gone, and hold up the end of its program.
+        """
+        if self._daemons[0].is_alive:
+            with contextlib.suppress(Exception):  # of gRPC: the server may be dying
+                if (session := active_session()) is not None and self.url in masters_of(session):
+                    session.stop()
+        super().stop()
 
     @property
     def pid(self) -> int:

@@ -34,6 +34,7 @@ if __name__ == "__main__":
     found = model.transform(stored).orderBy("id").select("label", "prediction", "why_not").collect()
     spark.udf.register("told", model.as_udf())
     (of_sql,) = spark.sql("SELECT told(array(0.5, 1.0)).label AS label").collect()
+    estimator.copy({estimator.loss: "mse", estimator.model: nn.Linear(2, 1)}).fit(stored).transform(stored).collect()
     print(json.dumps([len(found), sum(it.label == it.prediction for it in found), of_sql.label, len(model.history)]))
     spark.stop()
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -243,6 +244,8 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"validationIndicatorCol": "number"}, DataError, "validationIndicatorCol 'number' is double"),
     ({"search": {"hiden": Integer(4, 16)}}, ConfigError, "search: 'hiden' is no Param.*'hidden'"),
     ({"featuresCol": "gaps"}, DataError, "'gaps' is or holds null in 120 of 120 rows"),
+    ({"featuresCol": "endless"}, DataError, "'endless' is or holds NaN or infinity in 120 of 120 rows"),
+    ({"labelCol": "infinite"}, DataError, "'infinite' is or holds NaN or infinity in 120 of 120 rows"),
     ({"decode": {"image": len}}, ConfigError, "decode: 'image' is no column that is read; those are features, label"),
     ({"workers": 121}, ConfigError, "121 workers cannot share 120 rows"),
     ({"labelCol": "shifted"}, DataError, "'shifted' has labels from 1 to 3, and the network's 3 outputs"),
@@ -256,6 +259,7 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
 
     df = df.select("array", "label", "number", F.lit("a").alias("text"), F.lit(b"a").alias("bytes"))
     df = df.withColumn("gaps", F.array_append("array", F.lit(None))).withColumn("shifted", F.col("label") + 1)
+    df = df.withColumn("endless", F.array_append("array", F.lit(float("inf")))).withColumn("infinite", F.lit(-math.inf))
     df.withColumn("features", F.col("array")).write.parquet(f"{tmp_path}/wrong")
     df = spark_local.read.parquet(f"{tmp_path}/wrong")
     for given, kind, message in WRONG:

@@ -112,3 +112,20 @@ def test_slots_interrupts_and_a_server_that_is_gone(run_script: RunScript) -> No
     )
     assert "EngineError the Spark Connect session was stopped; make a new one" in done.stdout
     assert done.stdout.endswith("over\n")
+
+
+LEFT_OPEN = """
+from maggy_like import ConnectServer, spark_session
+
+with ConnectServer("local[1]") as server:
+    spark = spark_session(server.url)
+    print("rows", spark.range(3).count(), flush=True)
+"""
+
+
+@pytest.mark.spark
+def test_a_session_that_nobody_stopped_does_not_outlive_its_server(run_script: RunScript) -> None:
+    pytest.importorskip("grpc")
+    done = run_script(LEFT_OPEN, timeout=400)  # pyspark itself would ask a server that is gone for twenty minutes
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("rows 3\n")
