@@ -111,6 +111,7 @@ class LocalEngine(Engine):
         return len(self._gpus) * sharing or usable_cores()
 
     def require(self, workers: int) -> None:
+        super().require(workers)
         if workers > MOST_WORKERS:
             raise EngineError(
                 f"workers={workers} on one machine, and {MOST_WORKERS} are the most that are launched there; pass "
