@@ -176,7 +176,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 callbacks=callbacks,
                 interrupts=interrupts,
             )
-            # Callbacks and trackers that were late had what was left for them after the driver's end.
+            # The run ends with its driver: callbacks and trackers that are slow get the rest of the events after that.
             ended = time.monotonic() - (driver.elapsed() - driver.snapshot.elapsed)
             if (error := machine.error or driver.error) is not None:
                 raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ from maggy_like.spark.servers.daemon import START_TIMEOUT_S, Daemon, Daemons, fi
 from maggy_like.spark.session import GANG_DEFAULTS, active_session, masters_of
 
 __all__ = ["ConnectServer"]
+
+CONNECT_PATIENCE = 1.0
+"""Seconds in which a server of this machine that is there takes a connection."""
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -67,6 +71,7 @@ class ConnectServer(Daemons):
             )
         ensure_java()
         super().__init__("maggy_like-connect-")
+        self._host = host
         try:
             server = self._start(self._properties(master, host, conf or {}))
             self._daemons.append(server)
@@ -77,14 +82,14 @@ class ConnectServer(Daemons):
         self.url = f"sc://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def stop(self) -> None:
-        """Stop this thread's session on it, end the server and remove its files; a second call does nothing.
+        """Stop this process's session on it, end the server and remove its files; a second call does nothing.
 
         A session that goes on would ask a server that is gone, and hold up the end of its program.
         """
-        if self._daemons[0].is_alive:
-            with contextlib.suppress(Exception):  # of gRPC: the server may be dying
-                if (session := active_session()) is not None and self.url in masters_of(session):
-                    session.stop()
+        with contextlib.suppress(Exception):  # it is gone already, or dies just now, which gRPC tells in its own ways
+            socket.create_connection((self._host, self.port), CONNECT_PATIENCE).close()
+            if (session := active_session()) is not None and self.url in masters_of(session):
+                session.stop()
         super().stop()
 
     @property

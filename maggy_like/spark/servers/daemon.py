@@ -81,13 +81,6 @@ class Daemon:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process runs; one that has ended is not waited for (see :meth:`kill`)."""
-        with contextlib.suppress(ChildProcessError):
-            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        return False
-
     def wait_ready(self, deadline: float) -> str:
         """Return the first group of the pattern; ``deadline`` is a time of the monotonic clock."""
         try:
