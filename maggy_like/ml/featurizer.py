@@ -10,7 +10,7 @@ import cloudpickle
 from pyspark.ml import Transformer
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.param import Param, Params, TypeConverters
-from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import MLReadable, MLReader, MLWritable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # as all of Spark's documentation calls it
 from torch import nn
@@ -18,7 +18,7 @@ from torch import nn
 from maggy_like.errors import ConfigError
 from maggy_like.ml.columns.spark_columns import columns_of_spark
 from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_bytes
-from maggy_like.ml.estimator.persistence import load_metadata, read_parts, save_metadata, write_parts
+from maggy_like.ml.estimator.persistence import PartsWriter, load_metadata, read_parts, save_metadata, write_parts
 from maggy_like.ml.inference.layer import LayerOutput
 from maggy_like.ml.inference.predict import predict
 
@@ -117,7 +117,7 @@ class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):
         numbers = F.col(f"`{made}`").cast("array<double>")
         return found.withColumn(made, F.when(numbers.isNotNull(), array_to_vector(numbers)))  # which fails on nulls
 
-    def write(self) -> MLWriter:
+    def write(self) -> PartsWriter:
         """The writer, of pyspark.ml's kind."""
         return _Writer(self)
 
@@ -127,14 +127,14 @@ class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):
         return _Reader()
 
 
-class _Writer(MLWriter):
+class _Writer(PartsWriter):
     def __init__(self, featurizer: TorchFeaturizer) -> None:
         super().__init__()
         self._featurizer = featurizer
 
     def saveImpl(self, path: str) -> None:
         featurizer = self._featurizer
-        save_metadata(featurizer, path, self.sparkSession, "maggy_like.ml.TorchFeaturizer", {})
+        save_metadata(featurizer, path, self.sparkSession, {})
         parts = {**network_to_bytes(featurizer.model), "decode": bytes(cloudpickle.dumps(featurizer.decode))}
         write_parts(self.sparkSession, path, parts)
 

@@ -104,13 +104,15 @@ def _with_files(model: TorchModel, function: str, options: Mapping[str, Any], **
 
 
 def _write(model: TorchModel, folder: Path) -> None:
+    from maggy_like.ml.estimator.made_columns import into, made_columns
     from maggy_like.ml.estimator.persistence import pickled  # here, as it needs pyspark, which a server of models lacks
 
     folder.mkdir()
+    columns = into(made_columns(model, model.outputs))
     about = {
         "inputs": [[it.name, it.shape, it.dtype] for it in model._inputs()],
         "outputs": model.outputs,
-        "columns": {name: [part] if isinstance(part, str) else part for name, part in model._made()[0].items()},
+        "columns": {name: [part] if isinstance(part, str) else part for name, part in columns.items()},
         "batch_size": model._given("batchSize"),
     }
     parts = {**network_to_bytes(model.network), "decode": pickled("decode", model._given("decode"))}

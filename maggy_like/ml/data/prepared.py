@@ -28,7 +28,13 @@ VALIDATION = "maggy_validation"
 _OWN = uuid.uuid4().hex[:8]
 """Ends the names of this process's copies, so that no other process writes to them, or reads one that goes with us."""
 
-_FULL_OR_CLOSED = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Permission denied")
+_FULL_OR_CLOSED = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "Read-only file system",
+    "Permission denied",
+    "Mkdirs failed",  # Hadoop's word for a folder that cannot be made
+)
 """How the systems beneath Spark say that nothing can be written somewhere."""
 
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # of each folder, as fits may run side by side

@@ -21,6 +21,17 @@ from maggy_like.ml.estimator.train import configure_optimizer
 from optimizers.checks.near_names import did_you_mean
 
 
+def check_frame(df: object, method: str) -> None:
+    """Refuse what is no DataFrame of Spark.
+
+    Raises:
+        DataError: It is something else.
+    """
+    if not isinstance(df, DataFrame):
+        kind = f"{type(df).__module__.partition('.')[0]}.{type(df).__name__}"
+        raise DataError(f"{method} takes a DataFrame of Spark, got {kind}; make one with spark.createDataFrame(...)")
+
+
 def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
     """Refuse columns that the DataFrame does not have.
 

@@ -9,6 +9,7 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
+from maggy_like.ml.estimator.checks import check_frame
 from maggy_like.ml.estimator.fit import fit_network
 from maggy_like.ml.estimator.model import TorchModel
 from maggy_like.ml.estimator.params import TrainingParams
@@ -136,11 +137,12 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         return self
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
+        check_frame(dataset, "fit")
         return TorchModel._of(fit_network(self, dataset), self)
 
     def write(self) -> ObjectsWriter:
         """The writer, of pyspark.ml's kind."""
-        return ObjectsWriter(self, "maggy_like.ml.TorchEstimator")
+        return ObjectsWriter(self)
 
     @classmethod
     def read(cls) -> ObjectsReader[TorchEstimator]:

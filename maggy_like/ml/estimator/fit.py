@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from maggy_like.ml.columns.spark_columns import columns_of_spark
 from maggy_like.ml.data.prepared import PreparedData, prepare_data
 from maggy_like.ml.estimator.checks import check_indicator, check_model, check_names
 from maggy_like.ml.estimator.data_checks import CheckedData, check_data
+from maggy_like.ml.estimator.made_columns import check_room, made_columns
 from maggy_like.ml.estimator.names import Kind
 from maggy_like.ml.estimator.network import build_network, is_lightning
 from maggy_like.ml.estimator.plan import Data, TrainingPlan, home_of
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from maggy_like.results.result import Result
 
 
+_FINITE = "lower learningRate, or scale the features (pyspark.ml.feature.StandardScaler)"
 _OF_LOSS_AND_OPTIMIZER = ("classWeights", "learningRate", "loss", "optimizer", "optimizerParams")
 
 
@@ -63,7 +66,8 @@ def fit_network(params: TrainingParams, df: DataFrame) -> Fitted:
 
     Raises:
         UserError: A Param or a column is wrong; this is found before a worker starts.
-        TrainingError: The training failed, or the search ended before the best was trained (``error.result``).
+        TrainingError: The training failed, no epoch had a finite loss, or the search ended before the best was trained
+            (``error.result``).
         KeyboardInterrupt: Ctrl-C; its message says how to go on.
     """
     plan = plan_of(params)
@@ -88,7 +92,9 @@ def prepare_rows(
     given = [name for name in _OF_LOSS_AND_OPTIMIZER if params.isSet(name)]
     searched = params._given("search") or {}
     given += [name for name in searched if name in _OF_LOSS_AND_OPTIMIZER or home_of(name, plan) == "optimizer"]
-    return check_data(plan, config, df, prepared, params._given("workers"), is_balanced, given)
+    checked = check_data(plan, config, df, prepared, params._given("workers"), is_balanced, given)
+    check_room(df, made_columns(params, _kinds(params, checked)))
+    return checked
 
 
 def train_checked(
@@ -113,6 +119,7 @@ def train_checked(
     epochs, config, result = params._given("epochs"), dict[str, Any](), None
     if space is None:
         found = run(partial(train_network, plan), budget=epochs, **options)
+        _check_losses(found, loss_name(one.plan))
     else:
         named: dict[str, Any] = {"seed": plan.seed, "train_best": True}
         if options.get("metric") is None:  # another metric has a direction of its own
@@ -124,16 +131,32 @@ def train_checked(
     best = plan.with_config(config)
     network = build_network(best.model, best.model_params, best.seed)
     network.load_state_dict(found["network"])
-    data, kind = checked[tuple(config[name] for name in plan.stage_params)], params._given("outputKind")
+    data = checked[tuple(config[name] for name in plan.stage_params)]
     return Fitted(
         network.eval(),
         data.inputs,
-        data.outputs if kind is None else dict.fromkeys(data.outputs, kind),
+        _kinds(params, data),
         found["history"],
         found["best_epoch"],
         config,
         result,
     )
+
+
+def _kinds(params: TrainingParams, data: CheckedData) -> dict[str, Kind]:
+    """What the network's outputs are, by label."""
+    kind = params._given("outputKind")
+    return data.outputs if kind is None else dict.fromkeys(data.outputs, kind)
+
+
+def _check_losses(found: Mapping[str, Any], loss: str) -> None:
+    """Raise if no epoch of a training has a finite loss: there are no weights that could be of use."""
+    losses = [metrics[loss] for metrics in found["history"]]
+    if not any(map(math.isfinite, losses)):
+        raise TrainingError(
+            f"{loss} is {losses[-1]} after {len(losses)} epochs, and no epoch's was a finite number, so there is no "
+            f"model; {_FINITE}"
+        )
 
 
 def _no_model(result: Result) -> BaseException:
@@ -142,6 +165,8 @@ def _no_model(result: Result) -> BaseException:
     again = f"runOptions={{'name': {name!r}, 'resume': True}} goes on with it"
     if result.ending is Ending.INTERRUPTED:  # as Ctrl-C ends any other cell or script
         return KeyboardInterrupt(f"the search was interrupted before the best configuration was trained; {again}")
+    if result.ending is Ending.COMPLETED and result.best_trial is None:
+        again = f"no trial has a finite loss: {_FINITE}"
     error = TrainingError(
         f"the search ended ({result.ending}) before the best configuration was trained; {again}\n{result}"
     )

@@ -9,17 +9,26 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector
-from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import MLReadable, MLReader, MLWritable
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from torch import nn
 
 from maggy_like.ml.columns.column import Column
+from maggy_like.ml.estimator.checks import check_frame
+from maggy_like.ml.estimator.made_columns import check_room, into, made_columns
 from maggy_like.ml.estimator.names import Kind
 from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.params import PredictionParams
-from maggy_like.ml.estimator.persistence import load_metadata, pickled, read_parts, save_metadata, write_parts
+from maggy_like.ml.estimator.persistence import (
+    PartsWriter,
+    load_metadata,
+    pickled,
+    read_parts,
+    save_metadata,
+    write_parts,
+)
 from maggy_like.ml.inference.predict import as_udf, predict
 from maggy_like.ml.inference.results import Kinds
 
@@ -112,35 +121,22 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
         )
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        into, probabilities = self._made()
+        check_frame(dataset, "transform")
+        made = made_columns(self, self.outputs)
+        check_room(dataset, made)
         found = predict(
             dataset,
             self.network,
             self._inputs(),
             self._kinds(),
-            into=into,
+            into=into(made),
             batch_size=self._given("batchSize"),
             decode=self._given("decode"),
         )
+        probabilities = [it.name for it in made if it.param == "probabilityCol"]
         numbers = {name: F.col(f"`{name}`").cast("array<double>") for name in probabilities}
         vectors = {name: F.when(it.isNotNull(), array_to_vector(it)) for name, it in numbers.items()}
         return found.withColumns(vectors) if vectors else found  # Spark Connect takes no empty dict
-
-    def _made(self) -> tuple[dict[str, str | tuple[str, str]], list[str]]:
-        """The columns that predictions make, with what each gets (see ``predict``), and those of probabilities."""
-        into: dict[str, str | tuple[str, str]] = {}
-        probabilities = []
-        for label, kind in self.outputs.items():
-            ending = f"_{label}" if len(self.outputs) > 1 else ""
-            fields = {f"{self._given('predictionCol')}{ending}": "vector" if kind == "other" else "label"}
-            if kind in ("classes", "binary", "probability"):
-                probabilities.append(f"{self._given('probabilityCol')}{ending}")
-                fields[probabilities[-1]] = "vector"
-            for param, field in (("errorCol", "error"), ("resultCol", "struct")):
-                if self._given(param) is not None:
-                    fields[f"{self._given(param)}{ending}"] = field
-            into |= {name: (label, field) if ending else field for name, field in fields.items()}
-        return into, probabilities
 
     def _inputs(self) -> list[Column]:
         """What the network takes, under the names of the DataFrame's columns."""
@@ -149,7 +145,7 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
     def _kinds(self) -> Kinds:
         return self.outputs if len(self.outputs) > 1 else next(iter(self.outputs.values()))
 
-    def write(self) -> MLWriter:
+    def write(self) -> PartsWriter:
         """The writer, of pyspark.ml's kind."""
         return _Writer(self)
 
@@ -159,7 +155,7 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
         return _Reader()
 
 
-class _Writer(MLWriter):
+class _Writer(PartsWriter):
     def __init__(self, model: TorchModel) -> None:
         super().__init__()
         self._model = model
@@ -174,7 +170,7 @@ class _Writer(MLWriter):
             "config": model.config,
         }
         parts = {**network_to_bytes(model.network), "decode": pickled("decode", model._given("decode"))}
-        save_metadata(model, path, self.sparkSession, "maggy_like.ml.TorchModel", about)
+        save_metadata(model, path, self.sparkSession, about)
         write_parts(self.sparkSession, path, parts)
 
 

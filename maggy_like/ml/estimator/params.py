@@ -53,6 +53,14 @@ def positive(value: Any) -> float:
     return number
 
 
+def not_negative(value: Any) -> float:
+    """A number of at least 0."""
+    number = TypeConverters.toFloat(value)
+    if not 0 <= number < float("inf"):
+        raise TypeError(f"must be a number of at least 0, got {value!r}")
+    return number
+
+
 def choice(*options: str) -> Callable[[Any], str]:
     """A converter that takes some words alone."""
 
@@ -156,7 +164,7 @@ class TrainingParams(PredictionParams):
     validationFraction = _param("validationFraction", "share of the rows to validate on, chosen by seed", fraction)
     epochs = _param("epochs", "passes over the rows, at most", whole(1))
     patience = _param("patience", "epochs without a better metric after which the training ends", whole(1))
-    minDelta = _param("minDelta", "by how much the metric must fall to be better", TypeConverters.toFloat)
+    minDelta = _param("minDelta", "by how much the metric must fall to be better", not_negative)
     keepWeights = _param(
         "keepWeights", "which weights the model gets: 'best' by the metric, or 'last'", choice("best", "last")
     )
@@ -164,7 +172,7 @@ class TrainingParams(PredictionParams):
     callbacks = _param(
         "callbacks", "functions f(epoch, metrics, network), called on rank 0 after each epoch", functions
     )
-    seed = _param("seed", "source of all randomness", TypeConverters.toInt)
+    seed = _param("seed", "source of all randomness", whole(0))
     workers = _param("workers", "size of the gang; by default all slots of the engine", whole(1))
     engine = _param("engine", "where to train: 'auto', 'spark', 'local', 'inline', or an engine with options")
     directory = _param(

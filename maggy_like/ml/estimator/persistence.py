@@ -5,6 +5,7 @@ Everything is written and read through Spark, so that a path means the same as f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -55,10 +56,10 @@ def pickled(name: str, value: Any) -> bytes:
         raise ConfigError(f"{name} of type {type(value).__name__} cannot be saved: {error}") from error
 
 
-def save_metadata(instance: Any, path: str, spark: SparkSession, class_name: str, more: dict[str, Any]) -> None:
+def save_metadata(instance: Any, path: str, spark: SparkSession, more: Mapping[str, Any]) -> None:
     """Write the Params that are plain values, and what else there is to say, as JSON."""
     plain = {param.name: value for param, value in instance._paramMap.items() if param.name not in OBJECTS}
-    about = {"class": class_name, "format": FORMAT, "version": __version__, **more}
+    about = {"class": _name_of(instance), "format": FORMAT, "version": __version__, **more}
     DefaultParamsWriter.saveMetadata(instance, path, spark, extraMetadata=about, paramMap=plain)
 
 
@@ -66,9 +67,12 @@ def load_metadata(instance: Any, path: str, spark: SparkSession) -> dict[str, An
     """Read the metadata, and set the Params in it.
 
     Raises:
+        ConfigError: Something of another class was saved there.
         PlatformError: A later version wrote it in a format of its own.
     """
     metadata: dict[str, Any] = DefaultParamsReader.loadMetadata(path, spark)
+    if metadata["class"] != _name_of(instance):
+        raise ConfigError(f"{path} has a saved {metadata['class']}, and no {type(instance).__name__}; load it as that")
     if metadata.get("format", 0) > FORMAT:
         raise PlatformError(
             f"{path} was written by maggy_like {metadata.get('version')} in format {metadata['format']}, and this "
@@ -79,18 +83,32 @@ def load_metadata(instance: Any, path: str, spark: SparkSession) -> dict[str, An
     return metadata
 
 
-class ObjectsWriter(MLWriter):
+def _name_of(instance: Any) -> str:
+    """The public name of its class, as metadata have it."""
+    return f"maggy_like.ml.{type(instance).__name__}"
+
+
+class PartsWriter(MLWriter):
+    """A writer that overwrites through Spark's DataFrames, as Spark Connect has no JVM to ask."""
+
+    def _handleOverwrite(self, path: str) -> None:
+        # Of no rows, a writer that partitions writes no file: what is left is an empty folder, marked as complete.
+        nothing = self.sparkSession.range(0).selectExpr("id", "id AS part")
+        nothing.write.mode("overwrite").partitionBy("part").parquet(path)
+
+
+class ObjectsWriter(PartsWriter):
     """Writes an instance whose Params may hold objects."""
 
-    def __init__(self, instance: Any, class_name: str) -> None:
+    def __init__(self, instance: Any) -> None:
         super().__init__()
-        self._instance, self._class_name = instance, class_name
+        self._instance = instance
 
     def saveImpl(self, path: str) -> None:
         """Write it to a folder."""
         values = {param.name: value for param, value in self._instance._paramMap.items() if param.name in OBJECTS}
         parts = {name: pickled(name, value) for name, value in values.items()}
-        save_metadata(self._instance, path, self.sparkSession, self._class_name, {})
+        save_metadata(self._instance, path, self.sparkSession, {})
         write_parts(self.sparkSession, path, parts)
 
 

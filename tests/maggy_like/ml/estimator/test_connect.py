@@ -30,6 +30,7 @@ if __name__ == "__main__":
     estimator = TorchEstimator(model=nn.Linear(2, 2), loss="cross_entropy", learningRate=0.1, epochs=5, workers=1,
                                directory="runs", errorCol="why_not", runOptions={"progress": False})
     estimator.fit(stored).save(sys.argv[2] + "/model")
+    TorchModel.load(sys.argv[2] + "/model").write().overwrite().save(sys.argv[2] + "/model")
     model = TorchModel.load(sys.argv[2] + "/model")
     found = model.transform(stored).orderBy("id").select("label", "prediction", "why_not").collect()
     spark.udf.register("told", model.as_udf())

@@ -136,6 +136,8 @@ def test_params_are_those_of_pyspark(estimator: TorchEstimator) -> None:
         ({"keepWeights": "first"}, "keepWeights must be one of 'best', 'last', got 'first'"),
         ({"featuresCol": ["a", "a"]}, "featuresCol names a column twice"),
         ({"classWeights": "equal"}, "classWeights"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"minDelta": -0.5}, "minDelta must be a number of at least 0, got -0.5"),
     ],
 )
 def test_a_wrong_value_is_told_at_once(given: dict[str, Any], message: str) -> None:
@@ -236,6 +238,15 @@ def test_a_search_that_ends_early_says_how_to_go_on(estimator: TorchEstimator, d
     assert caught.value.result.ending == "timeout"
 
 
+def test_a_training_without_a_finite_loss_gives_no_model(estimator: TorchEstimator, df: DataFrame) -> None:
+    estimator.setParams(loss="mse", labelCol="number", model=nn.Linear(4, 1), optimizer="sgd", learningRate=1e30)
+    with pytest.raises(TrainingError, match=r"loss is nan after 3 epochs, .* no model; lower learningRate, or scale"):
+        estimator.fit(df)
+    estimator.setParams(search={"learningRate": [1e29, 1e30]}, epochs=1)
+    with pytest.raises(TrainingError, match=r"\(completed\) before .*; no trial has a finite loss: lower learningRate"):
+        estimator.fit(df)
+
+
 WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"featuresCol": "feature"}, ConfigError, "featuresCol: the DataFrame has no column 'feature'.*'features'"),
     ({"labelCol": "features"}, ConfigError, "'features' is given as featuresCol and as labelCol"),
@@ -249,6 +260,9 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"decode": {"image": len}}, ConfigError, "decode: 'image' is no column that is read; those are features, label"),
     ({"workers": 121}, ConfigError, "121 workers cannot share 120 rows"),
     ({"labelCol": "shifted"}, DataError, "'shifted' has labels from 1 to 3, and the network's 3 outputs"),
+    ({"predictionCol": "p", "probabilityCol": "p"}, ConfigError, "predictionCol and probabilityCol both name .* 'p'"),
+    ({"errorCol": "text"}, DataError, "errorCol: the DataFrame has a column 'text' already"),
+    ({"directory": "/proc/nowhere"}, ConfigError, "cannot be written to file:///proc/nowhere/.*: Mkdirs failed"),
 ]
 
 
@@ -269,6 +283,8 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
             wrong.fit(df)
     with pytest.raises(DataError, match="no rows"):
         estimator.fit(df.where("label > 5"))
+    with pytest.raises(DataError, match=r"fit takes a DataFrame of Spark, got pandas.DataFrame; .*createDataFrame"):
+        estimator.fit(df.toPandas())
     assert not Path(estimator.getOrDefault("directory"), "never").exists()
 
 

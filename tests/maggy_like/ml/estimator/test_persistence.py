@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from maggy_like.errors import PlatformError
+from maggy_like.errors import ConfigError, PlatformError
 from maggy_like.ml import TorchEstimator, TorchModel
 
 if TYPE_CHECKING:
@@ -45,3 +45,18 @@ def test_a_format_of_a_later_version_is_told(spark_local: SparkSession, tmp_path
         file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2, "version": "9.1"}) + "\n")
         with pytest.raises(PlatformError, match=r"by maggy_like 9.1 in format 2, and this version, .*formats up to 1"):
             kind.load(folder.as_uri())
+
+
+def test_what_is_of_another_class_is_told_by_its_name(spark_local: SparkSession) -> None:
+    with pytest.raises(ConfigError, match=r"has a saved maggy_like.ml.TorchEstimator, and no TorchModel; load it as"):
+        TorchModel.load((SAVED / "estimator").as_uri())
+
+
+def test_to_overwrite_removes_what_was_there(spark_local: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    model = TorchModel.load((SAVED / "model").as_uri())
+    model.save(folder.as_uri())
+    (folder / "old").touch()
+    model.write().overwrite().save(folder.as_uri())
+    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".crc") == ["_SUCCESS", "data", "metadata"]
+    assert TorchModel.load(folder.as_uri()).uid == model.uid
