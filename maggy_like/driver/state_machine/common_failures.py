@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from maggy_like.errors import TrialsFailedError
 from optimizers.core.events import AttemptEnded
@@ -14,8 +15,20 @@ _LEAST_AT_THE_END = 2
 """Fewest failed trials from which a search that ends may conclude that the function is wrong."""
 
 
+@dataclass
+class _Outcomes:
+    """How attempts ended: the trials that failed by cause, and whether any succeeded."""
+
+    failed: dict[tuple[FailureKind, str, str], set[int]] = field(default_factory=dict)
+    newest: Failure | None = None
+    has_success: bool = False
+
+
 class CommonFailures:
     """Counts the trials that failed alike while none has succeeded.
+
+    Trials that go on after a pause are counted by themselves: that all of them began well says nothing of how they go
+    on, as where a function saves a state that it cannot restore.
 
     A resumed search counts from zero, since the function may have been fixed; a success before the resume still counts.
 
@@ -30,21 +43,23 @@ class CommonFailures:
     def __init__(self, enough: int, expected: Collection[str]) -> None:
         self.enough = enough
         self._expected = frozenset(expected)
-        self._failed: dict[tuple[FailureKind, str, str], set[int]] = {}
-        self._newest: Failure | None = None
-        self._has_success = False
+        self._paused = set[int]()
+        self._begun, self._continued = _Outcomes(), _Outcomes()
 
     def replay(self, event: AttemptEnded) -> None:
         """Note whether an attempt succeeded, in this run or before a resume."""
-        self._has_success |= event.state in _SUCCEEDED
+        self._outcomes(event.trial).has_success |= event.state in _SUCCEEDED
+        if event.state is TrialState.PAUSED:
+            self._paused.add(event.trial)
 
     def take(self, event: AttemptEnded) -> None:
         """Count the failure of an attempt of this run, if it is one."""
         failure = event.failure
         if failure is None or not failure.kind.is_fault or self._expected.intersection(failure.types):
             return
-        self._failed.setdefault(failure.cause, set()).add(event.trial)
-        self._newest = failure
+        outcomes = self._outcomes(event.trial)
+        outcomes.failed.setdefault(failure.cause, set()).add(event.trial)
+        outcomes.newest = failure
 
     def error(self, n_trials: int | None = None) -> TrialsFailedError | None:
         """What the search must end with, if anything.
@@ -52,16 +67,25 @@ class CommonFailures:
         Args:
             n_trials: How many trials there were, where none will follow: it is enough that all of them failed alike.
         """
-        if self._has_success or not self.enough or (failure := self._newest) is None:
+        if not self.enough:
             return None
-        count = len(self._failed[failure.cause])
+        return self._error(self._begun, n_trials) or self._error(self._continued, n_trials)
+
+    def _outcomes(self, trial: int) -> _Outcomes:
+        return self._continued if trial in self._paused else self._begun
+
+    def _error(self, outcomes: _Outcomes, n_trials: int | None) -> TrialsFailedError | None:
+        if outcomes.has_success or (failure := outcomes.newest) is None:
+            return None
+        count = len(outcomes.failed[failure.cause])
         if count < self.enough and (n_trials is None or count < max(n_trials, _LEAST_AT_THE_END)):
             return None
+        where = " when they went on from a pause" if outcomes is self._continued else ""
         trace = f"\n\n{failure.traceback.rstrip()}\n" if failure.traceback else ""
         kind = failure.types[0].rpartition(".")[2] if failure.types else ""
         expected = f", or expected=({kind},) for failures of this type" if kind else ""
         return TrialsFailedError(
-            f"{count} trials failed alike and none has succeeded, so the search has ended: {failure.message}{trace}\n"
+            f"{count} trials failed alike{where} and none has succeeded, so the search has ended: {failure.message}{trace}\n"
             "Fix the function and go on with resume=True and the run's name. To try all configurations all the same, "
             f"pass failures=FailurePolicy(alike=0){expected}."
         )

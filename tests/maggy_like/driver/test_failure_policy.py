@@ -122,6 +122,37 @@ def test_it_counts_trials_and_not_their_attempts() -> None:
     assert fail(hand, raised()) == "error"
 
 
+def go_on(hand: Hand, then: dict[str, Any]) -> None:
+    """Let first attempts return, and those of promoted trials end as they should, until nothing is left to do."""
+    (worker,) = (worker.id for worker in hand.machine.workers.values())
+    while hand.machine.ending is None:
+        hand.finish(worker, **({"value": 1.0} if hand.assigned(worker).attempt == 1 else then))
+
+
+def test_trials_that_all_fail_when_they_are_promoted_end_the_search_too() -> None:
+    hand = search(ASHA(sampler="random"), n_trials=40)
+    go_on(hand, raised(message="no key 'model' in the state"))
+    assert hand.machine.ending == "error"
+    assert "3 trials failed alike when they went on from a pause and none has succeeded" in str(hand.machine.error)
+    assert hand.states().count("failed") == 3
+    again = Hand(ASHA(sampler="random"), n_trials=40, alike=3, max_attempts=1)
+    again.machine.replay(hand.events)
+    again.start()
+    again.join(0)
+    go_on(again, {"value": 1.0})
+    assert again.machine.ending == "completed"
+
+
+def test_a_promoted_trial_that_succeeds_vouches_for_the_others() -> None:
+    hand = search(ASHA(sampler="random"), n_trials=40)
+    (worker,) = (worker.id for worker in hand.machine.workers.values())
+    while hand.assigned(worker).attempt == 1:
+        hand.finish(worker, value=1.0)
+    hand.finish(worker, value=1.0)
+    go_on(hand, raised())
+    assert hand.machine.ending == "completed"
+
+
 @pytest.mark.parametrize(("n_trials", "ending"), [(2, "error"), (1, "completed")])
 def test_a_short_search_whose_trials_all_fail_alike_ends_with_the_error_too(n_trials: int, ending: str) -> None:
     assert fail(search(n_trials=n_trials), *[raised()] * n_trials) == ending
