@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from maggy_like.callbacks.progress import Progress
 from maggy_like.extras import require
@@ -20,6 +21,9 @@ class LightGBMReport:
     """Reports each boosting round of LightGBM. A metric ``auc`` on the set ``valid`` is reported as ``valid_auc``.
 
     What is saved is ``{"step": rounds, "model": text}``; ``lightgbm.Booster(model_str=text)`` reads it.
+
+    Of ``lightgbm.cv`` it reports the means over the folds, and saves nothing, as LightGBM cannot go on with one: a
+    promoted trial begins anew.
 
     Early stopping (``lightgbm.early_stopping``) may stand beside it; it counts anew in each attempt of a trial.
 
@@ -56,5 +60,10 @@ class LightGBMReport:
             model.rollback_one_iter()
             raise EarlyStopException(progress.step - 1, [])
         metrics = {f"{dataset}_{metric}": value for dataset, metric, value, *_ in env.evaluation_result_list}
-        progress.take(env.iteration + 1, metrics, lambda: {"model": model.model_to_string(num_iteration=-1)})
+        state = None if isinstance(model, lightgbm.CVBooster) else partial(_state, model)
+        progress.take(env.iteration + 1, metrics, state)
         progress.finish()
+
+
+def _state(model: lightgbm.Booster) -> dict[str, Any]:
+    return {"model": model.model_to_string(num_iteration=-1)}

@@ -76,13 +76,13 @@ class Progress:
         if step != self.step:
             raise ReportError(f"step {step} must call report(...) once, with its metrics")
 
-    def take(self, step: int, metrics: Mapping[str, Any], state: Callable[[], dict[str, Any]]) -> bool:
+    def take(self, step: int, metrics: Mapping[str, Any], state: Callable[[], dict[str, Any]] | None) -> bool:
         """Save the state and report the metrics of a step.
 
         Args:
             step: Its number; one past the budget is not reported.
             metrics: Numbers by name.
-            state: Makes what is to be saved.
+            state: Makes what is to be saved; None where nothing could go on from it.
 
         Returns:
             Whether the training goes on.
@@ -95,7 +95,7 @@ class Progress:
         numbers = {name: value for name, value in metrics.items() if name != "step"}
         if not numbers:
             raise ReportError(f"step {step} has no metric to report; let the library evaluate or log one")
-        if step % self._save_every == 0 or step >= self._reporter.budget:
+        if state is not None and (step % self._save_every == 0 or step >= self._reporter.budget):
             self._reporter.checkpoint({"step": step, **state()})
         try:
             self._reporter.report(step=step, **numbers)

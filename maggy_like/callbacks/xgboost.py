@@ -20,6 +20,9 @@ class XGBoostReport(xgboost.callback.TrainingCallback):
 
     What is saved is ``{"step": rounds, "model": bytes}``; ``xgboost.Booster(model_file=bytearray(bytes))`` reads it.
 
+    Of ``xgboost.cv`` it reports the means over the folds, and saves nothing, as XGBoost cannot go on with one: a
+    promoted trial begins anew.
+
     Early stopping may stand behind it in the list; it counts anew in each attempt of a trial.
 
     Args:
@@ -54,8 +57,11 @@ class XGBoostReport(xgboost.callback.TrainingCallback):
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
         """Report a round; whether the trial is to stop. Called by XGBoost."""
-        metrics = {f"{data}_{name}": log[-1] for data, logs in evals_log.items() for name, log in logs.items()}
-        self._progress.take(self._progress.step + 1, metrics, lambda: {"model": bytes(model.save_raw())})
+        is_cv = not isinstance(model, xgboost.Booster)
+        newest = {f"{data}_{name}": log[-1] for data, logs in evals_log.items() for name, log in logs.items()}
+        metrics = {name: value[0] for name, value in newest.items()} if is_cv else newest  # of a mean and a deviation
+        state = None if is_cv else lambda: {"model": bytes(model.save_raw())}
+        self._progress.take(self._progress.step + 1, metrics, state)
         return self._progress.is_stopped
 
     def after_training(self, model: Any) -> Any:

@@ -85,7 +85,7 @@ class CommonFailures:
         kind = failure.types[0].rpartition(".")[2] if failure.types else ""
         expected = f", or expected=({kind},) for failures of this type" if kind else ""
         return TrialsFailedError(
-            f"{count} trials failed alike{where} and none has succeeded, so the search has ended: {failure.message}{trace}\n"
-            "Fix the function and go on with resume=True and the run's name. To try all configurations all the same, "
-            f"pass failures=FailurePolicy(alike=0){expected}."
+            f"{count} trials failed alike{where} and none has succeeded, so the search has ended: "
+            f"{failure.message}{trace}\nFix the function and go on with resume=True and the run's name. To try all "
+            f"configurations all the same, pass failures=FailurePolicy(alike=0){expected}."
         )

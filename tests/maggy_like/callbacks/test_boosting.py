@@ -72,6 +72,44 @@ def train_xgboost(lr: float, reporter: Reporter) -> int:
     return int(model.num_boosted_rounds())
 
 
+def cross_validate_lightgbm(lr: float, reporter: Reporter) -> float:
+    import lightgbm
+
+    from maggy_like.callbacks import LightGBMReport
+
+    x, y, *_ = halves()
+    report = LightGBMReport(reporter)
+    params = {"objective": "binary", "metric": "auc", "learning_rate": lr, "verbose": -1, "num_threads": 1}
+    found = lightgbm.cv(params, lightgbm.Dataset(x, y), report.num_boost_round, nfold=3, seed=1, callbacks=[report])
+    return float(found["valid auc-mean"][-1])
+
+
+def cross_validate_xgboost(lr: float, reporter: Reporter) -> float:
+    import xgboost
+
+    from maggy_like.callbacks import XGBoostReport
+
+    x, y, *_ = halves()
+    report = XGBoostReport(reporter)
+    params = {"objective": "binary:logistic", "eval_metric": "auc", "eta": lr, "nthread": 1}
+    found = xgboost.cv(
+        params, xgboost.DMatrix(x, y), report.num_boost_round, nfold=3, seed=1, callbacks=[report], as_pandas=False
+    )
+    return float(found["test-auc-mean"][-1])
+
+
+@pytest.mark.parametrize(
+    ("train", "metric"), [(cross_validate_lightgbm, "valid_auc"), (cross_validate_xgboost, "test_auc")]
+)
+def test_the_means_of_a_cross_validation_are_reported_and_a_promoted_one_begins_anew(
+    train: Any, metric: str, tmp_path: Path
+) -> None:
+    best = check_promoted_trials_equal_whole_trainings(train, SPACE, tmp_path, metric=metric, tolerance=1e-9)
+    assert train(best.config["lr"], Reporter(budget=4)) == pytest.approx(best.curve.values[-1], abs=1e-9)
+    stopped = search(train, SPACE, tmp_path, metric=metric, optimizer=StopAtTwo(), n_trials=1)
+    assert list(stopped.trials[0].curve.steps) == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("train", "metric"), [(train_lightgbm, "valid_binary_logloss"), (train_xgboost, "valid_logloss")]
 )
