@@ -11,6 +11,8 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.model_selection import cross_validate
 
+from maggy_like.sklearn.spaces import Objects
+
 if TYPE_CHECKING:
     from maggy_like.worker.child.reporter import Reporter
 
@@ -21,6 +23,7 @@ class Folds:
 
     Attributes:
         estimator: What is cloned for each fold.
+        objects: What names in configurations stand for.
         x: The samples.
         y: Their targets, or None.
         splits: Indices of training and test samples, a pair a fold.
@@ -31,6 +34,7 @@ class Folds:
     """
 
     estimator: Any
+    objects: Objects
     x: Any
     y: Any
     splits: list[tuple[Any, Any]]
@@ -44,12 +48,13 @@ class Folds:
 
         Raises:
             ValueError: A score is not finite.
+            TypeError: The scorer gives several.
         """
         with config_context(**self.config):
             self._run(config, reporter)
 
     def _run(self, config: dict[str, Any], reporter: Reporter) -> None:
-        estimator = clone(self.estimator).set_params(**config)
+        estimator = clone(self.estimator).set_params(**self.objects.of(config))
         scores: list[float] = []
         for fold, split in enumerate(self.splits[: reporter.budget], start=1):
             measured = cross_validate(
@@ -61,6 +66,9 @@ class Folds:
                 params=self.params,
                 error_score="raise",
             )
+            if "test_score" not in measured:
+                names = ", ".join(name.removeprefix("test_") for name in measured if name.startswith("test_"))
+                raise TypeError(f"scoring gives several metrics ({names}); give one, the metric to search by")
             score = float(measured["test_score"][0])
             if not np.isfinite(score):
                 raise ValueError(f"fold {fold} has the score {score}; scores must be finite")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn import get_config
 from sklearn.base import clone, is_classifier
+from sklearn.exceptions import FitFailedWarning
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import check_cv
 from sklearn.model_selection._search import BaseSearchCV
@@ -23,7 +25,7 @@ from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
 from maggy_like.sklearn.folds import Folds
-from maggy_like.sklearn.spaces import read_space
+from maggy_like.sklearn.spaces import Objects, read_space
 from maggy_like.sklearn.tables import cv_results
 from optimizers.checks.near_names import did_you_mean
 from optimizers.core.trial import TrialState
@@ -44,7 +46,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
     Args:
         estimator: What is searched over; in a ``Pipeline`` parameters are named as ``clf__C``.
         search_space: Domains by parameter, as :func:`maggy_like.lagom` or ``RandomizedSearchCV`` takes them: also an
-            array of values, and ``loguniform``, ``uniform`` or ``randint`` of ``scipy.stats``.
+            array of values, ``loguniform``, ``uniform`` or ``randint`` of ``scipy.stats``, and a list with objects:
+            ``{"scaler": [StandardScaler(), "passthrough"]}``.
         n_trials: How many configurations to try.
         optimizer: As :func:`maggy_like.lagom` takes it.
         scoring: One metric: a name, a scorer, or None for the estimator's own ``score``. Greater is better.
@@ -118,7 +121,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
             RuntimeError: A configuration failed, with ``error_score="raise"``.
             KeyboardInterrupt: Ctrl-C; what was found until then is kept.
         """
-        space = self._check_arguments()
+        space, self._objects = self._check_arguments()
         self.scorer_ = check_scoring(self.estimator, scoring=self.scoring)
         self.multimetric_ = False
         X, y = indexable(X, y)
@@ -129,7 +132,9 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         to_folds = {name: value for name, value in params.items() if name != "groups"}
         config = get_config()
         to_scorer = {} if config["enable_metadata_routing"] else dict(routed.scorer.score)
-        result = self._search(Folds(self.estimator, X, y, splits, self.scorer_, to_folds, to_scorer, config), space)
+        result = self._search(
+            Folds(self.estimator, self._objects, X, y, splits, self.scorer_, to_folds, to_scorer, config), space
+        )
         if result.ending is Ending.INTERRUPTED:  # as Ctrl-C ends any other cell or script
             with contextlib.suppress(ConfigError, RuntimeError):
                 self._read(result)
@@ -139,7 +144,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
             )
         self._read(result)
         if self.refit:
-            self.best_estimator_ = clone(self.estimator).set_params(**self.best_params_)
+            self.best_estimator_ = clone(self.estimator).set_params(**clone(self.best_params_, safe=False))
             begin = time.perf_counter()
             self.best_estimator_.fit(*((X,) if y is None else (X, y)), **routed.estimator.fit)
             self.refit_time_ = time.perf_counter() - begin
@@ -147,16 +152,18 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
                 self.feature_names_in_ = self.best_estimator_.feature_names_in_
         return self
 
-    def _check_arguments(self) -> SearchSpace:
+    def _check_arguments(self) -> tuple[SearchSpace, Objects]:
         """Check what lagom does not.
 
         Returns:
-            What is searched.
+            What is searched, and the objects that names in it stand for.
 
         Raises:
             ConfigError: An argument is wrong.
         """
-        space, known = read_space(self.search_space), self.estimator.get_params()
+        if isinstance(self.estimator, type) or not hasattr(self.estimator, "get_params"):
+            raise ConfigError(f"estimator must be an estimator of scikit-learn, such as SVC(), got {self.estimator!r}")
+        (space, objects), known = read_space(self.search_space), self.estimator.get_params()
         wrong = [name for name in space if name not in known]
         if wrong:
             raise ConfigError(
@@ -170,7 +177,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         is_number = isinstance(self.error_score, (int, float)) and not isinstance(self.error_score, bool)
         if not is_number and self.error_score != "raise":
             raise ConfigError(f"error_score must be a number or 'raise', not {self.error_score!r}")
-        return space
+        return space, objects
 
     def _search(self, folds: Folds, space: SearchSpace) -> Result:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -206,7 +213,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         if failed and len(failed) == len(result.trials):
             raise ConfigError(f"all {len(failed)} configurations failed; {failed[0].config}: {failed[0].failure}")
         error_score = np.nan if self.error_score == "raise" else float(self.error_score)
-        self.cv_results_ = cv_results(result.trials, self.n_splits_, error_score)
+        configs = [self._objects.of(trial.config) for trial in result.trials]
+        self.cv_results_ = cv_results(result.trials, configs, self.n_splits_, error_score)
         if not (self.cv_results_["n_folds"] == self.n_splits_).any():
             raise ConfigError(
                 f"none of {len(result.trials)} configurations ran all {self.n_splits_} folds; give the search more "
@@ -215,3 +223,10 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         self.best_index_ = int(np.argmin(self.cv_results_["rank_test_score"]))
         self.best_params_ = self.cv_results_["params"][self.best_index_]
         self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])
+        if failed:
+            warnings.warn(
+                f"{len(failed)} of {len(result.trials)} configurations failed, and count as error_score={error_score}; "
+                f"{self._objects.of(failed[0].config)}: {failed[0].failure}",
+                FitFailedWarning,
+                stacklevel=3,
+            )

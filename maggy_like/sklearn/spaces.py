@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -14,28 +16,70 @@ from optimizers.space.domain import Domain
 from optimizers.space.numeric import Float, Integer
 from optimizers.space.search_space import SearchSpace
 
+_OWN = (bool, int, float, str, tuple, list, np.generic)
+"""Types of the values that a search space has, or has errors of its own for; None too."""
+
 _TAILS = (0.005, 0.995)
 """Quantiles of a distribution that an error proposes as bounds."""
 
 
-def read_space(given: Any) -> SearchSpace:
-    """The search space of what ``SearchCV`` got.
+@dataclass(frozen=True)
+class Objects:
+    """Values that no search space has, such as the steps of a pipeline: by parameter, and by the name in the space."""
+
+    by_name: Mapping[str, Mapping[str, Any]]
+
+    def of(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """A configuration with objects in place of their names."""
+        return {
+            parameter: self.by_name.get(parameter, {}).get(value, value) if isinstance(value, str) else value
+            for parameter, value in config.items()
+        }
+
+
+def read_space(given: Any) -> tuple[SearchSpace, Objects]:
+    """The search space of what ``SearchCV`` got, and the objects that names stand for in it.
 
     Beside what :func:`maggy_like.lagom` takes, a parameter may have a frozen distribution of scipy (``loguniform``,
-    ``uniform``, ``randint``), or a numpy array of values, each of them as likely.
+    ``uniform``, ``randint``), a numpy array of values, each of them as likely, or a list with objects in it
+    (estimators, functions, dicts).
 
     Raises:
         ConfigError: It is no mapping, or there is no domain of that distribution or array.
         SearchSpaceError: A domain is wrong.
     """
     if isinstance(given, SearchSpace):
-        return given
+        return given, Objects({})
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"search_space maps the names of parameters to domains, got {given!r}; use one dict, and "
             "Float(low, high, when={'kernel': 'rbf'}) for a parameter that only some configurations have"
         )
-    return SearchSpace({name: _read(name, value) for name, value in given.items()})
+    names = {name: _names(value) for name, value in given.items() if isinstance(value, list | tuple)}
+    space = SearchSpace({name: names[name] if name in names else _read(name, value) for name, value in given.items()})
+    objects = {
+        parameter: {name: value for name, value in zip(stand_ins, given[parameter], strict=True) if _is_object(value)}
+        for parameter, stand_ins in names.items()
+    }
+    return space, Objects(objects)
+
+
+def _names(values: Sequence[Any]) -> list[Any]:
+    """What stands for each of a list of values in a search space: the value itself, or the name of an object."""
+    names: list[Any] = []
+    for value in values:
+        name = value
+        if _is_object(value):
+            text = str(getattr(value, "__name__", " ".join(repr(value).split())))
+            taken = [it for it in (*names, *values) if isinstance(it, str)]
+            numbered = (f"{text} #{number}" for number in count(2))
+            name = text if text not in taken else next(it for it in numbered if it not in taken)
+        names.append(name)
+    return names
+
+
+def _is_object(value: object) -> bool:
+    return not (value is None or isinstance(value, _OWN))
 
 
 def _read(name: str, value: Any) -> Any:

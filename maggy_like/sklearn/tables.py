@@ -10,11 +10,14 @@ import numpy as np
 from optimizers.core.trial import Trial, TrialState
 
 
-def cv_results(trials: Sequence[Trial], folds: int, error_score: float) -> dict[str, Any]:
+def cv_results(
+    trials: Sequence[Trial], configs: Sequence[dict[str, Any]], folds: int, error_score: float
+) -> dict[str, Any]:
     """The columns of ``cv_results_``, a row a configuration in the order of their creation.
 
     Args:
         trials: All trials.
+        configs: Their configurations, as the estimator takes them.
         folds: How many folds a full evaluation has.
         error_score: The score of configurations that failed.
     """
@@ -27,9 +30,9 @@ def cv_results(trials: Sequence[Trial], folds: int, error_score: float) -> dict[
     results: dict[str, Any] = {}
     for name, column in (("fit_time", fit_times), ("score_time", score_times)):
         results[f"mean_{name}"], results[f"std_{name}"] = _mean_and_std(column)
-    for name in sorted({name for trial in trials for name in trial.config}):
-        results[f"param_{name}"] = _masked([trial.config for trial in trials], name)
-    results["params"] = [dict(trial.config) for trial in trials]
+    for name in sorted({name for config in configs for name in config}):
+        results[f"param_{name}"] = _masked(configs, name)
+    results["params"] = list(configs)
     for fold in range(folds):
         results[f"split{fold}_test_score"] = scores[:, fold]
     mean, std = _mean_and_std(scores)

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn import config_context
+from sklearn.base import clone
 from sklearn.datasets import load_iris
+from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import GridSearchCV, GroupKFold
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -106,7 +108,7 @@ def test_spaces_of_randomized_search_cv() -> None:
         "kernel": np.array(["rbf", "poly", "rbf"]),
         "shrinking": [True, False],
     }
-    assert dict(read_space(space).domains) == {
+    assert dict(read_space(space)[0].domains) == {
         "C": Float(1e-3, 1e3, log=True),
         "gamma": Float(1, 5),
         "degree": Integer(2, 5),
@@ -131,6 +133,8 @@ def test_spaces_of_randomized_search_cv() -> None:
         ({"space": {"C": stats.loguniform(1, 10, loc=5)}}, "there is no domain for scipy's loguniform"),
         ({"space": {"C": stats.Uniform(a=1, b=2)}}, r"there is no domain for scipy's Uniform; use Float\(low"),
         ({"scoring": ["accuracy", "f1"]}, "scoring must be one metric"),
+        ({"estimator": SVC}, r"estimator must be an estimator of scikit-learn, such as SVC\(\), got <class"),
+        ({"estimator": "SVC"}, "estimator must be an estimator of scikit-learn, .* got 'SVC'"),
         ({"refit": "accuracy"}, "refit must be True or False"),
         ({"error_score": "nan"}, "error_score must be a number or 'raise'"),
     ],
@@ -141,7 +145,9 @@ def test_mistakes_are_answered_before_anything_starts(options: dict[str, Any], m
 
 
 def test_configurations_that_fail_have_the_error_score_and_rank_last() -> None:
-    found = search(SVC(), {"kernel": ["rbf", "precomputed"], "C": Float(0.1, 10)}, cv=2, error_score=-1.0).fit(X, Y)
+    found = search(SVC(), {"kernel": ["rbf", "precomputed"], "C": Float(0.1, 10)}, cv=2, error_score=-1.0)
+    with pytest.warns(FitFailedWarning, match=r"of 9 configurations failed, and count as error_score=-1.0; \{'kernel'"):
+        found.fit(X, Y)
     failed = np.array([params["kernel"] == "precomputed" for params in found.cv_results_["params"]])
     assert failed.any()
     assert (found.cv_results_["mean_test_score"][failed] == -1.0).all()
@@ -150,12 +156,39 @@ def test_configurations_that_fail_have_the_error_score_and_rank_last() -> None:
 
 def test_failures_alike_end_no_search_and_if_all_fail_the_first_is_told() -> None:
     space = {"kernel": ["precomputed", "rbf"], "C": Float(0.1, 10)}
-    found = search(SVC(), space, cv=2, n_trials=8, optimizer=RandomSearch()).fit(X, Y)
+    with pytest.warns(FitFailedWarning, match="X should be a square kernel matrix"):
+        found = search(SVC(), space, cv=2, n_trials=8, optimizer=RandomSearch()).fit(X, Y)
     assert np.isnan(found.cv_results_["mean_test_score"]).any()
     with pytest.raises(ConfigError, match=r"all 4 configurations failed; .*X should be a square kernel matrix"):
         search(SVC(), {"kernel": ["precomputed"], "C": Float(0.1, 10)}, cv=2, n_trials=4).fit(X, Y)
+    with pytest.raises(
+        ConfigError, match=r"TypeError: scoring gives several metrics \(a, b\); give one, the metric to"
+    ):
+        search(scoring=lambda *_: {"a": 1.0, "b": 2.0}, cv=2, n_trials=3).fit(X, Y)
     with pytest.raises(RuntimeError, match=r"'precomputed'.* failed: .*X should be a square kernel matrix"):
         search(SVC(), space, cv=2, n_trials=8, optimizer=RandomSearch(), error_score="raise").fit(X, Y)
+
+
+def test_a_list_may_have_objects_such_as_the_steps_of_a_pipeline() -> None:
+    steps = [StandardScaler(), MinMaxScaler(), "passthrough"]
+    weights = [None, {0: 2, 1: 1, 2: 1}, {0: 1, 1: 2, 2: 1}]
+    pipeline = Pipeline([("scaler", StandardScaler()), ("svc", SVC())])
+    space = {"scaler": steps, "svc__class_weight": weights, "svc__C": SPACE["C"]}
+    found = search(pipeline, space, cv=3, n_trials=20).fit(X, Y)
+    assert all(step in steps for step in found.cv_results_["param_scaler"])
+    assert all(params["svc__class_weight"] in weights for params in found.cv_results_["params"])
+    assert found.best_params_["scaler"] in steps
+    assert type(found.best_estimator_["scaler"]) is type(found.best_params_["scaler"])
+    assert not hasattr(steps[0], "mean_") and not hasattr(steps[1], "min_")  # noqa: PT018  # none was fitted
+    best = clone(pipeline).set_params(**found.best_params_)
+    assert cross_val_score(best, X, Y, cv=3).mean() == pytest.approx(found.best_score_)
+
+
+def test_objects_have_names_of_their_own_in_the_space() -> None:
+    values = ["f", len, len, {1: 2}, [1, 2], True]
+    space, objects = read_space({"p": values})
+    assert list(space.domains["p"].values) == ["f", "len", "len #2", "{1: 2}", [1, 2], True]
+    assert [objects.of({"p": name})["p"] for name in space.domains["p"].values] == values
 
 
 @pytest.mark.spark
