@@ -8,12 +8,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from maggy_like.errors import EngineError
+from maggy_like.spark.connection.connect import check_server
 from maggy_like.spark.java import ensure_java
 
 __all__ = ["active_session", "spark_session"]
@@ -76,14 +78,23 @@ def spark_session(
         conf: Spark settings of a new session; they win over all others.
 
     Raises:
-        EngineError: The active session has another master than the one asked for, or there is no Java.
+        EngineError: The active session has another master than the one asked for, there is no Java, or Spark gives no
+            session: nobody answers at that address, or there is no such master.
 
     Example:
         >>> spark = spark_session("local[2]")  # doctest: +SKIP
         >>> spark.range(3).count()  # doctest: +SKIP
         3
     """
-    session = active_session() or _new_session(master, app_name, dict(conf or {}))
+    session = active_session()
+    if session is None:
+        try:
+            session = _new_session(master, app_name, dict(conf or {}))
+        except (PySparkException, Py4JError) as error:
+            raise EngineError(
+                f"Spark gives no session{'' if master is None else f' for master={master!r}'}: {_reason(error)}; Spark "
+                "knows local[2], spark://host:7077, yarn, k8s://host:port and sc://host:15002"
+            ) from error
     masters = masters_of(session)
     if master is not None and master not in masters:
         raise EngineError(
@@ -119,7 +130,7 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
         remote = master
     if remote is not None and remote.startswith("sc://"):
         # The server runs already: it has its own Java, and refuses settings that are read at its start.
-        return builder.remote(remote).config(map=conf).getOrCreate()
+        return _remote_session(remote, builder.config(map=conf))
 
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -142,6 +153,32 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
     if "spark.log.level" in settings and "spark.log.level" not in conf:
         _hush(session)
     return session
+
+
+def _remote_session(url: str, configured: SparkSession.Builder) -> SparkSession:
+    """A session of the Spark Connect server at ``url``, which must answer: pyspark asks ten minutes for an answer.
+
+    Args:
+        configured: What is set in it.
+
+    Raises:
+        EngineError: It does not answer.
+    """
+    session = SparkSession.builder.remote(url).getOrCreate()  # which says nothing to the server yet
+    try:
+        check_server(session)
+    except EngineError:
+        session.release_session_on_close = False  # type: ignore[attr-defined]  # nobody is there to release it
+        session.stop()
+        raise
+    return configured.remote(url).getOrCreate()  # the same one, with its settings
+
+
+def _reason(error: Exception) -> str:
+    """What Spark says, without pages of Java."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.toString()).strip().splitlines()[0]
+    return str(error).strip().splitlines()[0]
 
 
 def _hush(session: SparkSession) -> None:

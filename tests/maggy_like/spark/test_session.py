@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,6 +54,7 @@ def test_tasks_run_this_interpreter(spark_local: SparkSession) -> None:
 
 CONFIGURED = """
 import os
+import re
 from maggy_like import spark_session
 spark = spark_session(conf={"spark.log.level": "FATAL", "spark.driver.memory": "600m"})
 settings = dict(spark.sparkContext.getConf().getAll())
@@ -94,6 +96,7 @@ def test_what_is_configured_wins_and_spark_runs_on_the_shim(run_script: RunScrip
 
 SEARCHED = """
 import os
+import re
 from pathlib import Path
 import train_functions as fns
 from gate import Gate
@@ -139,3 +142,30 @@ def test_a_connect_server_that_pyspark_starts(run_script: RunScript) -> None:
     assert "sc://localhost:15002" in done.stdout
     assert "counts [('completed', 2), ('paused', 7)]" in done.stdout
     assert "workers 2" in done.stdout
+
+
+UNREACHABLE = """
+import socket
+from maggy_like import spark_session
+from maggy_like.errors import EngineError
+from maggy_like.spark.connection import connect
+from maggy_like.spark.session import active_session
+connect.PATIENCE = 0.5
+with socket.create_server(("127.0.0.1", 0)) as server:
+    port = server.getsockname()[1]
+for master in (f"sc://127.0.0.1:{port}", "sc://", "bogus"):
+    try:
+        spark_session(master)
+    except EngineError as error:
+        print(error)
+print(active_session())
+"""
+
+
+def test_a_master_that_is_not_there_is_an_error_in_a_sentence(run_script: RunScript) -> None:
+    done = run_script(UNREACHABLE)
+    silent, wrong, bogus, session = done.stdout.splitlines()
+    assert re.fullmatch(r"the Spark Connect server at 127.0.0.1:\d+ does not answer: connection refused; .*", silent)
+    assert wrong.startswith("Spark gives no session for master='sc://': [INVALID_CONNECT_URL]")
+    assert re.match(r"Spark gives no session for master='bogus': .* exited .*; Spark knows local\[2\], spark://", bogus)
+    assert session == "None"
