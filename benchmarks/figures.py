@@ -135,6 +135,24 @@ class Field:
             if part.mean(method, area) > (1.0 + by) * min(part.mean(other, area) for other in than)
         ]
 
+    def surely_worse(self, method: str, than: Sequence[str]) -> list[str]:
+        """The tables on which the mean area of ``method`` is above one of ``than`` beyond the luck of the seeds.
+
+        So it is where the 99 % interval of the ratio of the two means is above 1: a bootstrap over the seeds of each.
+        """
+        rng = np.random.default_rng(0)
+        drawn = rng.integers(len(self.seeds), size=(2, 10 * BOOTSTRAPS, len(self.seeds)))  # the tail is looked at
+        mine, others = self._scores(method, area), [self._scores(name, area) for name in than]
+        return [
+            name
+            for row, name in enumerate(self.tables)
+            if any(
+                np.nanpercentile(np.nanmean(mine[row][drawn[0]], axis=1) / np.nanmean(its[row][drawn[1]], axis=1), 0.5)
+                > 1.0
+                for its in others
+            )
+        ]
+
     def _scores(self, method: str, score: Score) -> Array:
         """Shape (tables, seeds); NaN where there is no run."""
         runs = self.runs[method]

@@ -20,8 +20,9 @@ largest regret of any seed on any task; ``*.time_to_random``, in parts of the ti
 has at the end; ``*.cpu_s`` a run; ``*.runs``. What has runs on some tasks alone is under ``*.some_tables``, with ours
 on the same cells beside it. ``mf.speedup_over_asha``: how many times sooner ``asha`` has what plain ASHA has at the
 end; ``mf.worse_than_asha``: the number of tasks on which its area is larger; ``mf.worse_than_best_own``: on which it is
-over 10 % larger than that of another one of ours, random search included. These three also on the parts
-(``mf.held_out.*``).
+over 10 % larger than that of another one of ours, random search included; ``mf.surely_worse_than_asha`` and
+``mf.surely_worse_than_best_own``: on which it is larger, by however little, beyond the luck of the seeds
+(:meth:`benchmarks.figures.Field.surely_worse`). These also on the parts (``mf.held_out.*``).
 """
 
 from __future__ import annotations
@@ -197,6 +198,8 @@ def _beside_ours(key: str, field: Field) -> dict[str, float]:
         f"{key}.speedup_over_asha": 1.0 / field.time_to(best, PLAIN),
         f"{key}.worse_than_asha": len(field.worse(best, [PLAIN])),
         f"{key}.worse_than_best_own": len(field.worse(best, ours, by=0.1)),
+        f"{key}.surely_worse_than_asha": len(field.surely_worse(best, [PLAIN])),
+        f"{key}.surely_worse_than_best_own": len(field.surely_worse(best, [name for name in ours if name != best])),
     }
 
 

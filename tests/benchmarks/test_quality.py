@@ -196,6 +196,21 @@ def test_speed_up_is_the_ratio_of_times_to_the_same_regret() -> None:
     assert field.worse("fast", ["slow"]) == []
 
 
+def test_a_table_is_surely_worse_where_the_luck_of_the_seeds_does_not_explain_it() -> None:
+    apart = {"ours": ([1.0, 1.2], [1.0, 3.0]), "other": ([0.5, 0.6], [0.5, 2.9])}
+    runs = [
+        run(name, f"t{table}", seed, losses[seed % 2])
+        for name, tables in apart.items()
+        for table, losses in enumerate(tables)
+        for seed in range(10)
+    ]
+    field = Field.of(runs, "sf", ["t0", "t1"], range(10))
+    assert field.worse("ours", ["other"]) == ["t0", "t1"]
+    assert field.surely_worse("ours", ["other"]) == ["t0"]
+    assert field.surely_worse("other", ["ours"]) == []
+    assert field.surely_worse("ours", ["ours"]) == []
+
+
 def test_other_kinds_tables_and_seeds_are_left_out() -> None:
     wanted = run("a", "t0", 0, 1.0)
     others = [run("a", "t1", 0, 1.0), run("a", "t0", 5, 1.0), dataclasses.replace(wanted, kind="mf", method="b")]
