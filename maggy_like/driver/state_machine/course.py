@@ -106,7 +106,9 @@ class Course:
             return []
         if self._training_phase.search_ended is not None:
             return self._stop_all(self._training_phase.search_ended, None)
-        if self._proposals.has_more or self._dispatcher.closing_promotion() is not None:
+        if self._proposals.has_more or self.study.next_promotion() is not None:
+            return []  # for a worker that is to come, where none is free
+        if self._dispatcher.closing_promotion() is not None:
             return []
         error = self._attempts.alike.error(self.study.size)
         return self.end_search(Ending.COMPLETED if error is None else Ending.ERROR, error)

@@ -21,6 +21,7 @@ from maggy_like.protocol.messages import Assign, Checkpointed, Halt, Held, Shutd
 from maggy_like.protocol.state_names import StateName
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import TrialState
+from optimizers.schedulers.population import PBT
 
 
 def save(hand: Hand, worker: WorkerId, step: int) -> list[Any]:
@@ -125,3 +126,37 @@ def test_a_machine_that_a_trial_may_have_brought_down_costs_an_attempt_though_it
     leaver = hand.join(0)
     hand.tell(WorkerLeaving(leaver, "decommissioned"), WorkerLost(leaver, "exited caused by one of the tasks"))
     assert hand.states()[0] == "failed"
+
+
+def test_a_trial_that_is_due_to_go_on_waits_for_the_worker_that_follows() -> None:
+    """Every worker leaves with its attempt: the search is as long as with one that stays, and a resume as well."""
+
+    def search() -> Hand:
+        return Hand(PBT(population=2, interval=3, quantile=0.5), n_trials=3)
+
+    def run(hand: Hand, *, leaving: bool, attempts: int = 99) -> Hand:
+        worker = hand.join(0)
+        for incarnation in range(1, attempts + 1):
+            trial = hand.assigned(worker).trial
+            if leaving:
+                hand.tell(WorkerLeaving(worker, "decommissioned"))
+            hand.finish(worker, (0.9, 0.1, 0.5)[trial])
+            if hand.machine.ending is not None:
+                break
+            if leaving:
+                hand.tell(WorkerGone(worker))
+                worker = hand.join(0, incarnation)
+        return hand
+
+    staying = run(search().start(), leaving=False)
+    leaving = run(search().start(), leaving=True)
+    assert staying.states() == leaving.states()
+    assert staying.study.trials[0].step == leaving.study.trials[0].step == 9
+    for attempts in range(1, 9):
+        begun = run(search().start(), leaving=False, attempts=attempts)
+        again = search()
+        again.machine.replay(begun.events)
+        again.start()
+        assert (again.machine.ending is None) == (begun.machine.ending is None)
+        if again.machine.ending is None:
+            assert run(again, leaving=False).states() == staying.states()
