@@ -50,7 +50,7 @@ def ranked(result: ResultData, table: pandas.DataFrame) -> pandas.DataFrame:
     """The rows of the five best trials, or of the Pareto set; what is not finite ranks worst, whichever way it goes."""
     import pandas
 
-    if result.others:
+    if result.others and len(table):
         table = table[table["trial"].isin([trial.id for trial in result.pareto])]
     if len(table):
         by = f"value_{result.objective}" if result.others else "value"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-import sysconfig
 from functools import partial
+
+from maggy_like.processes.installation import is_installed_module
 
 
 def name_of(function: object) -> str:
@@ -22,10 +22,4 @@ def is_installed(module: str | None) -> bool:
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top in ("maggy_like", "optimizers"):
         return True
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return False
-    origin = (spec.origin or "") if spec is not None else ""
-    paths = sysconfig.get_paths()
-    return any(origin.startswith(paths[kind]) for kind in ("purelib", "platlib"))
+    return is_installed_module(top)

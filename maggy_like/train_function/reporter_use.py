@@ -32,6 +32,8 @@ def _methods_of_variables(code: types.CodeType) -> Iterator[str]:
     """The names of the methods that code calls of a variable or of ``reporter``, or takes from ``reporter``."""
     before = None
     for instruction in dis.get_instructions(code):
+        if instruction.opname == "EXTENDED_ARG":  # belongs to the next one, in code of many names
+            continue
         if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR") and before is not None:
             receiver = before.argval[-1] if isinstance(before.argval, tuple) else before.argval
             # From 3.12 on the lowest bit of LOAD_ATTR says that the attribute is called.

@@ -130,6 +130,6 @@ def _normals(number: int) -> NDArray[np.float64]:
     from scipy import special
     from scipy.stats import qmc
 
-    uniform = qmc.Sobol(number, seed=0).random(_DRAWS)
+    uniform = qmc.Sobol(number, rng=0).random(_DRAWS)
     normals: NDArray[np.float64] = special.ndtri(np.clip(uniform, 1e-12, 1.0 - 1e-12))
     return normals

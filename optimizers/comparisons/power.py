@@ -51,4 +51,5 @@ def power(
         )
     critical = t_height(seeds, expected_level(contrasts, seeds, alpha))
     shift = abs(effect) / (deviation * math.sqrt(1.0 / seeds + resampled))
-    return float(stats.nct.sf(critical, seeds - 1, shift) + stats.nct.cdf(-critical, seeds - 1, shift))
+    # The lower tail is the upper one of the mirrored effect; asked for directly, scipy gives nan where it is near 0.
+    return float(stats.nct.sf(critical, seeds - 1, shift) + stats.nct.sf(critical, seeds - 1, -shift))

@@ -67,7 +67,7 @@ class SearchSpace:
         spellings = {**params, **named}
         self._domains = {_checked(name): read_domain(name, spelling) for name, spelling in spellings.items()}
         self._check_conditions()
-        parents = {name: set(domain.conditions) for name, domain in self._domains.items()}
+        parents = {name: tuple(domain.conditions) for name, domain in self._domains.items()}  # sets have no order
         try:
             self._parents_first = tuple(TopologicalSorter(parents).static_order())
         except CycleError as error:

@@ -118,7 +118,8 @@ def _advance(
     """Note an epoch in the state."""
     network = to_cpu(objective.network.state_dict())
     best = state["best"]
-    is_better = best is None or not math.isfinite(best["value"]) or value < best["value"] - plan.min_delta
+    is_first = best is None or (math.isfinite(value) and not math.isfinite(best["value"]))
+    is_better = is_first or value < best["value"] - plan.min_delta
     if is_better:
         state["best"] = {"epoch": epoch, "value": value, "network": network if plan.keep_best else None}
     state["waited"] = 0 if is_better else state["waited"] + 1

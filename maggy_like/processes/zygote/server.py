@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import importlib.util
 import os
 import select
 import signal
@@ -18,7 +17,7 @@ import socket
 import sys
 from collections.abc import Iterable
 
-from maggy_like.processes.installation import is_installation
+from maggy_like.processes.installation import is_installed_module
 from maggy_like.processes.zygote.become import become, become_fresh, set_base
 from maggy_like.processes.zygote.request import NO_FORK, STARTED, receive
 from maggy_like.processes.zygote.sibling import fork_sibling
@@ -86,14 +85,7 @@ def _load(modules: Iterable[str]) -> None:
 
 def _is_installed(module: str) -> bool:
     """Whether a module is of an installed package, which does not change from call to call as a user's own does."""
-    if module in sys.modules:
-        return False
-    with contextlib.suppress(Exception):
-        spec = importlib.util.find_spec(module.partition(".")[0])
-        if spec is not None and spec.origin is not None:
-            package = os.path.dirname(spec.origin)
-            return any(is_installation(folder) for folder in (package, os.path.dirname(package)))
-    return False
+    return module not in sys.modules and is_installed_module(module)
 
 
 def _is_whole() -> bool:

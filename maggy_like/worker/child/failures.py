@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import sysconfig
 import traceback
 
+from maggy_like.processes.installation import is_installed_file
 from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import MAX_PLACE, MAX_TYPES
 from maggy_like.protocol.report_error import ReportError
@@ -74,8 +74,7 @@ def _is_installed(filename: str, module: str) -> bool:
     """Whether code belongs to us, to Python or to an installed package."""
     if module.partition(".")[0] in ("maggy_like", "optimizers") or filename.startswith("<frozen"):
         return True
-    paths = sysconfig.get_paths()
-    return any(filename.startswith(paths[kind] + os.sep) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return is_installed_file(filename)
 
 
 def sendable(text: str) -> str:

@@ -6,11 +6,13 @@ import html
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 from maggy_like import FailurePolicy, Float, Result, lagom
 from maggy_like.display.text import config_text, number
 from maggy_like.errors import ConfigError
+from maggy_like.results.tables import ranked
 from optimizers.core.trial import TrialState
 
 pytestmark = pytest.mark.e2e
@@ -77,7 +79,12 @@ def test_a_missing_objective_fails_the_trial_and_is_named(tmp_path: Path) -> Non
     assert any("the metric 'latency' is missing; given: accuracy" in message for message in said)
     assert any("the metric 'accuracy' is missing; given: latency" in message for message in said)
     assert "no trial has all values (max accuracy, min latency)" in repr(result)
+    assert "no trial has all values" in result._repr_html_()
     assert result.pareto == []
+
+
+def test_a_search_without_a_trial_can_be_shown(tmp_path: Path) -> None:
+    assert ranked(search(trade, tmp_path), pandas.DataFrame()).empty
 
 
 def test_the_last_reports_count_where_the_function_returns_nothing(tmp_path: Path) -> None:

@@ -122,3 +122,11 @@ def with_a_callback(x: float, reporter: Any) -> None:
 def test_a_callback_of_a_library_saves_restores_and_keeps_to_the_budget() -> None:
     assert uses_checkpoints(with_a_callback)
     assert uses_budget(with_a_callback)
+
+
+@pytest.mark.parametrize("number", [100, 127, 300])
+def test_code_of_many_names_is_read_too(number: int) -> None:
+    calls = "".join(f"    name_{i}(x)\n" for i in range(number))
+    made: dict[str, Any] = {}
+    exec(f"def train(x, r):\n{calls}    r.checkpoint(r.restore())\n", made)
+    assert uses_checkpoints(made["train"])

@@ -42,6 +42,12 @@ def test_order_names_and_dimensions() -> None:
     assert order.index("opt") < order.index("nesterov") < order.index("decay")
 
 
+def test_parents_have_the_order_of_their_declaration() -> None:
+    switches = {f"p{i}": Choice(["on", "off"]) for i in range(8)}
+    child = Choice([1, 2], when=dict.fromkeys(switches, "on"))
+    assert SearchSpace({"child": child, **switches}).parents_first == (*switches, "child")
+
+
 @settings(max_examples=examples(60))
 @given(points(SPACE))
 def test_every_point_of_the_cube_is_a_valid_configuration(u: list[float]) -> None:

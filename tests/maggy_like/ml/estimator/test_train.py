@@ -77,6 +77,13 @@ def test_it_stops_early_with_the_best_weights(plan: TrainingPlan) -> None:
     assert not torch.equal(last["network"]["weight"], found["network"]["weight"])
 
 
+def test_losses_that_are_never_finite_are_no_better_each_epoch(plan: TrainingPlan) -> None:
+    found = train_network(replace(plan, rate=1e30, patience=2), {}, Reporter(budget=20))
+    assert len(found["history"]) == 3
+    found = train_network(replace(plan, rate=1e19, patience=2), {}, Reporter(budget=20))
+    assert len(found["history"]) < 20
+
+
 def test_frozen_parts_stay(plan: TrainingPlan) -> None:
     network = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
     found = train_network(replace(plan, model=network, freeze=("0",)), {}, Reporter(budget=2))
