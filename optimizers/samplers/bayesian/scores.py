@@ -28,7 +28,7 @@ class Results:
     Args:
         max_budget: Steps of a full training.
         min_share: Observations after less than this share of it have no score while there are enough others, but
-            for those of the worst third of them that got no further: these are ranked with the failed ones.
+            those that failed and those of the worst third that got no further: these are ranked with the failed ones.
         cut: See :data:`CUT`.
 
     Attributes:
@@ -56,6 +56,14 @@ class Results:
         self.trials = np.append(self.trials, [seen.trial for seen in observations]).astype(np.int64)
         self.levels = np.append(self.levels, -halvings).astype(np.int64)
         self.losses = np.append(self.losses, [seen.loss for seen in observations])
+
+    def levels_for_model(self, rows: Integers) -> Integers:
+        """How far a model shall take observations to have got, shape (m,).
+
+        A training that failed, or whose loss is not finite, counts as one that did so at the full budget: a model that
+        saw it where it ended would blame the short training, and propose the same configuration again.
+        """
+        return np.where(np.isfinite(self.losses[rows]), self.levels[rows], 0)
 
     def scores(self, n: int, *, floored: bool = True) -> tuple[Integers, Array]:
         """The scores of the first ``n`` observations: small is good, and the variance is near 1.
@@ -103,7 +111,7 @@ class Results:
             return np.arange(len(losses)), levels, losses
         low = np.flatnonzero(is_low)
         ranked = np.where(np.isfinite(losses[low]), losses[low], np.inf)
-        is_worst = ranked > np.quantile(ranked, 1.0 - _WORST, method="lower")
+        is_worst = (ranked > np.quantile(ranked, 1.0 - _WORST, method="lower")) | np.isinf(ranked)
         worst = low[is_worst & ~np.isin(trials[low], trials[~is_low])]
         kept = np.sort(np.concatenate([np.flatnonzero(~is_low), worst]))
         failed = np.isin(kept, worst)

@@ -186,7 +186,7 @@ class Surrogate:
             kept = np.sort(np.concatenate([best, newest]))
             rows, scores, levels = rows[kept], scores[kept], levels[kept]
         units = [self.units[rows]]
-        features = [self._features(units[0], levels, is_earlier=False)]
+        features = [self._features(units[0], self._results.levels_for_model(rows), is_earlier=False)]
         all_scores, all_levels, trials = [scores], [levels], [self._results.trials[rows]]
         for results, points in self._earlier:
             rows, scores = results.scores(len(results))
@@ -194,7 +194,7 @@ class Surrogate:
             best = np.lexsort((scores, -results.levels[rows]))[: size // 2]
             kept = np.union1d(best, np.linspace(0, len(rows) - 1, size - len(best)).astype(int))
             units.append(points[rows[kept]])
-            features.append(self._features(units[-1], results.levels[rows[kept]], is_earlier=True))
+            features.append(self._features(units[-1], results.levels_for_model(rows[kept]), is_earlier=True))
             all_scores.append(scores[kept])
             all_levels.append(results.levels[rows[kept]])
             trials.append(-1 - len(trials) - len(self._earlier) * results.trials[rows[kept]])

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimizers.core.base import History, Observation, Pending, Problem
+from optimizers.core.base import History, Observation, Optimizer, Pending, Problem
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 from optimizers.errors import OptimizerError
 from optimizers.samplers.bayesian import BayesianSearch
 from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.asha_variants import MOBSTER
 from optimizers.space.config import Config
-from optimizers.space.domains import Choice, Float
+from optimizers.space.domains import Choice
+from optimizers.space.numeric import Float, Integer
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES
 
@@ -213,3 +215,26 @@ def test_times_change_nothing_in_a_search_of_so_many_trials() -> None:
 def test_times_that_are_not_known_change_nothing() -> None:
     bounded, unbounded = (timed(16, is_timed=is_timed, seconds=lambda config: 0.0) for is_timed in (True, False))
     assert BayesianSearch().ask(16, bounded) == BayesianSearch().ask(16, unbounded)
+
+
+@pytest.mark.parametrize(("make", "max_budget"), [(BayesianSearch, 1), (BayesianSearch, 27), (ASHA, 27), (MOBSTER, 27)])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_failed_before_its_first_report_is_not_proposed_for_ever(
+    make: Callable[[], Optimizer], max_budget: int, seed: int
+) -> None:
+    """A quarter of the space does not fit into memory, next to where the best lies."""
+    space = {"lr": Float(1e-4, 1.0, log=True), "units": Integer(8, 256, log=True), "depth": Integer(1, 8)}
+    study = Study(space, make(), direction="max", n_trials=50, max_budget=max_budget, seed=seed)
+    failed = []
+    while (trial := study.ask()) is not None:
+        lr, units, depth = trial.config.values()
+        if trial.attempt == 1:
+            failed.append(units * depth > 600)
+        if units * depth > 600:
+            study.fail(trial)
+            continue
+        learned = 1.0 - math.exp(-trial.budget / 9)
+        study.tell(
+            trial, learned * (1.0 - (math.log10(lr) + 2.0) ** 2 / 4.0) * (1.0 - 1.0 / (1.0 + units * depth / 100))
+        )
+    assert sum(failed[25:]) <= 8
