@@ -25,6 +25,9 @@ class LightningReport(Callback):
     What is saved is ``{"step": epochs, "checkpoint": bytes}``, a checkpoint of Lightning's: weights, optimizers,
     schedules, loops, callbacks. ``torch.load(io.BytesIO(bytes))`` reads it.
 
+    What the module logs in its own ``on_train_epoch_end`` is of the epoch's report too. Validate every epoch: of one
+    that ran no validation, Lightning has the last one's metrics still, and they are reported again.
+
     In a trial of several workers all ranks hold this callback; rank 0 reports, and all stop after the same epoch. Log
     with ``sync_dist=True``, so that a metric is that of all ranks.
 
@@ -51,20 +54,43 @@ class LightningReport(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check where the training starts. Called by Lightning."""
+        self._remove_restored()
         self._progress.check_start(trainer.current_epoch, "ckpt_path=report.ckpt_path to trainer.fit")
-        if self.ckpt_path is not None:  # it is loaded
-            shutil.rmtree(Path(self.ckpt_path).parent, ignore_errors=True)
         if not self._progress.left:
             trainer.should_stop = True
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report an epoch. Called by Lightning."""
-        if not self._progress.take(trainer.current_epoch + 1, trainer.callback_metrics, lambda: self._state(trainer)):
-            trainer.should_stop = True
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """See to it that an epoch is reported after the module's own hook, which may log. Called by Lightning."""
+        own = pl_module.on_train_epoch_end
+
+        def then_report() -> None:
+            own()
+            self._report(trainer)
+
+        # Lightning calls the callbacks' hooks before the module's.
+        pl_module.on_train_epoch_end = then_report
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the training function where the trial was told to stop. Called by Lightning."""
+        self._leave(pl_module)
         self._progress.finish()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the module as it was. Called by Lightning."""
+        self._leave(pl_module)
+
+    def _leave(self, module: LightningModule) -> None:
+        vars(module).pop("on_train_epoch_end", None)
+        self._remove_restored()
+
+    def _remove_restored(self) -> None:
+        """Remove the file with the restored state, which has been loaded or is of no use."""
+        if self.ckpt_path is not None:
+            shutil.rmtree(Path(self.ckpt_path).parent, ignore_errors=True)
+
+    def _report(self, trainer: Trainer) -> None:
+        if not self._progress.take(trainer.current_epoch + 1, trainer.callback_metrics, lambda: self._state(trainer)):
+            trainer.should_stop = True
 
     def _state(self, trainer: Trainer) -> dict[str, Any]:
         """A checkpoint; all ranks must come here, and rank 0 gets it."""

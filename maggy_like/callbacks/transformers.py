@@ -55,8 +55,9 @@ class TransformersReport(TrainerCallback):
         self._evaluated: tuple[int, dict[str, float]] | None = None
         self._is_training = False
         self.resume_from_checkpoint: str | None = None
+        self._restored_folder: Path | None = None
         if self._progress.restored is not None:
-            folder = Path(tempfile.mkdtemp(prefix="maggy_like-"))
+            folder = self._restored_folder = Path(tempfile.mkdtemp(prefix="maggy_like-"))
             with tarfile.open(fileobj=io.BytesIO(self._progress.restored["checkpoint"])) as archive:
                 archive.extractall(folder, filter="data")
             self.resume_from_checkpoint = str(next(folder.iterdir()))
@@ -69,10 +70,18 @@ class TransformersReport(TrainerCallback):
             raise ReportError("TransformersReport reports evaluations; pass TrainingArguments(eval_strategy='epoch')")
         start = 0 if state.global_step == 0 else _evaluations(args, state)
         argument = "resume_from_checkpoint=report.resume_from_checkpoint to trainer.train"
-        self._progress.check_start(start, argument)
+        try:
+            self._progress.check_start(start, argument)
+        except ReportError:
+            self._remove_restored()
+            raise
         self._is_training = True
         if not self._progress.left:
             control.should_training_stop = True
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Remove what was restored: the trainer has read all of it before its first step. Called by the trainer."""
+        self._remove_restored()
 
     def on_evaluate(
         self,
@@ -83,9 +92,9 @@ class TransformersReport(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Have the state of an evaluation saved; it is reported then. Called by the trainer."""
-        self._remove_restored()
         if self._is_training and state.global_step > 0 and _evaluations(args, state) > self._progress.step:
-            self._evaluated = _evaluations(args, state), {k: v for k, v in metrics.items() if k != "epoch"}
+            before = {} if self._evaluated is None else self._evaluated[1]  # it is called for each set of rows
+            self._evaluated = _evaluations(args, state), before | {k: v for k, v in metrics.items() if k != "epoch"}
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -111,8 +120,9 @@ class TransformersReport(TrainerCallback):
 
     def _remove_restored(self) -> None:
         """Remove the folder with the restored state, which has been read."""
-        if self.resume_from_checkpoint is not None:
-            shutil.rmtree(Path(self.resume_from_checkpoint).parent, ignore_errors=True)
+        if self._restored_folder is not None:
+            shutil.rmtree(self._restored_folder, ignore_errors=True)
+            self._restored_folder = None
 
 
 def _evaluations(args: TrainingArguments, state: TrainerState) -> int:

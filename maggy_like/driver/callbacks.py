@@ -21,7 +21,7 @@ from maggy_like.trackers.base import TrackedEnd, TrackedRun
 from maggy_like.trackers.history import history_of
 from maggy_like.trackers.thread import TrackerThread
 from maggy_like.train_function.names import name_of
-from optimizers.core.events import AttemptEnded, Event
+from optimizers.core.events import AttemptEnded, Event, Measured
 from optimizers.core.study import Study
 
 Listener = Callable[[Event], None] | Tracker
@@ -164,8 +164,9 @@ class Callbacks:
             trial = self._study().trials[event.trial]
             event = msgspec.structs.replace(event, config=trial.config)
             tracked = msgspec.structs.replace(event, value=trial.value)  # of one that was stopped too
-        for thread in self._threads:
-            thread.put(_copied(tracked))
+        if not self._is_stand_in(event):
+            for thread in self._threads:
+                thread.put(_copied(tracked))
         is_interrupted = False
         for callback in list(self._functions):
             try:
@@ -177,6 +178,10 @@ class Callbacks:
                 self._say(f"callback {callback!r} raised {error!r}; left out")
         if is_interrupted:
             raise KeyboardInterrupt
+
+    def _is_stand_in(self, event: Event) -> bool:
+        """Whether an event is of a step that a function did not take, and tells nothing new."""
+        return isinstance(event, Measured) and event.returned and self._study().trials[event.trial].stand_in is not None
 
     def look(self) -> None:
         """Show what trackers have to say."""

@@ -67,8 +67,8 @@ def curves_table(result: ResultData) -> pandas.DataFrame:
     rows = [
         (trial.id, step, name, value)
         for trial in result.trials
-        for name, curve in trial.curves.items()
-        for step, value in zip(curve.steps, curve.values, strict=True)
+        for name, (steps, values) in trial.columns().items()
+        for step, value in zip(steps, values, strict=True)
     ]
     return pandas.DataFrame(rows, columns=["trial", "step", "metric", "value"])
 

@@ -20,7 +20,7 @@ def history_of(trials: Iterable[Trial]) -> Iterator[Event]:
             continue
         worker, started = trial.worker or 0, trial.started or 0.0
         yield AttemptStarted(trial.id, trial.attempt, worker, trial.budget, started, trial.config)
-        if columns := {name: (list(c.steps), list(c.values)) for name, c in trial.curves.items() if len(c)}:
+        if columns := trial.columns():
             yield Measured(trial.id, trial.attempt, trial.objective or next(iter(columns)), columns)
         if trial.state is not TrialState.RUNNING:
             yield AttemptEnded(

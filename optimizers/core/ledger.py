@@ -197,7 +197,9 @@ class Ledger:
             self.scheduler.promote(trial.id)
             self._updates.append(Pending(trial.id, trial.config))
         self._move(trial, _RUNNING)
-        trial.opened_curves()
+        curves = trial.opened_curves()
+        if trial.stand_in is not None:  # real reports of these steps may come now
+            curves[trial.objective or ""].drop_last()
         trial.attempt = event.attempt
         trial.budget = event.budget
         trial.worker = event.worker

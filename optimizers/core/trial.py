@@ -163,6 +163,27 @@ class Trial(msgspec.Struct, gc=False):
         return self.curve.last_step or self.start
 
     @property
+    def stand_in(self) -> int | None:
+        """The last step of the objective's curve, where it is none that the function reported.
+
+        A function that returned before it had used its budget is compared at the end of it by its last report, which
+        so has a second place in the curve. None where the curve ends with a report, or with another value that was
+        returned.
+        """
+        curve = self.curve
+        if self.reported is None or curve.last_step <= self.reported:
+            return None
+        return curve.last_step if repr(curve.last) == repr(curve.at(self.reported)) else None  # nan is nan there
+
+    def columns(self) -> dict[str, tuple[list[int], list[float]]]:
+        """The measurements of each metric, as steps and values, without a :attr:`stand_in`."""
+        found = {name: (list(curve.steps), list(curve.values)) for name, curve in self.curves.items() if len(curve)}
+        if self.stand_in is not None:
+            for column in found[self.objective or ""]:
+                del column[-1]
+        return found
+
+    @property
     def attempts(self) -> int:
         """How often it was begun: 1, and one more for each time that a fault ended an attempt and another followed.
 

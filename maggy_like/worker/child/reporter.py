@@ -238,6 +238,7 @@ class Reporter:
             if self._milestones and step >= self._milestones[0]:
                 self._milestones = tuple(later for later in self._milestones if later > step)
                 if sender.wait_for_verdict():
+                    self._saves.reported(step)  # the report counts, and so does the state that was saved before it
                     raise TrialStopped
             self._saves.reported(step)
 

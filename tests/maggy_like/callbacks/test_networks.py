@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import library_functions
 import pytest
 from continued import check_promoted_trials_equal_whole_trainings, search
 from library_functions import with_keras, with_lightning, with_transformers
 
-from maggy_like import Float
+from maggy_like import Float, Reporter
+from maggy_like.protocol.report_error import ReportError
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.stopping import Threshold
 
@@ -34,3 +38,74 @@ def test_a_trial_that_is_told_to_stop_stops(train: Any, metric: str, tmp_path: P
     rule = Threshold(step=2, worse_than=0.0, direction="min")
     result = search(train, SPACE, tmp_path, metric=metric, optimizer=rule, n_trials=1, max_budget=10_000)
     assert result.counts == {TrialState.STOPPED: 1}
+
+
+def with_metrics_of_an_epoch(lr: float, reporter: Reporter) -> None:
+    """A Lightning module that logs what it counted once the epoch is over, as torchmetrics are used."""
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from maggy_like.callbacks import LightningReport
+
+    class Network(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.body(batch[0]).mean()
+
+        def on_train_epoch_end(self) -> None:
+            self.log("counted", self.current_epoch + 1.0)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr)
+
+    report = LightningReport(reporter)
+    quiet: dict[str, Any] = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
+    trainer = Trainer(accelerator="cpu", max_epochs=reporter.budget, callbacks=[report], **quiet)
+    module = Network()
+    trainer.fit(module, DataLoader(TensorDataset(torch.ones(4, 1)), 2), ckpt_path=report.ckpt_path)
+    assert "on_train_epoch_end" not in vars(module)  # it is left as it was
+
+
+def test_what_a_module_logs_at_the_end_of_an_epoch_is_of_that_epoch(tmp_path: Path) -> None:
+    result = search(with_metrics_of_an_epoch, SPACE, tmp_path, metric="counted", direction="max", max_budget=4)
+    for trial in result.trials:
+        assert list(trial.curve.values) == list(map(float, trial.curve.steps))
+    assert any(trial.attempt > 1 for trial in result.trials)
+
+
+@pytest.mark.parametrize(
+    ("train", "argument"),
+    [
+        (with_lightning, "ckpt_path=report.ckpt_path"),
+        (with_transformers, "resume_from_checkpoint=report.resume_from_checkpoint"),
+    ],
+)
+def test_a_state_that_is_not_passed_on_is_told_and_leaves_no_folder(
+    train: Any, argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporter = Reporter(budget=1)
+    train(0.1, reporter)
+    reporter.budget = 2
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    forgetful: dict[str, Any] = {}
+    exec(inspect.getsource(train).replace(argument, ""), {**vars(library_functions)}, forgetful)
+    with pytest.raises(ReportError, match="is of step 1; pass"):
+        forgetful[train.__name__](0.1, reporter)
+    assert not list(tmp_path.glob("maggy_like-*"))
+
+
+def test_each_of_several_sets_to_evaluate_is_reported(tmp_path: Path) -> None:
+    held_out = "eval_dataset=Images(held_out, truth)"
+    several = "eval_dataset={'a': Images(held_out, truth), 'b': Images(held_out[:9], truth[:9])}"
+    made: dict[str, Any] = {}
+    exec(inspect.getsource(with_transformers).replace(held_out, several), {**vars(library_functions)}, made)
+    result = search(made["with_transformers"], SPACE, tmp_path, metric="eval_a_loss", n_trials=1, optimizer="random")
+    first, second = (result.trials[0].curves[name] for name in ("eval_a_loss", "eval_b_loss"))
+    assert list(first.steps) == list(second.steps) == [1, 2, 3, 4]
+    assert list(first.values) != list(second.values)
