@@ -49,7 +49,8 @@ class DataParallel(DistributedDataParallel):
     Raises:
         RuntimeError: In the first backward, if the model itself was never called, but a method of the module: its
             gradients would not be averaged, and the ranks would drift apart. Also when a part of the module is
-            replaced, of which DDP would not know, and when parameters are unfrozen between a forward and its backward.
+            replaced, of which DDP would not know, when parameters are unfrozen between a forward and its backward, and
+            in a second backward after one forward, which DDP would not average.
 
     Example:
         >>> model = DataParallel(nn.Linear(2, 1), find_unused_parameters=True)  # doctest: +SKIP
@@ -64,6 +65,7 @@ class DataParallel(DistributedDataParallel):
         self._called = False
         self._waits = False  # a forward in training for its backward
         self._watched = False  # whether the backward that goes on now has been noticed
+        self._due = False  # whether DDP averages the next backward: it does so once after each forward
         self._buffers_due = False
         self._syncs_buffers = self.broadcast_buffers
         self.broadcast_buffers = False  # DDP would do so in evaluation as well
@@ -75,12 +77,25 @@ class DataParallel(DistributedDataParallel):
             self._weight = latest.share.weight
             self._called = True
             self._watched = False
+            self._due |= self.require_backward_grad_sync
             if self.training and any(parameter.requires_grad for parameter in self._known):
                 self._waits = True
                 self._buffers_due = self._syncs_buffers and self.require_backward_grad_sync
         try:
             return super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
-        except ValueError as error:
+        except (RuntimeError, ValueError) as error:
+            _explain(error)
+            raise
+
+    def check_finished(self) -> None:
+        """See that the last backward reached all that is trained.
+
+        Raises:
+            RuntimeError: It did not: DDP has averaged nothing of it.
+        """
+        try:
+            self._check_reducer_finalized()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
             _explain(error)
             raise
 
@@ -168,6 +183,8 @@ class DataParallel(DistributedDataParallel):
 
     def _after_backward(self) -> None:
         self._watched = self._waits = False
+        if self.require_backward_grad_sync:
+            self._due = False
         if self._buffers_due and self.modules_buffers:
             self._buffers_due = False
             # A graph that was retained may hold them; before torch 2.11, DDP itself does not see to that.
@@ -188,6 +205,12 @@ class DataParallel(DistributedDataParallel):
                 "called: the gradients would not be averaged over the ranks; compute the loss from model(...)"
             )
         if not self._watched:
+            if self.require_backward_grad_sync and not self._due:
+                name = type(self.module).__name__
+                raise RuntimeError(
+                    f"a second backward() after one forward of {name}: its gradients would not be averaged over the "
+                    "ranks; add the losses and call backward() once, or call the model and backward() in turn"
+                )
             self._watched = True
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
         if self._weight == 1:
@@ -214,9 +237,20 @@ def not_averaged(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return [parameter for parameter in parameters if id(parameter) not in known]
 
 
-def _explain(error: ValueError) -> None:
-    """Tell of the share where it is too small for batch normalisation, which works on one rank."""
+def wrappers_of(parameters: Iterable[torch.Tensor]) -> list[DataParallel]:
+    """The :class:`DataParallel` of this process that have some of the parameters."""
+    wanted = {id(parameter) for parameter in parameters}
+    return [wrapper for wrapper in _wrappers if any(id(parameter) in wanted for parameter in wrapper._known)]
+
+
+def _explain(error: Exception) -> None:
+    """Tell what works on one rank and not on several: a share too small for batch normalisation, an unused part."""
     share = latest.share
+    if "Expected to have finished reduction" in str(error):
+        error.add_note(
+            "A step that does not use all of a model: give prepare() a model that is wrapped for that, "
+            "maggy_like.distributed.ddp.DataParallel(model, find_unused_parameters=True)."
+        )
     if "more than 1 value per channel" in str(error) and share.total > 1:
         error.add_note(
             f"This rank's part of a batch of {share.total} over {share.ranks} ranks is one sample: leave a small last "

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from maggy_like.distributed.ddp import DataParallel, not_averaged, wrapper_of
+from maggy_like.distributed.ddp import DataParallel, not_averaged, wrapper_of, wrappers_of
 from maggy_like.distributed.loader import GlobalLoader, PrepareError, Shareable
 from maggy_like.distributed.rendezvous import returned_ranks
 from maggy_like.distributed.sharded import is_sharded
@@ -245,15 +245,18 @@ def _check_no_container(it: Any) -> None:
 def _watch(optimizer: Optimizer) -> None:
     """Have the optimizer's steps refuse what the ranks would train apart.
 
-    It is looked at before the first step, as models may be prepared after their optimizer, and whenever something else
-    is to be trained.
+    Of what the parameters are is looked at before the first step, as models may be prepared after their optimizer, and
+    whenever something else is to be trained; that their last backward was averaged, before each step.
     """
     checked: list[int] = []
+    wrappers: list[DataParallel] = []
 
     def check(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        nonlocal checked
+        nonlocal checked, wrappers
         trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         if [id(p) for p in trained] == checked:
+            for wrapper in wrappers:
+                wrapper.check_finished()
             return
         strangers = [p for p in not_averaged(trained) if not is_sharded([p])]
         if strangers:
@@ -265,7 +268,9 @@ def _watch(optimizer: Optimizer) -> None:
                 "module; or leave the optimizer out of prepare() if their gradients are averaged otherwise, by a "
                 "DistributedDataParallel of your own, say"
             )
-        checked = [id(p) for p in trained]
+        checked, wrappers = [id(p) for p in trained], wrappers_of(trained)
+        for wrapper in wrappers:
+            wrapper.check_finished()
 
     optimizer.register_step_pre_hook(check)
 

@@ -125,8 +125,14 @@ class Reporter:
 
         - Compute the loss from ``model(...)``, as a mean over the batch. Attributes, ``state_dict()`` and pickles of
           the model are the plain module's; the module itself is ``getattr(model, "module", model)``.
-        - Accumulate gradients with several plain ``backward()`` calls and one ``step()``; ``no_sync()``, which saves
-          some of the communication, is there with several workers alone.
+        - Train on the batch that the loop has just yielded. Of batches that are kept, cycled or drawn ahead, and of
+          means over a part of the samples (``ignore_index``, weights of classes), the mean over the workers is the
+          mean over the batch only where all shares are alike: ``drop_last=True``, a batch size that divides.
+        - Gradients come from ``loss.backward()``, one for each call of the model; those that ``torch.autograd.grad``
+          gives are this worker's own. Accumulate with several calls of both and one ``step()``; ``no_sync()``, which
+          saves some of the communication, is there with several workers alone.
+        - A step uses all of the model's trained parameters; give a model that does not as
+          ``maggy_like.distributed.ddp.DataParallel(model, find_unused_parameters=True)``.
         - Parameters may be frozen and unfrozen between steps, by all workers; a layer is replaced before this call.
         - Batch normalisation sees a worker's share of the batch, and needs two samples in it: use ``drop_last=True``
           where the last batch may be small, or on GPUs ``nn.SyncBatchNorm``. Its running statistics are rank 0's

@@ -31,6 +31,17 @@ class Network(nn.Module):
         return self.head(self.body(x).tanh()) / self.temperature
 
 
+class Branches(nn.Module):
+    """Two layers, one of which a call may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
+        return self.left(x) + self.right(x) if both else self.left(x)
+
+
 def _numbers(tensors: Any) -> list[float]:
     return [number for tensor in tensors for number in tensor.detach().flatten().tolist()]
 
@@ -176,6 +187,47 @@ def strangers(rank: int) -> dict[str, str]:
     return told
 
 
+def half_averaged(rank: int) -> dict[str, Any]:
+    """What is told of gradients that DDP would not average, beside two backwards in turn, of which it averages both."""
+    told: dict[str, Any] = {}
+    x = X[rank::2][:10]
+
+    torch.manual_seed(3)
+    model, optimizer = (it := prepare(Network())), prepare(torch.optim.SGD(it.parameters(), lr=0.1))
+    for _ in range(2):
+        model(x).mean().backward()
+    optimizer.step()
+    told["in turn"] = _numbers(model.parameters())
+
+    loss = model(x).mean()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError) as caught:
+        loss.backward()
+    told["again"] = str(caught.value)
+
+    model = prepare(Network())
+    first, second = model(x).mean(), model(2 * x).mean()
+    first.backward()
+    with pytest.raises(RuntimeError, match=r"a second backward\(\) after one forward of Network"):
+        second.backward()
+
+    model, optimizer = (it := prepare(Branches())), prepare(torch.optim.SGD(it.parameters(), lr=0.1))
+    for both in (True, False):
+        optimizer.zero_grad()
+        model(x, both).mean().backward()
+        if both:
+            optimizer.step()
+    with pytest.raises(RuntimeError, match="Expected to have finished reduction") as unused:
+        optimizer.step()
+    told["notes"] = unused.value.__notes__
+    wrapped = prepare(DataParallel(Branches(), find_unused_parameters=True))
+    optimizer = prepare(torch.optim.SGD(wrapped.parameters(), lr=0.1))
+    for both in (True, False):
+        wrapped(x, both).mean().backward()
+        optimizer.step()
+    return told
+
+
 def attributes() -> list[Any]:
     model = prepare(Network())
     plain = model(X[:1]).item()
@@ -243,6 +295,7 @@ def two_ranks() -> dict[str, Any]:
         "own buffers": own_buffers(rank),
         "frozen between": freeze_between_forwards(),
         "twice": twice(),
+        "half averaged": half_averaged(rank),
         "attributes": attributes(),
         "copies": copies(rank),
         "normalise": normalise(rank),
@@ -299,6 +352,14 @@ def test_an_optimizer_of_no_prepared_model_is_refused_in_its_step(pair: Any) -> 
         )
         assert told["added"].startswith("SGD trains 2 parameters")
         assert told["unfrozen"].startswith("SGD trains 2 parameters")
+
+
+@pytest.mark.e2e
+def test_gradients_that_would_not_be_averaged_are_refused(pair: Any) -> None:
+    first, second = (seen["half averaged"] for seen in pair)
+    assert first["in turn"] == second["in turn"]
+    assert first["again"].startswith("a second backward() after one forward of Network: its gradients would not be")
+    assert "DataParallel(model, find_unused_parameters=True)" in first["notes"][-1]
 
 
 @pytest.mark.e2e
