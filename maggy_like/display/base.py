@@ -51,7 +51,7 @@ class TrainingLine:
         step: Its newest step.
         budget: Its steps in all; 0 where it is not known.
         value: The objective's newest value.
-        seconds: Time since its present attempt began.
+        seconds: Time that its attempts have run so far, those of earlier drivers too.
         others: Name and newest value of the other metrics.
     """
 

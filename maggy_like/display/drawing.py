@@ -57,8 +57,8 @@ def _draw_training(study: Study, now: float) -> TrainingLine | None:
     if not study.trials or not study.trials[-1].training:
         return None
     trial = study.trials[-1]
-    began = trial.started if trial.started is not None else now
+    seconds = trial.seconds + (0.0 if trial.started is None else now - trial.started)
     workers = trial.world_size if trial.attempt else 0
     budget = trial.training if trial.training < UNBOUNDED else 0
     others = tuple((name, value) for name, value in trial.newest.items() if name != trial.objective)
-    return TrainingLine(trial.state, workers, trial.step, budget, trial.last_value, now - began, others)
+    return TrainingLine(trial.state, workers, trial.step, budget, trial.last_value, seconds, others)

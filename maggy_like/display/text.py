@@ -148,7 +148,7 @@ def remaining(first: Snapshot, now: Snapshot) -> float | None:
     new, seconds = tried(now) - tried(first), now.elapsed - first.elapsed
     if (training := now.training) is not None:
         left = training.budget - training.step
-        known = 0 < training.step < training.budget
+        known = training.state is TrialState.RUNNING and 0 < training.step < training.budget
         return training.seconds * left / training.step if known else None
     if now.n_trials is not None and new > 0 and seconds > 0 and (left := now.n_trials - tried(now)) > 0:
         ends.append(left * seconds / new)

@@ -29,6 +29,9 @@ CONNECT_PATIENCE = timedelta(seconds=60)
 LEAVE_PATIENCE = timedelta(minutes=10)
 """How long rank 0 keeps the store open for ranks that have not finished."""
 
+NOTICE_PATIENCE = timedelta(seconds=10)
+"""How long it does so before it says in the trial's log that it waits."""
+
 _SIOCGIFADDR = 0x8915
 _LEFT = "maggy/left"
 _IPV6_ADDRESSES = Path("/proc/net/if_inet6")
@@ -87,15 +90,32 @@ class Membership:
         with contextlib.suppress(RuntimeError):  # the others' own ends will tell what is wrong with them
             self._store.set(f"{_LEFT}/{self._info.rank}", "")
             if self._info.rank == 0:
-                self._store.wait([f"{_LEFT}/all"], LEAVE_PATIENCE)
+                self._wait_for_others()
             elif self._store.add(_LEFT, 1) == self._info.world_size - 1:
                 self._store.set(f"{_LEFT}/all", "")
 
-    def returned(self) -> list[int]:
-        """The ranks whose function has returned; none where rank 0, which keeps the store, is gone."""
+    def _wait_for_others(self) -> None:
+        """Wait until all have returned, and say so where it takes long: they may wait for this rank.
+
+        Raises:
+            RuntimeError: They have not in all this time.
+        """
         with contextlib.suppress(RuntimeError):
+            return self._store.wait([f"{_LEFT}/all"], NOTICE_PATIENCE)
+        late = sorted({*range(self._info.world_size)}.difference(returned_ranks(self._store, self._info.world_size)))
+        print(
+            f"rank 0 has returned, and rank {', '.join(map(str, late))} goes on: rank 0 waits for "
+            f"{LEAVE_PATIENCE.total_seconds() / 60:g} minutes (all ranks must call prepare(), average() and a prepared "
+            "model equally often)"
+        )
+        return self._store.wait([f"{_LEFT}/all"], LEAVE_PATIENCE)
+
+    def returned(self) -> list[int]:
+        """The ranks whose function has returned; rank 0 where the store is gone, as it keeps it until it leaves."""
+        try:
             return returned_ranks(self._store, self._info.world_size)
-        return []
+        except RuntimeError:
+            return [0]
 
 
 def returned_ranks(store: Store, world_size: int) -> list[int]:

@@ -142,7 +142,10 @@ class ForkServer:
         return True
 
     def _answer(self) -> bool:
-        request, descriptors, _, _ = socket.recv_fds(self._control, REQUEST.size, 2)
+        try:
+            request, descriptors, _, _ = socket.recv_fds(self._control, REQUEST.size, 2)
+        except ConnectionResetError:  # the agent is gone, and has left unread what we told it last
+            return False
         if len(request) < REQUEST.size:
             return False
         kind, pid = REQUEST.unpack(request)

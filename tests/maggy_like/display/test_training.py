@@ -10,10 +10,16 @@ from rich.console import Console
 
 from maggy_like.display import Snapshot, html, text
 from maggy_like.display.base import LogLine, TrainingLine
+from maggy_like.display.drawing import _draw_training
 from maggy_like.display.plain import PlainDisplay
 from maggy_like.display.terminal import TerminalDisplay
 from maggy_like.protocol.endings import Ending
-from optimizers.core.trial import TrialState
+from optimizers.core.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
+from optimizers.core.failure_kinds import FailureKind
+from optimizers.core.study import Study
+from optimizers.core.trial import Failure, TrialState
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.space.numeric import Float
 
 Snap = Callable[..., Snapshot]
 RUNNING = TrainingLine(TrialState.RUNNING, workers=2, step=5, budget=20, value=0.97, seconds=10.0)
@@ -44,6 +50,8 @@ def test_the_time_left_is_that_of_the_training(snap: Snap) -> None:
     assert text.remaining(now, now) == 30.0
     unbounded = snap(training=TrainingLine(TrialState.RUNNING, 2, 5, 0, None, 10.0))
     assert text.remaining(unbounded, unbounded) is None
+    waiting = snap(training=TrainingLine(TrialState.PENDING, 2, 5, 20, None, 10.0))  # its attempt was lost
+    assert text.remaining(waiting, waiting) is None
 
 
 def test_a_training_alone_says_nothing_of_a_search(snap: Snap, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,3 +87,18 @@ def test_a_run_whose_training_failed_is_not_said_to_be_completed(snap: Snap, end
     words = "training failed" if ending is Ending.COMPLETED else "error"
     assert text.summary(over)[0].startswith(f"digits: {words} after 0:30")
     assert f"<b>{words}</b>" in html.page(over, over, [], [], 0)
+
+
+def test_the_seconds_are_those_of_all_attempts() -> None:
+    study = Study({"x": Float(0, 1)}, RandomSearch(), n_trials=0)
+    study.apply(TrialCreated(0, {"x": 0.5}, None, training=20))
+    study.apply(AttemptStarted(0, 1, 0, 20, 100.0, {"x": 0.5}, training=20))
+    study.apply(Measured(0, 1, "loss", {"loss": ([8], [0.5])}))
+    study.apply(AttemptEnded(0, 1, TrialState.PENDING, 108.0, failure=Failure(FailureKind.SIGNAL, "killed")))
+    line = _draw_training(study, 150.0)
+    assert line is not None
+    assert (line.state, line.step, line.seconds) == (TrialState.PENDING, 8, 8.0)
+    study.apply(AttemptStarted(0, 2, 0, 20, 200.0, {"x": 0.5}, training=20))
+    line = _draw_training(study, 202.0)
+    assert line is not None
+    assert (line.state, line.seconds) == (TrialState.RUNNING, 10.0)

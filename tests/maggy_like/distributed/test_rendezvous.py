@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ def task(address: str, **options: Any) -> WorkerTask:
     return WorkerTask(address, b"", "run", b"", (), (), (), "file:///store", "logs", **options)
 
 
-def test_ranks_that_have_returned_are_known_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_have_returned_are_known_to_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(os, "environ", dict(os.environ))  # each sets torchrun's variables
     where: list[tuple[str, int]] = []
     first, second, third = (
@@ -35,9 +38,16 @@ def test_ranks_that_have_returned_are_known_to_the_others(monkeypatch: pytest.Mo
     assert [member.returned() for member in (first, second, third)] == [[], [], []]
     second.leave()
     assert [member.returned() for member in (first, third)] == [[1], [1]]
+    monkeypatch.setattr(rendezvous, "NOTICE_PATIENCE", timedelta(milliseconds=50))
+    monkeypatch.setattr(rendezvous, "LEAVE_PATIENCE", timedelta(milliseconds=60))
+    first.leave()
+    assert "rank 0 has returned, and rank 2 goes on: rank 0 waits for 0.001 minutes" in capsys.readouterr().out
     third.leave()
     first.leave()
+    assert not capsys.readouterr().out
     assert second.returned() == [0, 1, 2]
+    del first._store
+    assert second.returned() == [0]  # which kept the store until it left
 
 
 def test_rank_0_takes_the_first_free_port_of_a_range() -> None:
