@@ -73,7 +73,11 @@ def serve_once(task: WorkerTask, context: WorkerContext, files: ControlFiles) ->
     """Serve the driver at ``task.address``; whether the driver said that the run is over."""
     lifeline, launcher = os.pipe()
     try:
-        agent = Agent(task, context, lifeline=lifeline)
+        try:
+            agent = Agent(task, context, lifeline=lifeline)
+        except BaseException:
+            os.close(launcher)  # else the watch closes it
+            raise
         # A driver that cannot be reached may be gone: it is looked for elsewhere.
         with _ended_with_driver(agent, task, files, launcher), contextlib.suppress(WorkerError):
             agent.run()

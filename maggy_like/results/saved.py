@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from maggy_like.errors import UserError
@@ -45,15 +46,23 @@ def read_log(paths: RunPaths, trial: int, rank: int, attempts: int) -> str:
     Raises:
         UserError: A file system does not answer.
     """
-    text = b""
+    parts: list[tuple[float, bytes]] = []
     for folder in filter(None, (url_of(paths.logs), paths.log_copies)):
         for attempt in range(1, attempts + 1):
             fs, path = open_url(f"{folder}/{log_name(trial, rank, attempt)}")
             try:
-                text += fs.cat_file(path)
+                parts.append((_written(fs, path), fs.cat_file(path)))
             except FileNotFoundError:  # it was silent
                 continue
             except Exception as error:  # of whatever file system it is
                 said = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 raise UserError(f"the log {path} cannot be read ({said}); fix the access, or try again") from error
-    return text.decode(errors="replace")
+    parts.sort(key=lambda part: part[0])  # a worker that copies may have had an attempt before one that does not
+    return b"".join(text for _, text in parts).decode(errors="replace")
+
+
+def _written(fs: Any, path: str) -> float:
+    """When a file was last written to, in Unix time; 0 where its file system does not say."""
+    with contextlib.suppress(NotImplementedError, KeyError):
+        return float(fs.modified(path).timestamp())
+    return 0.0

@@ -33,7 +33,7 @@ class DriverRecord(msgspec.Struct, frozen=True):
         n_trials: How many configurations are wanted, or None for no bound.
         timeout: Seconds that the search may take, or None.
         is_over: Whether the run has ended, and no driver is to be looked for.
-        fault: What it ended of, if of an error.
+        error: What it ended of, if of an error.
     """
 
     run: str

@@ -74,7 +74,7 @@ class WorkerGroup:
         stopping: Why the attempt is to end early, if it is.
         failure: What its end is to be called then, if that is a fault.
         cause: Why the search is over, if that cuts it off.
-        saved: URLs of the states that the attempt told of.
+        saved: Names of the states that the attempt told of.
         ends: How ranks ended, in the order in which that was heard.
         waits: The members that wait for the store, and since when.
         excused: Seconds for which any of them did, and that count against no limit.

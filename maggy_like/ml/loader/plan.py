@@ -10,6 +10,9 @@ import numpy as np
 from maggy_like.distributed.loader import Share, share_of
 from maggy_like.errors import ConfigError, DataError
 
+_STREAM = (0, 0, 1)
+"""Ends the seeds of the order: numpy pads seeds with zeros, and the loader's own begin with seed and epoch too."""
+
 
 class Piece(NamedTuple):
     """Rows ``start`` to ``stop`` of a row group."""
@@ -104,7 +107,7 @@ class Plan:
             epoch: The epoch, from 0.
         """
         count = len(self._group_rows)
-        order = np.arange(count) if seed is None else np.random.default_rng([seed, epoch]).permutation(count)
+        order = np.arange(count) if seed is None else np.random.default_rng([seed, epoch, *_STREAM]).permutation(count)
         return [int(group) for group in order]
 
     def pieces(self, order: Sequence[int], start: int, stop: int) -> list[Piece]:

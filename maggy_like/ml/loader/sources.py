@@ -206,19 +206,6 @@ def source_of(data: Any) -> Source:
     return FileSource(data)
 
 
-_BYTES = {
-    "bool": 1,
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "int8": 1,
-    "uint8": 1,
-}
-
-
 def _part(batches: Iterator[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:
     """The rows from ``start`` to ``stop`` of batches; those before are decoded, as Parquet has no way into a page."""
     seen = 0

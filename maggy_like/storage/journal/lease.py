@@ -95,7 +95,7 @@ class Lease:
         Raises:
             JournalError: Another driver has taken over.
         """
-        if time.time() - self._renewed < RENEWAL:
+        if 0.0 <= time.time() - self._renewed < RENEWAL:  # the clock may have been set back
             return
         holder, tag = self._look()
         if holder is None or holder.owner != self._owner:

@@ -85,18 +85,17 @@ class LocalBackend:
         self._lock = os.open(self._folder / "journal.lock", _FLAGS, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._lock, 0)
+            os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            self._file = os.open(self._path, _FLAGS, 0o600)
+            status = os.fstat(self._file)
+            self._size, self._written = status.st_size, status.st_mtime
         except BlockingIOError:
             holder = self._holder()
             self.release()
             raise JournalError(
                 f"the run in {self._folder} is in use by another driver ({holder}); wait until it ends, or end it"
             ) from None
-        try:
-            os.ftruncate(self._lock, 0)
-            os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
-            self._file = os.open(self._path, _FLAGS, 0o600)
-            status = os.fstat(self._file)
-            self._size, self._written = status.st_size, status.st_mtime
         except OSError:
             self.release()
             raise

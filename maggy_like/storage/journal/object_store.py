@@ -49,8 +49,10 @@ class ObjectStoreBackend:
             yield Part(f"{self.name}/journal-{number:06d}.jsonl", data)
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
-        data = b""
-        for number, size in self._sizes().items():
+        data, sizes = b"", self._sizes()
+        if mark.file and mark.file not in sizes:  # a repair has written all of it anew
+            return None
+        for number, size in sizes.items():
             if number < mark.file:
                 continue
             known = mark.size if number == mark.file else 0

@@ -13,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from maggy_like.errors import JournalError, StoreError
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of, read_journal
+from maggy_like.storage.journal.backend import Mark
 from maggy_like.storage.journal.object_store import SEGMENT
 from optimizers.core.events import AttemptStarted, CheckpointSaved, Event, TrialCreated
 
@@ -157,3 +158,19 @@ def test_every_line_is_plain_json_with_its_number(url: str) -> None:
     assert [record["n"] for record in records] == [1, 2]
     assert all(len(record["crc"]) == 8 for record in records)
     assert records[1]["config"] == {"x": 0.5}
+
+
+def test_who_follows_reads_anew_after_a_repair(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repair writes the whole journal into its first file again."""
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 300)
+    batches = [[TrialCreated(number, {"x": 0.5}, number)] for number in range(8)]
+    written(url, *batches)
+    read, mark = backend_of(url).added(Mark()) or (b"", Mark())
+    assert len(read.splitlines()) == 9
+    journal = Journal(backend_of(url))
+    journal.read()
+    journal.replace(HEADER, [event for batch in batches for event in batch])
+    journal.close()
+    assert backend_of(url).added(mark) is None
+    again, _ = backend_of(url).added(Mark()) or (b"", Mark())
+    assert len(again.splitlines()) == 9

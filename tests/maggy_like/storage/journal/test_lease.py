@@ -227,3 +227,11 @@ def test_an_answer_that_was_lost_on_its_way_is_no_other_driver(
     monkeypatch.setattr(lease._claim, "write", write_twice)
     lease.take()
     assert contested.says()["owner"] == lease._owner
+
+
+def test_it_is_renewed_though_the_clock_was_set_back(shelf: Shelf, now: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = shelf.lease()
+    lease.take()
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now - 300)
+    lease.renew()
+    assert shelf.says()["time"] == now - 300
