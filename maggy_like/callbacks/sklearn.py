@@ -24,8 +24,9 @@ def sklearn_steps(
     Args:
         estimator: Not fitted yet.
         reporter: Of the trial.
-        grow: For ``warm_start``: the parameter that is larger by ``by`` in each step, such as ``"n_estimators"`` or
-            ``"max_iter"``. ``warm_start`` is turned on.
+        grow: For ``warm_start``: the parameter that is larger by ``by`` in each step, such as ``"n_estimators"``, or
+            ``"max_iter"`` of ``HistGradientBoostingClassifier``. ``warm_start`` is turned on. It must count all that
+            was trained: of ``MLPClassifier``, whose ``fit`` trains ``max_iter`` epochs more, use ``partial_fit``.
         by: By how much.
         save_every: Steps from one saved state to the next.
 

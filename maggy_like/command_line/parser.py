@@ -140,7 +140,10 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--resume", action="store_true", help="go on with the run called NAME: the script begins again")
     run.add_argument("--directory", default="maggy_runs", help="folder of runs (default: maggy_runs)")
     run.add_argument("script", metavar="SCRIPT", help="file of Python")
-    run.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help="what the script gets as sys.argv[1:]")
+    given = run.add_argument(
+        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="what the script gets as sys.argv[1:]"
+    )
+    given.required = False  # before Python 3.12 argparse names them as missing where SCRIPT is
 
 
 def _command(commands: Any, name: str, summary: str, description: str, *examples: str) -> argparse.ArgumentParser:

@@ -109,9 +109,9 @@ def _check_no_list(text: str) -> None:
 def _read_tuple(spelling: tuple[Any, ...]) -> Domain:
     match spelling:
         case (a, b) if read_number(a) is not None and read_number(b) is not None:
+            whole = f", Integer({a!r}, {b!r})" if isinstance(a, int) and isinstance(b, int) else ""
             raise SearchSpaceError(
-                f"({a!r}, {b!r}) may mean a range or two values; "
-                f"use Float({a!r}, {b!r}), Integer({a!r}, {b!r}) or [{a!r}, {b!r}]"
+                f"({a!r}, {b!r}) may mean a range or two values; use Float({a!r}, {b!r}){whole} or [{a!r}, {b!r}]"
             )
         case (str(kind), list() | tuple() as values):
             make = _MAGGY.get(kind.upper())

@@ -28,6 +28,8 @@ MAX_NODES = 20
 SLOWED = "reports faster than the driver takes it in (metrics: {}), so its report() waits; report fewer, or less often"
 """The message about a trial whose reports wait, shown once a run."""
 
+_NOTHING: Columns = ([], [])
+
 
 class Attempts:
     """Records what becomes of attempts. Whatever changes the study goes through :meth:`record`.
@@ -117,8 +119,10 @@ class Attempts:
         if not columns:
             return commands
         commands += self.record(Measured(trial.id, trial.attempt, message.objective, columns))
-        if (value := trial.last_value) is not None and not math.isfinite(value):
-            commands += self._warn(f"nan-{trial.id}", f"reported {value} at step {trial.step}; it ranks worst", trial)
+        steps, values = columns.get(message.objective, _NOTHING)
+        if not all(map(math.isfinite, values)):
+            step, value = next(each for each in zip(steps, values, strict=True) if not math.isfinite(each[1]))
+            commands += self._warn(f"nan-{trial.id}", f"reported {value} at step {step}; it ranks worst", trial)
         return commands
 
     def end(self, trial: Trial, group: WorkerGroup, now: float) -> Commands:

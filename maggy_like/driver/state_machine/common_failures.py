@@ -86,6 +86,7 @@ class CommonFailures:
         expected = f", or expected=({kind},) for failures of this type" if kind else ""
         return TrialsFailedError(
             f"{count} trials failed alike{where} and none has succeeded, so the search has ended: "
-            f"{failure.message}{trace}\nFix the function and go on with resume=True and the run's name. To try all "
-            f"configurations all the same, pass failures=FailurePolicy(alike=0){expected}."
+            f"{failure.message}{trace}\nFix the function and go on with resume=True and the run's name (with other "
+            "arguments of the search, such as metric, under another name). To try all configurations all the same, "
+            f"pass failures=FailurePolicy(alike=0){expected}."
         )

@@ -12,6 +12,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from maggy_like.ml.data.spark_urls import fsspec_url
+
 _FILE_SCAN = re.compile(r"FileScan parquet .*PartitionFilters: \[\],.*ReadSchema: struct<", re.DOTALL)
 _FILES = re.compile(r"Relation ?\[.*\] (parquet|orc|csv|json|text|avro)$")
 _PASSES_ALONG = re.compile(r"(\*\(\d+\) )?ColumnarToRow$")
@@ -93,13 +95,3 @@ def _described(files: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         about = filesystem.info(path)
         changed = about.get("mtime") or about.get("LastModified") or about.get("ETag") or ""
         yield file, str(about.get("size")), str(changed)
-
-
-def fsspec_url(url: str) -> str:
-    """A URL as fsspec spells it: Spark's schemes for S3 are ``s3a`` and ``s3n`` there.
-
-    Example:
-        >>> fsspec_url("s3a://bucket/rows"), fsspec_url("file:///tmp/rows")
-        ('s3://bucket/rows', 'file:///tmp/rows')
-    """
-    return re.sub(r"^s3[an]://", "s3://", url)

@@ -9,6 +9,7 @@ import fsspec.core
 import pyarrow.fs as pafs
 
 from maggy_like.errors import ConfigError, DataError
+from maggy_like.ml.data.spark_urls import fsspec_url
 
 
 def find_files(urls: str | Sequence[str]) -> tuple[pafs.FileSystem, bool, list[str]]:
@@ -29,7 +30,7 @@ def find_files(urls: str | Sequence[str]) -> tuple[pafs.FileSystem, bool, list[s
     given = [urls] if isinstance(urls, str) else [str(url) for url in ([urls] if hasattr(urls, "__fspath__") else urls)]
     if not given:
         raise ConfigError("no URL of Parquet files was given")
-    found = [fsspec.core.url_to_fs(_plain(url)) for url in given]
+    found = [fsspec.core.url_to_fs(fsspec_url(url)) for url in given]
     system = found[0][0]
     if any(other is not system for other, _ in found):
         raise ConfigError(f"the URLs are of several file systems, and must be of one: {', '.join(given)}")
@@ -63,14 +64,6 @@ def _table_format(system: Any, root: str) -> str | None:
 
 def _counts(path: str, root: str) -> bool:
     return not any(part.startswith(("_", ".")) for part in path[len(root) :].strip("/").split("/"))
-
-
-def _plain(url: str) -> str:
-    """A URL as fsspec knows it: Spark writes ``s3a://`` for S3 and ``file:/`` for this machine."""
-    for spark, plain in (("s3a://", "s3://"), ("s3n://", "s3://")):
-        if url.startswith(spark):
-            return plain + url[len(spark) :]
-    return "file://" + url[5:] if url.startswith("file:/") and not url.startswith("file://") else url
 
 
 def _protocols(system: Any) -> tuple[str, ...]:

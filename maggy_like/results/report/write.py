@@ -95,4 +95,6 @@ def _write(where: str, text: str) -> None:
             Path(where).expanduser().write_text(text, encoding="utf-8")
     except Exception as error:  # of whatever file system it is
         said = f"{type(error).__name__}: {error}"
-        raise UserError(f"the report cannot be written to {where!r} ({said}); pass the path of a file") from error
+        raise UserError(
+            f"the report cannot be written to {where!r} ({said}); pass the path of a file in a folder that is there"
+        ) from error

@@ -197,7 +197,8 @@ class Reporter:
         Args:
             value: The objective, if it needs no name.
             *unnamed: Nothing: the step and further metrics are named.
-            step: Progress, rising from call to call; one past the last if not given.
+            step: Progress, rising from call to call; one past the last if not given. After :meth:`restore` has given
+                a state, the first report must name it.
             **metrics: Numbers by name (tensors of one element too); the objective among them. Where nothing is
                 searched, the one that is named first stands for it.
 

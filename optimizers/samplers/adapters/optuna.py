@@ -72,7 +72,8 @@ class OptunaSampler(Optimizer):
 
     def __init__(self, sampler: Callable[[int], BaseSampler]) -> None:
         if isinstance(sampler, type) or not callable(sampler):
-            name = sampler.__name__ if isinstance(sampler, type) else type(sampler).__name__
+            kind: type = sampler if isinstance(sampler, type) else type(sampler)
+            name = "TPESampler" if kind.__module__ == "builtins" else kind.__name__  # what was given may be no sampler
             raise OptimizerError(
                 f"sampler must be a function that takes a seed and makes a sampler, got {sampler!r}; "
                 f"use lambda seed: {name}(seed=seed)"

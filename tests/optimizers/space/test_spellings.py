@@ -35,7 +35,8 @@ def test_spellings(spelling: Any, expected: Domain) -> None:
 @pytest.mark.parametrize(
     ("spelling", "message"),
     [
-        ((0.1, 0.9), r"use Float\(0.1, 0.9\), Integer\(0.1, 0.9\) or \[0.1, 0.9\]"),
+        ((0.1, 0.9), r"use Float\(0.1, 0.9\) or \[0.1, 0.9\]"),
+        ((1, 9), r"use Float\(1, 9\), Integer\(1, 9\) or \[1, 9\]"),
         (("DUOBLE", [0, 1]), "did you mean 'DOUBLE'"),
         (("DOUBLE", [0, 1, 2]), r"'DOUBLE' takes \[low, high\], got \[0, 1, 2\]"),
         (("INTEGER", [5, 1]), "low must lie below high"),
