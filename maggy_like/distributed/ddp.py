@@ -25,9 +25,10 @@ class DataParallel(DistributedDataParallel):
 
     Training code takes the mean of the loss over the batch it is given. Each backward multiplies its gradients, before
     they are added to ``.grad``, by ``samples of this rank * ranks / samples of the global batch``; DDP's mean over
-    ranks is then the gradient of the mean over the global batch. What counts is the batch that a prepared loader
-    yielded last before the last forward under grad, of those whose loops go on then: evaluation in between changes
-    nothing, in a loop within the loop neither. Without a prepared loader, all ranks weigh the same.
+    ranks is then the gradient of the mean over the global batch. What counts is the batch whose tensors the last
+    forward under grad was given, as a prepared loader yielded them; where it was given others, the batch that such a
+    loader yielded last, of those whose loops go on then. So evaluation in between changes nothing, in a loop within the
+    loop neither, and batches may be kept or drawn ahead. Without a prepared loader, all ranks weigh the same.
 
     Gradient accumulation is exact too, with ``no_sync()`` or without, as every backward weighs its own gradients. Only
     where all shares are of one size are these exact: one backward over the losses of several batches, and batches
@@ -74,7 +75,7 @@ class DataParallel(DistributedDataParallel):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():
             self._follow_frozen()
-            self._weight = latest.share.weight
+            self._weight = latest.share_of(args, kwargs).weight
             self._called = True
             self._watched = False
             self._due |= self.require_backward_grad_sync

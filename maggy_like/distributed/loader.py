@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
+from torch.utils.weak import WeakIdKeyDictionary
 
 _CALM = 0.005
 """Seconds between what the ranks last said to each other and the fork of loader workers. A thread of gloo that lets go
@@ -49,21 +50,31 @@ WHOLE = Share()
 class _Latest:
     """The share that counts now: the one that was given last, of the loops over prepared loaders that go on.
 
-    Loops may be nested, or run side by side; where one ends, the batch of the other is the one at hand again.
+    Loops may be nested, or run side by side; where one ends, the batch of the other is the one at hand again. A batch
+    that was kept, or drawn ahead, is known by its tensors.
     """
 
     def __init__(self) -> None:
         self._shares: dict[object, Share] = {}  # by loop, in the order of being given
+        self._batches = WeakIdKeyDictionary()  # tensors of batches, as they were yielded, with their shares
 
     @property
     def share(self) -> Share:
         """:data:`WHOLE` outside of prepared loaders."""
         return (WHOLE, *self._shares.values())[-1]
 
-    def give(self, loop: object, share: Share) -> None:
+    def give(self, loop: object, share: Share, batch: Any) -> None:
         """A loop goes on with a batch."""
         self._shares.pop(loop, None)
         self._shares[loop] = share
+        if share.ranks > 1:
+            for tensor in tensors_in(batch):
+                self._batches[tensor] = share
+
+    def share_of(self, *inputs: Any) -> Share:
+        """The share of the batch that has one of the tensors in ``inputs``; of none, the one that counts now."""
+        known = (self._batches.get(tensor) for tensor in tensors_in(inputs))  # type: ignore[no-untyped-call]
+        return next((share for share in known if share is not None), self.share)
 
     def end(self, loop: object) -> None:
         """A loop has ended, or was left."""
@@ -156,8 +167,9 @@ class GlobalLoader(DataLoader[Any]):
         loop = object()
         try:
             for batch in batches:
-                latest.give(loop, drawn.popleft())
-                yield to_device(batch, self._device)
+                moved = to_device(batch, self._device)
+                latest.give(loop, drawn.popleft(), moved)
+                yield moved
         finally:  # also where it was left by break: Python closes a generator without references
             latest.end(loop)
 
@@ -207,6 +219,15 @@ def share_of(total: int, rank: int, ranks: int) -> tuple[int, int]:
     size, more = divmod(total, ranks)
     start = rank * size + min(rank, more)
     return start, start + size + (rank < more)
+
+
+def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a batch, through mappings, lists and tuples."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping | list | tuple):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from tensors_in(part)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

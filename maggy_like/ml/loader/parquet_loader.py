@@ -193,8 +193,9 @@ class ParquetLoader:
                     if step < start:
                         continue
                     self._step = step + 1
-                    latest.give(loop, share)
-                    yield to_device(batch, self._device)
+                    moved = to_device(batch, self._device)
+                    latest.give(loop, share, moved)
+                    yield moved
                     if not is_next_begun:  # whoever asks for a second batch has let go of the window before this one
                         windows.begin_another()
                         is_next_begun = True

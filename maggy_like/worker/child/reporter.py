@@ -125,9 +125,10 @@ class Reporter:
 
         - Compute the loss from ``model(...)``, as a mean over the batch. Attributes, ``state_dict()`` and pickles of
           the model are the plain module's; the module itself is ``getattr(model, "module", model)``.
-        - Train on the batch that the loop has just yielded. Of batches that are kept, cycled or drawn ahead, and of
-          means over a part of the samples (``ignore_index``, weights of classes), the mean over the workers is the
-          mean over the batch only where all shares are alike: ``drop_last=True``, a batch size that divides.
+        - Give the model the tensors that a loader yielded, also of batches that are kept or drawn ahead, or what is
+          made of the batch that the loop has just yielded: by that a worker's share of the batch is known. A mean over
+          a part of the samples (``ignore_index``, weights of classes) is that of the batch only where shares are
+          alike: ``drop_last=True``, a batch size that divides.
         - Gradients come from ``loss.backward()``, one for each call of the model; those that ``torch.autograd.grad``
           gives are this worker's own. Accumulate with several calls of both and one ``step()``; ``no_sync()``, which
           saves some of the communication, is there with several workers alone.

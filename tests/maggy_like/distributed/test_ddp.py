@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from typing import Any
 
@@ -55,6 +56,26 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y
 def _run(model: nn.Module, loader: Any) -> None:
     for x, *_ in loader:
         model(x)
+
+
+def kept_batches() -> list[float]:
+    """Batches of a list, of a cycle, and of a loader that is one ahead; each time the last one is the smallest."""
+    torch.manual_seed(3)
+    model = Network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = prepare(model, optimizer, DataLoader(DATA, 5))
+    kept = list(loader)
+    for x, y in kept[::-1]:
+        _step(model, optimizer, x, y)
+    for x, y in itertools.islice(itertools.cycle(loader), 9):
+        _step(model, optimizer, x, y)
+    batches = iter(loader)
+    batch = next(batches, None)
+    while batch is not None:
+        following = next(batches, None)
+        _step(model, optimizer, *batch)
+        batch = following
+    return _numbers(model.parameters())
 
 
 def freeze_and_unfreeze() -> list[float]:
@@ -294,6 +315,7 @@ def two_ranks() -> dict[str, Any]:
         "strangers": strangers(rank),
         "own buffers": own_buffers(rank),
         "frozen between": freeze_between_forwards(),
+        "kept": kept_batches(),
         "twice": twice(),
         "half averaged": half_averaged(rank),
         "attributes": attributes(),
@@ -330,6 +352,14 @@ def test_a_layer_frozen_between_two_forwards_is_trained_as_on_one_rank(pair: Any
         alone = freeze_between_forwards()
     assert pair[0]["frozen between"] == pair[1]["frozen between"]
     assert pair[0]["frozen between"] == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.e2e
+def test_batches_that_are_kept_or_drawn_ahead_are_trained_as_on_one_rank(pair: Any) -> None:
+    with torch.random.fork_rng(devices=[]):
+        alone = kept_batches()
+    assert pair[0]["kept"] == pair[1]["kept"]
+    assert pair[0]["kept"] == pytest.approx(alone, abs=1e-6)
 
 
 @pytest.mark.e2e
