@@ -81,6 +81,7 @@ def _result_of(spec: RunSpec, outcome: Outcome) -> Result:
         others=settings.search.others,
         ending=outcome.ending,
         seconds=outcome.seconds,
+        is_longer=outcome.is_longer,
         is_ablation=settings.search.is_ablation,
         actions=replace(FOLLOW, train=TrainAgain(spec, execute_anywhere, machine.objective, machine.study.direction)),
     )

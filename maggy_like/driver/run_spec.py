@@ -57,11 +57,13 @@ class Outcome:
     Attributes:
         machine: With the study.
         ending: How it ended (see :attr:`maggy_like.Result.ending`).
-        seconds: Wall time.
+        seconds: Wall time in which drivers had the run, earlier ones too.
         error: What ended it early, to be raised by the caller once it has the result so far.
+        is_longer: Whether they had it for longer than is known, as one was killed.
     """
 
     machine: StateMachine
     ending: Ending
     seconds: float
     error: Exception | None = None
+    is_longer: bool = False

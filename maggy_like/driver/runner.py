@@ -196,7 +196,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     finally:
         journal.close()
         output.move()
-    return Outcome(machine, ending, seconds, failure)
+    return Outcome(machine, ending, journal.earlier_seconds + seconds, failure, journal.is_longer)
 
 
 def _ending(machine: StateMachine, failure: Exception | None) -> Ending:

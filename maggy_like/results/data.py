@@ -35,6 +35,7 @@ class ResultData:
     pareto: ParetoSet = field(default_factory=ParetoSet)
     store: str = ""
     training: Training | None = None
+    is_longer: bool = False
     _worth: Worth = "best"
 
     @property

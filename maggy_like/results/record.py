@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from maggy_like.errors import UserError
-from maggy_like.protocol.endings import Ending
 from maggy_like.results.attempts import Attempt, Clock, attempts_of, clock_of
 from maggy_like.results.data import ResultData
 from maggy_like.storage.journal import Contents, backend_of, read_journal, reading
@@ -39,7 +38,7 @@ class Record:
     @property
     def is_longer(self) -> bool:
         """Whether drivers had the run for longer than the clock knows: one that was killed records no end."""
-        return bool(self.contents.unended) or self.result.ending is Ending.KILLED
+        return self.result.is_longer
 
     @cached_property
     def ends(self) -> dict[int, float]:

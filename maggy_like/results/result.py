@@ -60,7 +60,8 @@ class Result(ResultData):
         ending: ``completed``, ``timeout``, ``target`` (a trial has it), ``interrupted``, ``stopped`` or ``cancelled``
             (from outside: somebody cancelled its Spark jobs, or stopped the Spark session); ``error`` in an error's
             result; of :func:`~maggy_like.load_run` also ``running`` and ``killed``.
-        seconds: Wall time of the last driver that had it; more than that where it was killed.
+        seconds: Wall time in which drivers had the run, also before a resume.
+        is_longer: Whether they had it for longer than that: one that was killed recorded no end.
         directory: The run's folder, with its journal, its logs and, unless a store was named, its saved states: a path,
             or a URL where one was given.
         space: The search space.

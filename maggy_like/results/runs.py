@@ -70,7 +70,8 @@ def open_run(where: str, backend: JournalBackend, actions: RunActions) -> tuple[
         objective=header.metrics[0] if header.metrics else None,
         others=tuple(zip(machine.study.objectives.directions[1:], header.metrics[1:], strict=True)),
         ending=status.status,
-        seconds=status.seconds,
+        seconds=contents.earlier_seconds + status.seconds,
+        is_longer=bool(contents.unended) or status.status is Ending.KILLED,
         is_ablation=bool(header.variants),
         actions=actions,
     )
@@ -127,6 +128,7 @@ def make_result(
     others: tuple[tuple[str, str], ...],
     ending: Ending,
     seconds: float,
+    is_longer: bool = False,
     is_ablation: bool = False,
     actions: RunActions | None = None,
 ) -> Result:
@@ -146,6 +148,7 @@ def make_result(
         direction=study.direction or "max",
         ending=ending,
         seconds=seconds,
+        is_longer=is_longer,
         directory=paths.directory,
         space=study.problem.space,
         others=others,

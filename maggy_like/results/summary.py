@@ -6,7 +6,6 @@ import math
 
 from maggy_like.display.failures import failures_by_kind
 from maggy_like.display.text import MAX_FAILURES, config_text, duration, failure, number, place, tally, words
-from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import ResultData
 from maggy_like.results.pareto import pareto_lines
 from maggy_like.results.training import training_line
@@ -41,5 +40,5 @@ def summary(result: ResultData) -> str:
 
 
 def lasted(result: ResultData) -> str:
-    """How long the last driver had the run; one that was killed recorded no end."""
-    return duration(result.seconds) + " or more" * (result.ending is Ending.KILLED)
+    """How long drivers had the run; one that was killed recorded no end."""
+    return duration(result.seconds) + " or more" * result.is_longer

@@ -15,6 +15,10 @@ from optimizers.core.events import Event
 class Journal:
     """A journal that is open for appending; only one driver at a time may hold it.
 
+    Attributes:
+        earlier_seconds: For how long earlier drivers had the run, once it was read.
+        is_longer: Whether they had it for longer than is known.
+
     Args:
         backend: Where it is kept.
         run: The call of ``lagom`` for which it is opened (see :meth:`JournalBackend.hold`).
@@ -32,6 +36,7 @@ class Journal:
     def __init__(self, backend: JournalBackend, run: str = "") -> None:
         self._backend = backend
         self._last = 0
+        self.earlier_seconds, self.is_longer = 0.0, False
         with self._writing():
             backend.hold(run)
 
@@ -58,6 +63,8 @@ class Journal:
         """
         for contents in decode_each(_parts(self._backend)):
             self._last = contents.last
+            self.earlier_seconds = sum(end - begin for begin, end in contents.sessions)
+            self.is_longer = bool(contents.unended) or contents.ended is None
             yield contents
 
     def note(self, status: RunStatus) -> None:

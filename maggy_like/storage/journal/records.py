@@ -113,6 +113,11 @@ class Contents:
     last: int = 0
     damage: list[str] = field(default_factory=list)
 
+    @property
+    def earlier_seconds(self) -> float:
+        """For how long drivers before the last had the run, as far as is known."""
+        return sum(end - begin for begin, end in self.sessions[:-1])
+
     def follows(self, numbered: tuple[int, Record]) -> bool:
         """Take in a record if it is the next one."""
         number, record = numbered
