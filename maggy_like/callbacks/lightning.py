@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ class LightningReport(Callback):
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
         self._progress = Progress(reporter, save_every)
         self.ckpt_path: str | None = None
+        self._replaced: Callable[[], None] | None = None
         if self._progress.restored is not None:
             path = Path(tempfile.mkdtemp(prefix="maggy_like-"), "restored.ckpt")
             path.write_bytes(self._progress.restored["checkpoint"])
@@ -62,6 +64,7 @@ class LightningReport(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """See to it that an epoch is reported after the module's own hook, which may log. Called by Lightning."""
         own = pl_module.on_train_epoch_end
+        self._replaced = vars(pl_module).get("on_train_epoch_end")
 
         def then_report() -> None:
             own()
@@ -81,6 +84,8 @@ class LightningReport(Callback):
 
     def _leave(self, module: LightningModule) -> None:
         vars(module).pop("on_train_epoch_end", None)
+        if self._replaced is not None:  # a hook of the object's own
+            vars(module)["on_train_epoch_end"] = self._replaced
         self._remove_restored()
 
     def _remove_restored(self) -> None:

@@ -66,7 +66,8 @@ class DataParallel(DistributedDataParallel):
         self._called = False
         self._waits = False  # a forward in training for its backward
         self._watched = False  # whether the backward that goes on now has been noticed
-        self._due = False  # whether DDP averages the next backward: it does so once after each forward
+        self._syncs = False  # whether DDP averages what follows the last forward: each parameter's gradient once
+        self._averaged: set[int] = set()  # the parameters whose gradients have come since
         self._buffers_due = False
         self._syncs_buffers = self.broadcast_buffers
         self.broadcast_buffers = False  # DDP would do so in evaluation as well
@@ -78,7 +79,9 @@ class DataParallel(DistributedDataParallel):
             self._weight = latest.share_of(args, kwargs).weight
             self._called = True
             self._watched = False
-            self._due |= self.require_backward_grad_sync
+            self._syncs = self.require_backward_grad_sync
+            if self._syncs:
+                self._averaged.clear()
             if self.training and any(parameter.requires_grad for parameter in self._known):
                 self._waits = True
                 self._buffers_due = self._syncs_buffers and self.require_backward_grad_sync
@@ -156,6 +159,7 @@ class DataParallel(DistributedDataParallel):
         self._known = list(self.module.parameters())
         self._trainable = [parameter.requires_grad for parameter in self._known]
         self._weighed: set[int] = set()
+        self._averaged = set()
         self._weigh_gradients()
         _wrappers.add(self)
         self._built = True
@@ -184,8 +188,6 @@ class DataParallel(DistributedDataParallel):
 
     def _after_backward(self) -> None:
         self._watched = self._waits = False
-        if self.require_backward_grad_sync:
-            self._due = False
         if self._buffers_due and self.modules_buffers:
             self._buffers_due = False
             # A graph that was retained may hold them; before torch 2.11, DDP itself does not see to that.
@@ -197,6 +199,7 @@ class DataParallel(DistributedDataParallel):
         for parameter in self._known:
             if parameter.requires_grad and id(parameter) not in self._weighed:
                 parameter.register_hook(self._weigh)
+                parameter.register_post_accumulate_grad_hook(self._check_once)  # which autograd.grad() does not call
                 self._weighed.add(id(parameter))
 
     def _weigh(self, gradient: torch.Tensor) -> torch.Tensor | None:
@@ -206,17 +209,23 @@ class DataParallel(DistributedDataParallel):
                 "called: the gradients would not be averaged over the ranks; compute the loss from model(...)"
             )
         if not self._watched:
-            if self.require_backward_grad_sync and not self._due:
-                name = type(self.module).__name__
-                raise RuntimeError(
-                    f"a second backward() after one forward of {name}: its gradients would not be averaged over the "
-                    "ranks; add the losses and call backward() once, or call the model and backward() in turn"
-                )
             self._watched = True
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
         if self._weight == 1:
             return None
         return gradient * self._weight if self._weight else torch.zeros_like(gradient)  # 0 * inf is NaN
+
+    def _check_once(self, parameter: torch.Tensor) -> None:
+        """Refuse a second gradient of a parameter after one forward: DDP averages the first alone."""
+        if not self._syncs or self.static_graph:  # with which a parameter may come twice in one backward
+            return
+        if id(parameter) in self._averaged:
+            name = type(self.module).__name__
+            raise RuntimeError(
+                f"a second backward() after one forward of {name}: its gradients would not be averaged over the "
+                "ranks; add the losses and call backward() once, or call the model and backward() in turn"
+            )
+        self._averaged.add(id(parameter))
 
 
 _wrappers: WeakSet[DataParallel] = WeakSet()

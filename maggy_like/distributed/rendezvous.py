@@ -110,12 +110,13 @@ class Membership:
         )
         return self._store.wait([f"{_LEFT}/all"], LEAVE_PATIENCE)
 
-    def returned(self) -> list[int]:
-        """The ranks whose function has returned; rank 0 where the store is gone, as it keeps it until it leaves."""
+    def gone(self) -> str:
+        """Which ranks do not go on, in words; empty if all do. Rank 0 keeps the store until it leaves."""
         try:
-            return returned_ranks(self._store, self._info.world_size)
+            ranks = returned_ranks(self._store, self._info.world_size)
         except RuntimeError:
-            return [0]
+            return "rank 0 had returned, or is gone,"
+        return f"rank {', '.join(map(str, ranks))} had returned" if ranks else ""
 
 
 def returned_ranks(store: Store, world_size: int) -> list[int]:

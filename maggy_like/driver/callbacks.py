@@ -164,7 +164,7 @@ class Callbacks:
             trial = self._study().trials[event.trial]
             event = msgspec.structs.replace(event, config=trial.config)
             tracked = msgspec.structs.replace(event, value=trial.value)  # of one that was stopped too
-        if not self._is_stand_in(event):
+        if not (isinstance(event, Measured) and event.repeats):  # at a step that the function did not take
             for thread in self._threads:
                 thread.put(_copied(tracked))
         is_interrupted = False
@@ -178,10 +178,6 @@ class Callbacks:
                 self._say(f"callback {callback!r} raised {error!r}; left out")
         if is_interrupted:
             raise KeyboardInterrupt
-
-    def _is_stand_in(self, event: Event) -> bool:
-        """Whether an event is of a step that a function did not take, and tells nothing new."""
-        return isinstance(event, Measured) and event.returned and self._study().trials[event.trial].stand_in is not None
 
     def look(self) -> None:
         """Show what trackers have to say."""

@@ -54,7 +54,7 @@ class Folds:
             self._run(config, reporter)
 
     def _run(self, config: dict[str, Any], reporter: Reporter) -> None:
-        estimator = clone(self.estimator).set_params(**self.objects.of(config))
+        estimator = clone(self.estimator).set_params(**clone(self.objects.of(config), safe=False))
         scores: list[float] = []
         for fold, split in enumerate(self.splits[: reporter.budget], start=1):
             measured = cross_validate(

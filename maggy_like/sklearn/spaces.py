@@ -55,7 +55,7 @@ def read_space(given: Any) -> tuple[SearchSpace, Objects]:
             f"search_space maps the names of parameters to domains, got {given!r}; use one dict, and "
             "Float(low, high, when={'kernel': 'rbf'}) for a parameter that only some configurations have"
         )
-    names = {name: _names(value) for name, value in given.items() if isinstance(value, list | tuple)}
+    names = {name: _names(value) for name, value in given.items() if isinstance(value, list)}
     space = SearchSpace({name: names[name] if name in names else _read(name, value) for name, value in given.items()})
     objects = {
         parameter: {name: value for name, value in zip(stand_ins, given[parameter], strict=True) if _is_object(value)}

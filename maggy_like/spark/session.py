@@ -178,7 +178,7 @@ def _reason(error: Exception) -> str:
     """What Spark says, without pages of Java."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.toString()).strip().splitlines()[0]
-    return str(error).strip().splitlines()[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _hush(session: SparkSession) -> None:

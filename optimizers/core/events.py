@@ -77,6 +77,7 @@ class Measured(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="m
         objective: The metric in ``columns`` that is optimised.
         returned: Whether the function returned before it had reported its whole budget, and the value that it
             returned stands for the rest: the step is that of the budget then, and no step of the function.
+        repeats: Whether that is the value of its last report: nothing new was measured.
         direction: Of the objective, where nobody had said it: settled by its first measurement (see
             :class:`~optimizers.core.objectives.Objectives`).
     """
@@ -87,6 +88,7 @@ class Measured(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="m
     columns: dict[str, Columns]
     returned: bool = False
     direction: Direction | None = None
+    repeats: bool = False
 
 
 @final

@@ -156,7 +156,8 @@ class Study(Ledger):
             sole = next(iter(metrics)) if len(metrics) == 1 else None
             objective = trial.objective or next(iter(self.objectives.given), None) or sole or "value"
             column = {objective: ([trial.budget], [final])}
-            events.append(Measured(trial.id, trial.attempt, objective, column, returned=True))
+            repeats = trial.reported is not None and (value is None or value == trial.curve.last)
+            events.append(Measured(trial.id, trial.attempt, objective, column, returned=True, repeats=repeats))
         state = TrialState.COMPLETED if self.is_final(trial) else TrialState.PAUSED
         events.append(AttemptEnded(trial.id, trial.attempt, state, now, final, **rest))
         return events

@@ -99,7 +99,7 @@ class Attempts:
             settled = direction or objectives.directions[0]
             if hint := direction_hint(event.objective, settled, given=objectives.said[0] is not None):
                 hints.append(Show(hint))
-        return Measured(event.trial, event.attempt, event.objective, event.columns, event.returned, direction), hints
+        return replace(event, direction=direction), hints
 
     def measure(self, trial: Trial, message: Reported) -> Commands:
         """Record measurements, after which a rule may stop the trial (see :attr:`Trial.stop_due`).

@@ -76,8 +76,10 @@ def check_room(df: DataFrame, made: Sequence[MadeColumn]) -> None:
     Raises:
         DataError: It has one.
     """
+    is_exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    there = {name if is_exact else name.lower() for name in df.columns}
     for column in made:
-        if column.name in df.columns:
+        if (column.name if is_exact else column.name.lower()) in there:
             raise DataError(
                 f"{column.param}: the DataFrame has a column {column.name!r} already, and the model could not add it; "
                 "drop it, or name the new one otherwise"

@@ -59,7 +59,7 @@ def pickled(name: str, value: Any) -> bytes:
 def save_metadata(instance: Any, path: str, spark: SparkSession, more: Mapping[str, Any]) -> None:
     """Write the Params that are plain values, and what else there is to say, as JSON."""
     plain = {param.name: value for param, value in instance._paramMap.items() if param.name not in OBJECTS}
-    about = {"class": _name_of(instance), "format": FORMAT, "version": __version__, **more}
+    about = {"class": _name_of(type(instance)), "format": FORMAT, "version": __version__, **more}
     DefaultParamsWriter.saveMetadata(instance, path, spark, extraMetadata=about, paramMap=plain)
 
 
@@ -71,7 +71,7 @@ def load_metadata(instance: Any, path: str, spark: SparkSession) -> dict[str, An
         PlatformError: A later version wrote it in a format of its own.
     """
     metadata: dict[str, Any] = DefaultParamsReader.loadMetadata(path, spark)
-    if metadata["class"] != _name_of(instance):
+    if metadata["class"] not in map(_name_of, type(instance).__mro__):
         raise ConfigError(f"{path} has a saved {metadata['class']}, and no {type(instance).__name__}; load it as that")
     if metadata.get("format", 0) > FORMAT:
         raise PlatformError(
@@ -83,9 +83,10 @@ def load_metadata(instance: Any, path: str, spark: SparkSession) -> dict[str, An
     return metadata
 
 
-def _name_of(instance: Any) -> str:
-    """The public name of its class, as metadata have it."""
-    return f"maggy_like.ml.{type(instance).__name__}"
+def _name_of(kind: type) -> str:
+    """The public name of a class, by which pyspark loads the stages of a pipeline."""
+    is_ours = kind.__module__.partition(".")[0] == "maggy_like"
+    return f"{'maggy_like.ml' if is_ours else kind.__module__}.{kind.__qualname__}"
 
 
 class PartsWriter(MLWriter):
@@ -94,7 +95,9 @@ class PartsWriter(MLWriter):
     def _handleOverwrite(self, path: str) -> None:
         # Of no rows, a writer that partitions writes no file: what is left is an empty folder, marked as complete.
         nothing = self.sparkSession.range(0).selectExpr("id", "id AS part")
-        nothing.write.mode("overwrite").partitionBy("part").parquet(path)
+        # In dynamic mode, a setting of many clusters, it would remove nothing.
+        writer = nothing.write.mode("overwrite").option("partitionOverwriteMode", "static")
+        writer.partitionBy("part").parquet(path)
 
 
 class ObjectsWriter(PartsWriter):

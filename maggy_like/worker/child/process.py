@@ -264,10 +264,9 @@ def raised(
     """
     at = time.time() if at is None else at
     kind, message = kind_of(error), format_message(error)
-    if kind is FailureKind.COLLECTIVE and membership is not None and (returned_ranks := membership.returned()):
-        ranks = ", ".join(map(str, returned_ranks))
+    if kind is FailureKind.COLLECTIVE and membership is not None and (gone := membership.gone()):
         message = (
-            f"rank {ranks} had returned before a collective operation of all ranks (all must call prepare(), "
+            f"{gone} before a collective operation of all ranks (all must call prepare(), "
             f"average() and a prepared model equally often): {message}"
         )
     trace = sendable(format_traceback(error))

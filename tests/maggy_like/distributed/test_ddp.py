@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from maggy_like.distributed.ddp import DataParallel
@@ -41,6 +42,28 @@ class Branches(nn.Module):
 
     def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
         return self.left(x) + self.right(x) if both else self.left(x)
+
+
+class Heads(nn.Module):
+    """Two layers, of which each has a result of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor, self.critic = nn.Linear(4, 2), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.actor(x), self.critic(x)
+
+
+class Recomputed(nn.Module):
+    """Two layers, the last of which computes its result again in the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return checkpoint(self.head, self.body(x).tanh(), use_reentrant=True)
 
 
 def _numbers(tensors: Any) -> list[float]:
@@ -249,6 +272,30 @@ def half_averaged(rank: int) -> dict[str, Any]:
     return told
 
 
+def averaged(rank: int) -> list[float]:
+    """Gradients that DDP averages, though autograd is asked several times after one forward."""
+    x = X[rank::2][:10]
+    found = []
+
+    model = prepare(Network())  # a weight between two losses, by their gradients at the last layer
+    output = model(x)
+    first, second = output.mean(), output.square().mean()
+    norms = [torch.autograd.grad(loss, model.head.weight, retain_graph=True)[0].norm() for loss in (first, second)]
+    (first + second * (norms[0] / norms[1]).detach()).backward()
+    found += _numbers(parameter.grad for parameter in model.parameters())
+
+    heads = prepare(Heads())  # two losses, over parameters of their own
+    a, b = heads(x)
+    a.mean().backward()
+    b.square().mean().backward()
+    found += _numbers(parameter.grad for parameter in heads.parameters())
+
+    model = prepare(Recomputed())  # activations of the last layer are computed again in the backward
+    model(x.clone().requires_grad_()).mean().backward()
+    found += _numbers(parameter.grad for parameter in model.parameters())
+    return found
+
+
 def attributes() -> list[Any]:
     model = prepare(Network())
     plain = model(X[:1]).item()
@@ -318,6 +365,7 @@ def two_ranks() -> dict[str, Any]:
         "kept": kept_batches(),
         "twice": twice(),
         "half averaged": half_averaged(rank),
+        "averaged": averaged(rank),
         "attributes": attributes(),
         "copies": copies(rank),
         "normalise": normalise(rank),
@@ -390,6 +438,11 @@ def test_gradients_that_would_not_be_averaged_are_refused(pair: Any) -> None:
     assert first["in turn"] == second["in turn"]
     assert first["again"].startswith("a second backward() after one forward of Network: its gradients would not be")
     assert "DataParallel(model, find_unused_parameters=True)" in first["notes"][-1]
+
+
+@pytest.mark.e2e
+def test_gradients_of_several_calls_of_autograd_are_averaged_where_each_comes_once(pair: Any) -> None:
+    assert pair[0]["averaged"] == pair[1]["averaged"]
 
 
 @pytest.mark.e2e

@@ -35,9 +35,9 @@ def test_ranks_that_have_returned_are_known_to_the_others(
         )
         for rank in range(3)
     )
-    assert [member.returned() for member in (first, second, third)] == [[], [], []]
+    assert [member.gone() for member in (first, second, third)] == ["", "", ""]
     second.leave()
-    assert [member.returned() for member in (first, third)] == [[1], [1]]
+    assert [member.gone() for member in (first, third)] == ["rank 1 had returned"] * 2
     monkeypatch.setattr(rendezvous, "NOTICE_PATIENCE", timedelta(milliseconds=50))
     monkeypatch.setattr(rendezvous, "LEAVE_PATIENCE", timedelta(milliseconds=60))
     first.leave()
@@ -45,9 +45,9 @@ def test_ranks_that_have_returned_are_known_to_the_others(
     third.leave()
     first.leave()
     assert not capsys.readouterr().out
-    assert second.returned() == [0, 1, 2]
+    assert second.gone() == "rank 0, 1, 2 had returned"
     del first._store
-    assert second.returned() == [0]  # which kept the store until it left
+    assert second.gone() == "rank 0 had returned, or is gone,"  # it kept the store until then
 
 
 def test_rank_0_takes_the_first_free_port_of_a_range() -> None:
@@ -75,7 +75,7 @@ def test_ranks_meet_at_the_address_that_leads_to_the_driver(
     first = Membership(RankInfo(0, 2, 0, 2, 0, 1), at, lambda *where: told.append(where), lambda: told[0])
     second = Membership(RankInfo(1, 2, 1, 2, 0, 1), at, lambda *where: None, lambda: told[0])
     assert (os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"]) == (host, "lo")
-    assert first.returned() == second.returned() == []
+    assert first.gone() == second.gone() == ""
 
 
 def test_an_address_has_its_interface(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from maggy_like import FailurePolicy, Float, Reporter, Result, Store, lagom
 from maggy_like.display import LogLine, Snapshot
 from maggy_like.errors import ConfigError, UserError
 from maggy_like.protocol.report_error import ReportError
-from optimizers.core.events import AttemptStarted
+from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker
+from optimizers.core.events import AttemptStarted, Event, Measured
 from optimizers.core.trial import Checkpoint, Trial, TrialState
 from optimizers.schedulers.asha import ASHA
 from optimizers.space.search_space import SearchSpace
@@ -363,6 +364,26 @@ def saves_first(lr: float, reporter: Any) -> None:
         reporter.report(acc=lr * step, step=step)
 
 
+class Told(Tracker, Session):
+    """Keeps the measurements that it is told."""
+
+    name, patience = "told", 60.0
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def check(self, directory: str) -> None: ...
+
+    def open(self, run: TrackedRun) -> Session:
+        return self
+
+    def record(self, event: Event, now: float) -> None:
+        if isinstance(event, Measured):
+            self.seen += [(event.trial, step) for step in event.columns["acc"][0]]
+
+    def close(self, end: TrackedEnd, now: float) -> None: ...
+
+
 def test_an_attempt_that_ends_early_hides_no_report_of_the_next(tmp_path: Path) -> None:
     """Early stopping that counts anew in each attempt: what stands for the rest of a budget gives way to reports."""
 
@@ -373,12 +394,15 @@ def test_an_attempt_that_ends_early_hides_no_report_of_the_next(tmp_path: Path) 
             reporter.report(acc=lr + number, step=number)
 
     rungs = ASHA(sampler="random", min_budget=3)
-    result = search(two_steps, tmp_path, optimizer=rungs, n_trials=9, max_budget=27, metric="acc", seed=1)
+    tracker = Told()
+    options: dict[str, Any] = {"n_trials": 9, "max_budget": 27, "metric": "acc", "seed": 1, "callbacks": [tracker]}
+    result = search(two_steps, tmp_path, optimizer=rungs, **options)
     promoted = [trial for trial in result.trials if trial.attempt == 3]
     assert promoted
     for trial in promoted:
         assert (trial.value_step, trial.value) == (6, trial.config["lr"] + 6)
     assert result.load_best() == {"step": 6}
+    assert sorted(tracker.seen) == [(trial.id, step) for trial in result.trials for step in trial.columns()["acc"][0]]
     table = result.curves()
     assert (
         table["value"] == table["trial"].map(lambda number: result.trials[number].config["lr"]) + table["step"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -189,6 +189,35 @@ def test_objects_have_names_of_their_own_in_the_space() -> None:
     space, objects = read_space({"p": values})
     assert list(space.domains["p"].values) == ["f", "len", "len #2", "{1: 2}", [1, 2], True]
     assert [objects.of({"p": name})["p"] for name in space.domains["p"].values] == values
+
+
+def test_tuples_are_spelled_as_everywhere() -> None:
+    space, _ = read_space(
+        {"C": ("DOUBLE", [0.1, 10.0]), "degree": ("INTEGER", [1, 4]), "kernel": ("DISCRETE", ["a", "b"])}
+    )
+    assert [type(domain).__name__ for domain in space.domains.values()] == ["Float", "Integer", "Ordinal"]
+    with pytest.raises(UserError, match="may mean a range or two values"):
+        read_space({"C": (0.1, 10.0)})
+
+
+class Told(StandardScaler):
+    """Says how it was set when it is trained."""
+
+    seen: ClassVar[list[tuple[float, bool]]] = []
+
+    def fit(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        self.seen.append((self.copy, self.with_std))
+        return super().fit(x, y, sample_weight)
+
+
+def test_an_object_is_each_configuration_s_own() -> None:
+    space = {"s": [Told()], "s__with_std": Choice([False], when={"c__C": 1.0}), "c__C": [1.0, 2.0, 3.0]}
+    Told.seen.clear()
+    found = search(Pipeline([("s", StandardScaler()), ("c", SVC())]), space, cv=2, n_trials=12, refit=False).fit(X, Y)
+    expected = [params.get("s__with_std", True) for params in found.cv_results_["params"]]
+    folds = found.cv_results_["n_folds"]
+    assert [with_std for _, with_std in Told.seen] == list(np.repeat(expected, folds))
+    assert {True, False} == set(expected)
 
 
 @pytest.mark.spark

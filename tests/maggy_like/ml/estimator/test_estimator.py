@@ -261,6 +261,7 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"workers": 121}, ConfigError, "121 workers cannot share 120 rows"),
     ({"labelCol": "shifted"}, DataError, "'shifted' has labels from 1 to 3, and the network's 3 outputs"),
     ({"predictionCol": "p", "probabilityCol": "p"}, ConfigError, "predictionCol and probabilityCol both name .* 'p'"),
+    ({"errorCol": "Text"}, DataError, "errorCol: the DataFrame has a column 'Text' already"),
     ({"errorCol": "text"}, DataError, "errorCol: the DataFrame has a column 'text' already"),
     ({"directory": "/proc/nowhere"}, ConfigError, "cannot be written to file:///proc/nowhere/.*: Mkdirs failed"),
 ]

@@ -52,7 +52,25 @@ def test_what_is_of_another_class_is_told_by_its_name(spark_local: SparkSession)
         TorchModel.load((SAVED / "estimator").as_uri())
 
 
-def test_to_overwrite_removes_what_was_there(spark_local: SparkSession, tmp_path: Path) -> None:
+class Mine(TorchEstimator):
+    """A kind of somebody's own."""
+
+
+def test_a_stage_of_one_s_own_kind_is_loaded_by_its_name(spark_local: SparkSession, tmp_path: Path) -> None:
+    from pyspark.ml import Pipeline
+
+    Pipeline(stages=[Mine(model=nn.Linear(2, 2), loss="cross_entropy")]).save(f"{tmp_path}/pipeline")
+    (stage,) = Pipeline.load(f"{tmp_path}/pipeline").getStages()
+    assert type(stage).__name__ == "Mine"
+    assert Mine.load((SAVED / "estimator").as_uri()).uid == "TorchEstimator_12f8784a3fa1"
+
+
+@pytest.mark.parametrize("mode", ["static", "dynamic"])
+def test_to_overwrite_removes_what_was_there(
+    spark_local: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, mode: str
+) -> None:
+    spark_local.conf.set("spark.sql.sources.partitionOverwriteMode", mode)
+    request.addfinalizer(lambda: spark_local.conf.unset("spark.sql.sources.partitionOverwriteMode"))
     folder = tmp_path / "model"
     model = TorchModel.load((SAVED / "model").as_uri())
     model.save(folder.as_uri())
