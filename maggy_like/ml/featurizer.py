@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # as all of Spark's documentation calls 
 from torch import nn
 
 from maggy_like.errors import ConfigError
-from maggy_like.ml.columns.spark_columns import columns_of_spark
+from maggy_like.ml.columns.spark_columns import columns_of_spark, quoted
 from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.persistence import PartsWriter, load_metadata, read_parts, save_metadata, write_parts
 from maggy_like.ml.inference.layer import LayerOutput
@@ -114,7 +114,7 @@ class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):
         )
         if self.getOrDefault(self.outputType) == "array":
             return found
-        numbers = F.col(f"`{made}`").cast("array<double>")
+        numbers = F.col(quoted(made)).cast("array<double>")
         return found.withColumn(made, F.when(numbers.isNotNull(), array_to_vector(numbers)))  # which fails on nulls
 
     def write(self) -> PartsWriter:

@@ -51,7 +51,7 @@ def arrays_of_vectors(df: DataFrame, names: Iterable[str] | None = None, dtype: 
     wanted = list(df.columns if names is None else names)
     check_names(wanted, df.columns)
     vectors = [name for name in wanted if isinstance(df.schema[name].dataType, VectorUDT)]
-    return df.withColumns({name: _as_array(_column(df, name), dtype) for name in vectors}) if vectors else df
+    return df.withColumns({name: _as_array(df[quoted(name)], dtype) for name in vectors}) if vectors else df
 
 
 def _as_array(vector: SparkColumn, dtype: str) -> SparkColumn:
@@ -59,8 +59,9 @@ def _as_array(vector: SparkColumn, dtype: str) -> SparkColumn:
     return F.when(vector.isNotNull(), vector_to_array(vector, dtype))
 
 
-def _column(df: DataFrame, name: str) -> SparkColumn:
-    return df["`" + name.replace("`", "``") + "`"]
+def quoted(name: str) -> str:
+    """The name of a column as Spark's expressions take it: dots and backticks in it mean themselves."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _without_vector(field: StructField) -> StructField:

@@ -9,9 +9,11 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame
 
+from maggy_like.ml.columns.spark_columns import quoted
 from maggy_like.ml.data.spark_urls import fsspec_url
 
 _FILE_SCAN = re.compile(r"FileScan parquet .*PartitionFilters: \[\],.*ReadSchema: struct<", re.DOTALL)
@@ -28,7 +30,7 @@ def parquet_files(df: DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
         df: The columns may be more than are asked for.
         columns: Those that are needed.
     """
-    selected = df.select(*(f"`{name}`" for name in columns))
+    selected = df.select(*(quoted(name) for name in columns))
     plan = explained(selected, "simple").split("== Physical Plan ==", 1)[-1].strip()
     nodes = [line.lstrip("+-: ") for line in plan.splitlines() if line.strip()]
     scans = [node for node in nodes if not _PASSES_ALONG.match(node)]
@@ -38,7 +40,7 @@ def parquet_files(df: DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
     there = re.findall(r"(?:^|,)([^:<>,]+):", re.sub(r"<[^<>]*>", "", read))  # without the fields of structs
     if not set(columns).issubset(there):  # of a folder's name (date=2026-01-01), in no file; or cut off
         return ()
-    return tuple(sorted(selected.inputFiles()))
+    return tuple(sorted(map(unquote, selected.inputFiles())))  # Spark gives them percent-encoded
 
 
 def content_key(df: DataFrame) -> str:
@@ -69,12 +71,12 @@ def _plan_key(df: DataFrame) -> Iterator[Any]:
     if files:
         yield df.semanticHash()
         yield re.sub(r"#\d+L?", "", analyzed)
-        yield from _described(files)
+        yield from _described([*map(unquote, files)])
     else:
         from pyspark.sql import functions as F
 
         # As JSON, since Spark's hashes pass over nulls: (null, 1) and (1, null) would have the same.
-        row = F.to_json(F.struct(*(F.col(f"`{name}`") for name in df.columns)))
+        row = F.to_json(F.struct(*(F.col(quoted(name)) for name in df.columns)))
         sums = [F.sum(F.xxhash64(F.lit(salt), row).cast("decimal(38,0)")) for salt in (1, 2)]
         yield tuple(df.agg(F.count(F.lit(1)), *sums).first() or ())
 

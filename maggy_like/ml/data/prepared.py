@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from maggy_like.errors import ConfigError
-from maggy_like.ml.columns.spark_columns import arrays_of_vectors
+from maggy_like.ml.columns.spark_columns import arrays_of_vectors, quoted
 from maggy_like.ml.data.plans import content_key, parquet_files
 from maggy_like.ml.data.spark_urls import fsspec_url
 
@@ -107,9 +107,9 @@ def prepare_data(
     is_split = validation_column is not None or validation_fraction > 0
     if not is_split and (files := parquet_files(df, columns)):
         return PreparedData(tuple(map(fsspec_url, files)), (), tuple(columns), None)
-    wanted = [F.col(f"`{name}`") for name in columns]
+    wanted = [F.col(quoted(name)) for name in columns]
     if validation_column is not None:
-        wanted.append(F.coalesce(F.col(f"`{validation_column}`"), F.lit(False)).alias(VALIDATION))
+        wanted.append(F.coalesce(F.col(quoted(validation_column)), F.lit(False)).alias(VALIDATION))
     rows = arrays_of_vectors(df.select(*wanted), columns)  # which are read without a loop over rows
     folder = f"{_absolute(url)}/{content_key(rows)}"
     if validation_fraction:

@@ -10,6 +10,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DoubleType, FloatType, NumericType
 
+from maggy_like.ml.columns.spark_columns import quoted
+
 
 @dataclass(frozen=True)
 class ColumnStatistics:
@@ -64,20 +66,22 @@ def statistics_of(df: DataFrame, columns: Sequence[str]) -> Statistics:
 
 def weights_of(df: DataFrame, column: str, weight: str | None) -> dict[int, float]:
     """Total weight of the rows with each value of a column of whole numbers; their number where rows have no weight."""
-    amount = F.sum(F.lit(1.0) if weight is None else F.col(f"`{weight}`").cast("double"))
-    rows = df.groupBy(F.col(f"`{column}`").cast("long").alias("value")).agg(amount.alias("amount")).collect()
+    amount = F.sum(F.lit(1.0) if weight is None else F.col(quoted(weight)).cast("double"))
+    rows = df.groupBy(F.col(quoted(column)).cast("long").alias("value")).agg(amount.alias("amount")).collect()
     return {int(row["value"]): float(row["amount"]) for row in rows}
 
 
 def _measures(df: DataFrame, name: str) -> dict[str, Column]:
-    kind, column = df.schema[name].dataType, F.col(f"`{name}`")
+    kind, column = df.schema[name].dataType, F.col(quoted(name))
     wrong, nan = column.isNull(), F.lit(False)
     measures: dict[str, Column] = {}
     if isinstance(kind, ArrayType):
-        inner = kind.elementType
+        inner, numbers = kind.elementType, column
         wrong = wrong | F.exists(column, lambda value: value.isNull())
+        while isinstance(inner, ArrayType):
+            inner, numbers = inner.elementType, F.flatten(numbers)
         if isinstance(inner, DoubleType | FloatType):
-            nan = F.exists(column, _is_no_number)
+            nan = F.exists(numbers, _is_no_number)
         measures |= {"shortest": F.min(F.size(column)), "longest": F.max(F.size(column))}
     elif isinstance(kind, NumericType):
         number = column.cast("double")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -11,6 +10,7 @@ from pyspark.sql.types import BooleanType
 from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
+from maggy_like.ml.data.prepared import VALIDATION
 from maggy_like.ml.data.statistics import ColumnStatistics, Statistics
 from maggy_like.ml.estimator.lightning_objective import LightningObjective
 from maggy_like.ml.estimator.names import Loss
@@ -49,6 +49,8 @@ def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
                 raise ConfigError(
                     f"{param}: the DataFrame has no column {name!r}{near}; it has {', '.join(df.columns)}"
                 )
+            if name == VALIDATION and param != "validationIndicatorCol":
+                raise ConfigError(f"{param}: the name {name!r} is that of a column of our own; rename yours")
             if name in roles:
                 raise ConfigError(f"column {name!r} is given as {roles[name]} and as {param}; a column has one role")
             roles[name] = param
@@ -103,7 +105,7 @@ def check_weight(name: str, found: ColumnStatistics) -> None:
 
 def check_sample(
     plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: Statistics, given: Sequence[str]
-) -> list[int] | None:
+) -> list[tuple[int, ...]] | None:
     """Put some rows through the network and the loss, so that what does not fit is told before workers start.
 
     Args:
@@ -112,7 +114,7 @@ def check_sample(
         given: What was asked of loss and optimizer, which a Lightning module brings itself.
 
     Returns:
-        How many numbers a row each output has; None of a Lightning module, whose steps are tried.
+        The shape of each output, without the rows; None of a Lightning module, whose steps are tried.
 
     Raises:
         ConfigError: The network does not take the features, or the loss not its outputs.
@@ -152,7 +154,7 @@ def check_sample(
             raise
         except Exception as error:
             raise ConfigError(f"the loss of two rows cannot be computed: {type(error).__name__}: {error}") from error
-    return [math.prod(output.shape[1:]) for output in outputs]
+    return [tuple(output.shape[1:]) for output in outputs]
 
 
 def _check_steps(objective: LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> None:

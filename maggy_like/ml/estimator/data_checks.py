@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,14 +82,15 @@ def check_data(
     plan = replace(plan, data=Data(prepared.train, prepared.validation, found.rows))
     loader = ParquetLoader(list(prepared.train), plan.columns, batch_size=min(2, found.rows), shuffle=False)
     batch = decoded(next(iter(loader)), plan.decode, torch.device("cpu"))
-    widths = check_sample(plan.with_config(config), batch, found, given)
+    shapes = check_sample(plan.with_config(config), batch, found, given)
     inputs = columns_of_arrow(schema_of(prepared), plan.features)
     shaped = tuple(it if it.shape is None else it.with_shape(tuple(batch[it.name].shape[1:])) for it in inputs)
-    kinds: list[Kind] = ["other"] * len(plan.labels) if widths is None else [loss.kind for loss in plan.losses]
-    for number, width in enumerate(widths or ()):
-        if kinds[number] == "values" and width > 1:
-            kinds[number] = "other"  # of several numbers, which are no one value
-    classes = widths[0] if widths is not None and kinds[0] == "classes" else 2
+    kinds: list[Kind] = ["other"] * len(plan.labels) if shapes is None else [loss.kind for loss in plan.losses]
+    classes = shapes[0][0] if shapes is not None and kinds[0] == "classes" else 2
+    for number, shape in enumerate(shapes or ()):
+        is_one = len(shape) == 1 if kinds[number] == "classes" else math.prod(shape) == 1
+        if not is_one:
+            kinds[number] = "other"  # several numbers, or classes at several positions, which are no one value
     plan = _weighed(plan, train, found, classes, is_balanced)
     return CheckedData(plan, shaped, dict(zip(plan.labels, kinds, strict=True)))
 

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from torch import nn
 
 from maggy_like.ml.columns.column import Column
+from maggy_like.ml.columns.spark_columns import quoted
 from maggy_like.ml.estimator.checks import check_frame
 from maggy_like.ml.estimator.made_columns import check_room, into, made_columns
 from maggy_like.ml.estimator.names import Kind
@@ -134,7 +135,7 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
             decode=self._given("decode"),
         )
         probabilities = [it.name for it in made if it.param == "probabilityCol"]
-        numbers = {name: F.col(f"`{name}`").cast("array<double>") for name in probabilities}
+        numbers = {name: F.col(quoted(name)).cast("array<double>") for name in probabilities}
         vectors = {name: F.when(it.isNotNull(), array_to_vector(it)) for name, it in numbers.items()}
         return found.withColumns(vectors) if vectors else found  # Spark Connect takes no empty dict
 

@@ -77,8 +77,8 @@ def class_weights(value: Any) -> str | list[float]:
     if value == "balanced":
         return "balanced"
     weights = TypeConverters.toListFloat(value)
-    if not weights or min(weights) < 0 or max(weights) <= 0:
-        raise TypeError(f"must be 'balanced' or a list of numbers, none of them negative, got {value!r}")
+    if not weights or not all(0 <= weight < float("inf") for weight in weights) or not any(weights):
+        raise TypeError(f"must be 'balanced' or a list of finite numbers, none of them negative, got {value!r}")
     return weights
 
 

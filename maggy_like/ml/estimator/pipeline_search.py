@@ -48,7 +48,11 @@ class PipelineSearch(Estimator[PipelineModel]):
         if not stages or not isinstance(stages[-1], TorchEstimator):
             raise ConfigError("stages must end in a TorchEstimator")
         self._before, self._network = list(stages[:-1]), stages[-1]
-        self._search = {param: list(values) for param, values in search.items()}
+        # As tuples, which tell combinations apart, where a Param takes lists.
+        self._search = {
+            param: [tuple(value) if isinstance(value, list) else value for value in values]
+            for param, values in search.items()
+        }
         names = [param.name for param in self._search]
         for param, values in self._search.items():
             if not any(stage.uid == param.parent for stage in self._before):
@@ -80,7 +84,11 @@ class PipelineSearch(Estimator[PipelineModel]):
             given = dict(zip(self._search, values, strict=True))
             stages, rows, path = list[Transformer](), dataset, Values()
             for stage in self._before:
-                mine = {param: value for param, value in given.items() if param.parent == stage.uid}
+                mine = {
+                    param: list(value) if isinstance(value, tuple) else value
+                    for param, value in given.items()
+                    if param.parent == stage.uid
+                }
                 path = (*path, (stage.uid, *map(repr, mine.values())))
                 if path not in known:
                     copied = stage.copy(mine)

@@ -129,13 +129,13 @@ class TrainingPlan:
         Args:
             config: By names that :func:`check_names` has taken: of Params, of the model's function, of the optimizer.
         """
+        of_model = () if isinstance(self.model, nn.Module) else _arguments(self.model)
+        rest = {name: v for name, v in config.items() if name not in self.stage_params or name in of_model}
         if self.variants:
-            of_model = () if isinstance(self.model, nn.Module) else _arguments(self.model)
-            rest = {name: v for name, v in config.items() if name not in self.stage_params or name in of_model}
             return self.variants[tuple(config[name] for name in self.stage_params)].with_config(rest)
         fields: dict[str, Any] = {}
         model_params, optimizer_params = dict(self.model_params), dict(self.optimizer_params)
-        for name, value in config.items():
+        for name, value in rest.items():
             match home_of(name, self):
                 case "param":
                     fields[SEARCHABLE[name]] = value

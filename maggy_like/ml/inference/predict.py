@@ -20,7 +20,7 @@ from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.column import Column
-from maggy_like.ml.columns.spark_columns import columns_of_spark
+from maggy_like.ml.columns.spark_columns import columns_of_spark, quoted
 from maggy_like.ml.inference.predictor import Predictor, check_type, in_precision_of
 from maggy_like.ml.inference.results import FIELDS, Kinds, check_kinds, read_outputs
 from maggy_like.ml.inference.shipped import ShippedNetwork
@@ -208,11 +208,7 @@ def _in_rows(df: DataFrame, name: str) -> DataFrame:
     """
     if '"udt"' not in df.schema.json():
         return df
-    return df.where(F.hash(F.isnull(_column(df, name))).bitwiseAND(0) == 0)
-
-
-def _column(df: DataFrame, name: str) -> SparkColumn:
-    return df["`" + name.replace("`", "``") + "`"]
+    return df.where(F.hash(F.isnull(df[quoted(name)])).bitwiseAND(0) == 0)
 
 
 def _input(df: DataFrame, column: Column) -> SparkColumn:
@@ -223,7 +219,7 @@ def _input(df: DataFrame, column: Column) -> SparkColumn:
     """
     (there,) = columns_of_spark(df.schema, [column.name])
     check_type(there, column)
-    found = _column(df, column.name)
+    found = df[quoted(column.name)]
     if isinstance(df.schema[column.name].dataType, VectorUDT):
         dtype = "float64" if column.dtype == "float64" else "float32"
         return F.when(found.isNotNull(), vector_to_array(found, dtype))  # which fails on nulls

@@ -69,6 +69,11 @@ def read_output(output: Any, kind: Kind, rows: int) -> dict[str, torch.Tensor]:
             raise DataError(
                 f"the network gave {found} for {rows} rows; its output must be a tensor with a row for each"
             )
+    if kind == "classes" and outputs[0].dim() != 2:
+        raise DataError(
+            f"the network gave {tuple(outputs[0].shape)}, and classes need a number for each class and row alone; take "
+            "the kind 'other', which gives the numbers as they are"
+        )
     numbers = torch.cat([one.detach().reshape(rows, -1) for one in outputs], 1).to("cpu")
     numbers = numbers if numbers.dtype == torch.float64 else numbers.float()
     if kind == "classes":
@@ -76,6 +81,11 @@ def read_output(output: Any, kind: Kind, rows: int) -> dict[str, torch.Tensor]:
         score, label = vector.max(1)
         return {"label": label, "score": score, "vector": vector}
     if kind in ("binary", "probability"):
+        if numbers.shape[1] != 1:
+            raise DataError(
+                f"the network gave {numbers.shape[1]} numbers for each row where one of kind {kind!r} is expected; "
+                "take the kind 'other', which gives the numbers as they are"
+            )
         yes = numbers[:, 0].sigmoid() if kind == "binary" else numbers[:, 0]
         vector, label = torch.stack([1 - yes, yes], 1), yes >= 0.5
         return {"label": label, "score": vector.amax(1), "vector": vector}

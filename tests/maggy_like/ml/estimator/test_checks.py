@@ -57,7 +57,7 @@ WRONG: list[tuple[dict[str, Any], ColumnStatistics, type[UserError], str]] = [
 def test_what_does_not_fit_is_told(
     given: dict[str, Any], found: ColumnStatistics, kind: type[UserError], message: str
 ) -> None:
-    assert check_sample(PLAN, BATCH, Statistics(120, {"label": CLASSES}), []) == [3]
+    assert check_sample(PLAN, BATCH, Statistics(120, {"label": CLASSES}), []) == [(3,)]
     with pytest.raises(kind, match=message):
         check_sample(replace(PLAN, **given), BATCH, Statistics(120, {"label": found}), [])
 

@@ -136,6 +136,7 @@ def test_params_are_those_of_pyspark(estimator: TorchEstimator) -> None:
         ({"keepWeights": "first"}, "keepWeights must be one of 'best', 'last', got 'first'"),
         ({"featuresCol": ["a", "a"]}, "featuresCol names a column twice"),
         ({"classWeights": "equal"}, "classWeights"),
+        ({"classWeights": [math.nan, 1.0]}, "classWeights must be 'balanced' or a list of finite numbers"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"minDelta": -0.5}, "minDelta must be a number of at least 0, got -0.5"),
     ],
@@ -238,6 +239,54 @@ def test_a_search_that_ends_early_says_how_to_go_on(estimator: TorchEstimator, d
     assert caught.value.result.ending == "timeout"
 
 
+class Positions(nn.Module):
+    """Two classes at each of three positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).reshape(-1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"), [(nn.Linear(4, 3), "bce_with_logits"), (Positions(), "cross_entropy")], ids=["labels", "places"]
+)
+def test_of_several_answers_a_row_the_output_is_the_prediction(
+    estimator: TorchEstimator, df: DataFrame, model: nn.Module, loss: str
+) -> None:
+    from pyspark.sql import functions as F
+
+    bits = F.array(*(F.col("label") == number for number in range(3)))
+    rows = df.withColumn("bits", bits.cast("array<double>" if loss == "bce_with_logits" else "array<long>"))
+    fitted = estimator.setParams(model=model, loss=loss, labelCol="bits", featuresCol="array").fit(rows)
+    assert fitted.outputs == {"bits": "other"}
+    (row,) = fitted.transform(rows.limit(1)).collect()
+    with torch.no_grad():
+        expected = fitted.network(torch.tensor([row.array])).flatten().tolist()
+    assert row.prediction == pytest.approx(expected, abs=1e-5)
+
+
+def test_rows_are_read_from_files_of_any_name_and_columns_of_any(
+    estimator: TorchEstimator, df: DataFrame, spark_local: SparkSession, tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as F
+
+    for name in ("a b", "a%20b", "a[1]", "{a}"):
+        df.select("array", "label").write.parquet(f"{tmp_path}/{name}")
+        stored = spark_local.read.parquet(f"{tmp_path}/{name}".replace("[", r"\[").replace("{", r"\{"))
+        whole = estimator.copy({estimator.featuresCol: ["array"], estimator.epochs: 1})
+        for rows in (stored, stored.where("label >= 0")):  # as they lie, and as a copy
+            assert math.isfinite(whole.fit(rows).history[0]["loss"])
+    cities = df.withColumn("city", F.when(F.col("label") == 1, "New York").otherwise("a:b"))
+    cities.select("array", "label", "city").write.partitionBy("city").parquet(f"{tmp_path}/cities")
+    assert whole.fit(spark_local.read.parquet(f"{tmp_path}/cities")).history
+    odd = df.select(F.col("array").alias("a`b.c"), "label", (F.col("number") > 0).alias("v`"))
+    estimator.setParams(featuresCol="a`b.c", validationIndicatorCol="v`", predictionCol="p`", epochs=1)
+    assert "p`" in estimator.fit(odd).transform(odd).columns
+
+
 def test_a_training_without_a_finite_loss_gives_no_model(estimator: TorchEstimator, df: DataFrame) -> None:
     estimator.setParams(loss="mse", labelCol="number", model=nn.Linear(4, 1), optimizer="sgd", learningRate=1e30)
     with pytest.raises(TrainingError, match=r"loss is nan after 3 epochs, .* no model; lower learningRate, or scale"):
@@ -256,6 +305,8 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"search": {"hiden": Integer(4, 16)}}, ConfigError, "search: 'hiden' is no Param.*'hidden'"),
     ({"featuresCol": "gaps"}, DataError, "'gaps' is or holds null in 120 of 120 rows"),
     ({"featuresCol": "endless"}, DataError, "'endless' is or holds NaN or infinity in 120 of 120 rows"),
+    ({"featuresCol": "nested"}, DataError, "'nested' is or holds NaN or infinity in 120 of 120 rows"),
+    ({"featuresCol": "maggy_validation"}, ConfigError, "featuresCol: the name 'maggy_validation' is that of a column"),
     ({"labelCol": "infinite"}, DataError, "'infinite' is or holds NaN or infinity in 120 of 120 rows"),
     ({"decode": {"image": len}}, ConfigError, "decode: 'image' is no column that is read; those are features, label"),
     ({"workers": 121}, ConfigError, "121 workers cannot share 120 rows"),
@@ -275,6 +326,8 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
     df = df.select("array", "label", "number", F.lit("a").alias("text"), F.lit(b"a").alias("bytes"))
     df = df.withColumn("gaps", F.array_append("array", F.lit(None))).withColumn("shifted", F.col("label") + 1)
     df = df.withColumn("endless", F.array_append("array", F.lit(float("inf")))).withColumn("infinite", F.lit(-math.inf))
+    df = df.withColumn("nested", F.array(F.array(F.lit(1.0)), F.array(F.lit(math.nan))))
+    df = df.withColumn("maggy_validation", F.col("number"))
     df.withColumn("features", F.col("array")).write.parquet(f"{tmp_path}/wrong")
     df = spark_local.read.parquet(f"{tmp_path}/wrong")
     for given, kind, message in WRONG:
@@ -329,3 +382,16 @@ def test_preprocessing_and_network_are_searched_together(
     other = Bucketizer()
     with pytest.raises(ConfigError, match="is a Param of no stage"):
         PipelineSearch([index, estimator], {other.handleInvalid: ["keep"]})
+
+
+def test_a_param_that_takes_lists_is_searched_too(estimator: TorchEstimator, df: DataFrame) -> None:
+    from pyspark.ml.feature import VectorAssembler
+
+    from maggy_like.ml import PipelineSearch
+
+    assembler = VectorAssembler(outputCol="inputs")
+    estimator.setParams(model=nn.Linear(2, 3), featuresCol="inputs", runOptions={"progress": False}, epochs=1)
+    columns = [["number", "weight"], ["weight", "number"]]
+    model = PipelineSearch([assembler, estimator], {assembler.inputCols: columns}).fit(df)
+    assert model.stages[0].getInputCols() in columns
+    assert tuple(model.stages[0].getInputCols()) == model.stages[-1].config["inputCols"]
