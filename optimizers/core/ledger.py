@@ -198,8 +198,8 @@ class Ledger:
             self._updates.append(Pending(trial.id, trial.config))
         self._move(trial, _RUNNING)
         curves = trial.opened_curves()
-        if trial.reported is not None and trial.curve.last_step > trial.reported:
-            curves[trial.objective or ""].drop_last()  # what was returned early: reports of these steps may come now
+        if trial.stand_in is not None:
+            curves[trial.objective or ""].drop_last()  # reports of these steps may come now
         trial.attempt = event.attempt
         trial.budget = event.budget
         trial.worker = event.worker
