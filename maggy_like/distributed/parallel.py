@@ -245,8 +245,8 @@ def _check_no_container(it: Any) -> None:
 def _watch(optimizer: Optimizer) -> None:
     """Have the optimizer's steps refuse what the ranks would train apart.
 
-    Of what the parameters are is looked at before the first step, as models may be prepared after their optimizer, and
-    whenever something else is to be trained; that their last backward was averaged, before each step.
+    Before each step it sees that the last backward was averaged. Whose the parameters are it sees before the first one,
+    as models may be prepared after their optimizer, and whenever something else is to be trained.
     """
     checked: list[int] = []
     wrappers: list[DataParallel] = []

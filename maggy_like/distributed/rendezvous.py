@@ -101,14 +101,15 @@ class Membership:
             RuntimeError: They have not in all this time.
         """
         with contextlib.suppress(RuntimeError):
-            return self._store.wait([f"{_LEFT}/all"], NOTICE_PATIENCE)
+            self._store.wait([f"{_LEFT}/all"], NOTICE_PATIENCE)
+            return
         late = sorted({*range(self._info.world_size)}.difference(returned_ranks(self._store, self._info.world_size)))
         print(
             f"rank 0 has returned, and rank {', '.join(map(str, late))} goes on: rank 0 waits for "
             f"{LEAVE_PATIENCE.total_seconds() / 60:g} minutes (all ranks must call prepare(), average() and a prepared "
             "model equally often)"
         )
-        return self._store.wait([f"{_LEFT}/all"], LEAVE_PATIENCE)
+        self._store.wait([f"{_LEFT}/all"], LEAVE_PATIENCE)
 
     def gone(self) -> str:
         """Which ranks do not go on, in words; empty if all do. Rank 0 keeps the store until it leaves."""

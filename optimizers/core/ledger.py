@@ -198,7 +198,7 @@ class Ledger:
             self._updates.append(Pending(trial.id, trial.config))
         self._move(trial, _RUNNING)
         curves = trial.opened_curves()
-        if trial.stand_in is not None:
+        if trial.carried_to is not None:
             curves[trial.objective or ""].drop_last()  # reports of these steps may come now
         trial.attempt = event.attempt
         trial.budget = event.budget

@@ -163,12 +163,11 @@ class Trial(msgspec.Struct, gc=False):
         return self.curve.last_step or self.start
 
     @property
-    def stand_in(self) -> int | None:
-        """The last step of the objective's curve, where it is none that the function reported.
+    def carried_to(self) -> int | None:
+        """The step of the budget to which the last report is carried forward, as the function had returned before it.
 
-        A function that returned before it had used its budget is compared at the end of it by its last report, which
-        so has a second place in the curve. None where the curve ends with a report, or with another value that was
-        returned.
+        The curve has it so that trials are compared at the same step, and the function has reported nothing there.
+        None where the curve ends with a report, or with another value that was returned.
         """
         curve = self.curve
         if self.reported is None or curve.last_step <= self.reported:
@@ -176,9 +175,9 @@ class Trial(msgspec.Struct, gc=False):
         return curve.last_step if repr(curve.last) == repr(curve.at(self.reported)) else None  # nan is nan there
 
     def columns(self) -> dict[str, tuple[list[int], list[float]]]:
-        """The measurements of each metric, as steps and values, without a :attr:`stand_in`."""
+        """The measurements of each metric, as steps and values; not the last report again where it is :attr:`carried_to` a step."""
         found = {name: (list(curve.steps), list(curve.values)) for name, curve in self.curves.items() if len(curve)}
-        if self.stand_in is not None:
+        if self.carried_to is not None:
             for column in found[self.objective or ""]:
                 del column[-1]
         return found

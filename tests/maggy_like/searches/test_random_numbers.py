@@ -16,7 +16,11 @@ pytestmark = pytest.mark.e2e
 
 
 def draws(repeat: int) -> dict[str, float]:
-    return {"value": torch.rand(1).item(), "numpy": float(np.random.rand()), "python": random.random()}
+    return {
+        "value": torch.rand(1, dtype=torch.float64).item(),
+        "numpy": float(np.random.rand()),
+        "python": random.random(),
+    }
 
 
 def seeded(repeat: int) -> float:
@@ -28,7 +32,9 @@ def seeded(repeat: int) -> float:
 def both_ranks() -> list[float]:
     torch.distributed.init_process_group("gloo")
     found = [torch.zeros(2, dtype=torch.float64) for _ in range(2)]
-    torch.distributed.all_gather(found, torch.tensor([torch.rand(1).item(), np.random.rand()], dtype=torch.float64))
+    torch.distributed.all_gather(
+        found, torch.tensor([torch.rand(1, dtype=torch.float64).item(), np.random.rand()], dtype=torch.float64)
+    )
     return torch.cat(found).tolist()  # type: ignore[no-any-return]
 
 

@@ -151,8 +151,9 @@ from maggy_like.errors import EngineError
 from maggy_like.spark.connection import connect
 from maggy_like.spark.session import active_session
 connect.PATIENCE = 0.5
-with socket.create_server(("127.0.0.1", 0)) as server:
-    port = server.getsockname()[1]
+held = socket.socket()
+held.bind(("127.0.0.1", 0))  # and nobody listens there
+port = held.getsockname()[1]
 for master in (f"sc://127.0.0.1:{port}", "sc://", "bogus"):
     try:
         spark_session(master)
