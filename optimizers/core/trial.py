@@ -175,7 +175,7 @@ class Trial(msgspec.Struct, gc=False):
         return curve.last_step if repr(curve.last) == repr(curve.at(self.reported)) else None  # nan is nan there
 
     def columns(self) -> dict[str, tuple[list[int], list[float]]]:
-        """The measurements of each metric, as steps and values; not the last report again where it is :attr:`carried_to` a step."""
+        """The measurements of each metric, as steps and values; a report that is :attr:`carried_to` a step is one."""
         found = {name: (list(curve.steps), list(curve.values)) for name, curve in self.curves.items() if len(curve)}
         if self.carried_to is not None:
             for column in found[self.objective or ""]:

@@ -3,102 +3,24 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import pickle
 from typing import Any
 
 import pytest
 import torch
+from small_network import DATA, Network, X, numbers, train_step
 from torch import nn
 from torch.nn.functional import mse_loss
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from maggy_like.distributed.ddp import DataParallel
 from maggy_like.distributed.loader import PrepareError
 from maggy_like.distributed.parallel import prepare, world_size
 
-X = torch.linspace(-1, 1, 21 * 4).reshape(21, 4).sin()
-DATA = TensorDataset(X, X.sum(1, keepdim=True).cos())  # batches of 5 are split unevenly; the last has 1 sample
-
-
-class Network(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Linear(4, 3)
-        self.head = nn.Linear(3, 1)
-        self.temperature = 1.0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.body(x).tanh()) / self.temperature
-
-
-class Branches(nn.Module):
-    """Two layers, one of which a call may leave out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(4, 1), nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
-        return self.left(x) + self.right(x) if both else self.left(x)
-
-
-class Heads(nn.Module):
-    """Two layers, of which each has a result of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.actor, self.critic = nn.Linear(4, 2), nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.actor(x), self.critic(x)
-
-
-class Recomputed(nn.Module):
-    """Two layers, the last of which computes its result again in the backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 1)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return checkpoint(self.head, self.body(x).tanh(), use_reentrant=True)
-
-
-def _numbers(tensors: Any) -> list[float]:
-    return [number for tensor in tensors for number in tensor.detach().flatten().tolist()]
-
-
-def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
-    optimizer.zero_grad()
-    mse_loss(model(x), y).backward()
-    optimizer.step()
-
 
 def _run(model: nn.Module, loader: Any) -> None:
     for x, *_ in loader:
         model(x)
-
-
-def kept_batches() -> list[float]:
-    """Batches of a list, of a cycle, and of a loader that is one ahead; each time the last one is the smallest."""
-    torch.manual_seed(3)
-    model = Network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model, optimizer, loader = prepare(model, optimizer, DataLoader(DATA, 5))
-    kept = list(loader)
-    for x, y in kept[::-1]:
-        _step(model, optimizer, x, y)
-    for x, y in itertools.islice(itertools.cycle(loader), 9):
-        _step(model, optimizer, x, y)
-    batches = iter(loader)
-    batch = next(batches, None)
-    while batch is not None:
-        following = next(batches, None)
-        _step(model, optimizer, *batch)
-        batch = following
-    return _numbers(model.parameters())
 
 
 def freeze_and_unfreeze() -> list[float]:
@@ -116,10 +38,10 @@ def freeze_and_unfreeze() -> list[float]:
                 model.body.requires_grad_(True)
             if number == 3:
                 model.requires_grad_(True)
-            _step(model, optimizer, x, y)
+            train_step(model, optimizer, x, y)
     twin = copy.deepcopy(model)
-    _step(twin, torch.optim.SGD(twin.parameters(), lr=0.1), X[:3], DATA.tensors[1][:3])
-    return _numbers([*model.parameters(), *twin.parameters()])
+    train_step(twin, torch.optim.SGD(twin.parameters(), lr=0.1), X[:3], DATA.tensors[1][:3])
+    return numbers([*model.parameters(), *twin.parameters()])
 
 
 def evaluate_in_the_body() -> list[float]:
@@ -134,8 +56,8 @@ def evaluate_in_the_body() -> list[float]:
                 model(seen)
             if number % 2:
                 break
-        _step(model, optimizer, x, y)
-    return _numbers(model.parameters())
+        train_step(model, optimizer, x, y)
+    return numbers(model.parameters())
 
 
 class Normaliser(nn.Module):
@@ -157,7 +79,7 @@ def own_buffers(rank: int) -> tuple[list[float], list[float]]:
     torch.manual_seed(1)
     model = prepare(Normaliser())
     model((1.0 + rank) * X[:4]).sum().backward()
-    return _numbers(parameter.grad for parameter in model.parameters()), _numbers(model.buffers())
+    return numbers(parameter.grad for parameter in model.parameters()), numbers(model.buffers())
 
 
 def freeze_between_forwards() -> list[float]:
@@ -183,7 +105,7 @@ def freeze_between_forwards() -> list[float]:
         ):
             model(X)
     first.backward()
-    return _numbers(model.parameters())
+    return numbers(model.parameters())
 
 
 def twice() -> None:
@@ -203,10 +125,10 @@ def strangers(rank: int) -> dict[str, str]:
     told = {}
 
     def refused(what: str, optimizer: torch.optim.Optimizer) -> None:
-        before = _numbers(optimizer.param_groups[0]["params"])
+        before = numbers(optimizer.param_groups[0]["params"])
         with pytest.raises(PrepareError) as caught:
             optimizer.step()
-        assert _numbers(optimizer.param_groups[0]["params"]) == before
+        assert numbers(optimizer.param_groups[0]["params"]) == before
         told[what] = str(caught.value)
 
     model = Network()
@@ -217,83 +139,18 @@ def strangers(rank: int) -> dict[str, str]:
     model = Network()
     optimizer = prepare(torch.optim.SGD(model.parameters(), lr=0.1))
     model = prepare(model)  # in a call of its own, after the optimizer
-    _step(model, optimizer, X, X[:, :1])
+    train_step(model, optimizer, X, X[:, :1])
     optimizer.add_param_group({"params": list(nn.Linear(1, 2).parameters())})
     refused("added", optimizer)
 
     model, optimizer = prepare(model, torch.optim.SGD([*model.parameters()], lr=0.1))
     frozen = prepare(Network().requires_grad_(False))
     optimizer.add_param_group({"params": list(frozen.parameters())})
-    _step(model, optimizer, X, X[:, :1])
+    train_step(model, optimizer, X, X[:, :1])
     frozen.head.requires_grad_(True)
     model.body.requires_grad_(False)
     refused("unfrozen", optimizer)  # of as many parameters as before
     return told
-
-
-def half_averaged(rank: int) -> dict[str, Any]:
-    """What is told of gradients that DDP would not average, beside two backwards in turn, of which it averages both."""
-    told: dict[str, Any] = {}
-    x = X[rank::2][:10]
-
-    torch.manual_seed(3)
-    model, optimizer = (it := prepare(Network())), prepare(torch.optim.SGD(it.parameters(), lr=0.1))
-    for _ in range(2):
-        model(x).mean().backward()
-    optimizer.step()
-    told["in turn"] = _numbers(model.parameters())
-
-    loss = model(x).mean()
-    loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError) as caught:
-        loss.backward()
-    told["again"] = str(caught.value)
-
-    model = prepare(Network())
-    first, second = model(x).mean(), model(2 * x).mean()
-    first.backward()
-    with pytest.raises(RuntimeError, match=r"a second backward\(\) after one forward of Network"):
-        second.backward()
-
-    model, optimizer = (it := prepare(Branches())), prepare(torch.optim.SGD(it.parameters(), lr=0.1))
-    for both in (True, False):
-        optimizer.zero_grad()
-        model(x, both).mean().backward()
-        if both:
-            optimizer.step()
-    with pytest.raises(RuntimeError, match="Expected to have finished reduction") as unused:
-        optimizer.step()
-    told["notes"] = unused.value.__notes__
-    wrapped = prepare(DataParallel(Branches(), find_unused_parameters=True))
-    optimizer = prepare(torch.optim.SGD(wrapped.parameters(), lr=0.1))
-    for both in (True, False):
-        wrapped(x, both).mean().backward()
-        optimizer.step()
-    return told
-
-
-def averaged(rank: int) -> list[float]:
-    """Gradients that DDP averages, though autograd is asked several times after one forward."""
-    x = X[rank::2][:10]
-    found = []
-
-    model = prepare(Network())  # a weight between two losses, by their gradients at the last layer
-    output = model(x)
-    first, second = output.mean(), output.square().mean()
-    norms = [torch.autograd.grad(loss, model.head.weight, retain_graph=True)[0].norm() for loss in (first, second)]
-    (first + second * (norms[0] / norms[1]).detach()).backward()
-    found += _numbers(parameter.grad for parameter in model.parameters())
-
-    heads = prepare(Heads())  # two losses, over parameters of their own
-    a, b = heads(x)
-    a.mean().backward()
-    b.square().mean().backward()
-    found += _numbers(parameter.grad for parameter in heads.parameters())
-
-    model = prepare(Recomputed())  # activations of the last layer are computed again in the backward
-    model(x.clone().requires_grad_()).mean().backward()
-    found += _numbers(parameter.grad for parameter in model.parameters())
-    return found
 
 
 def attributes() -> list[Any]:
@@ -322,8 +179,8 @@ def copies(rank: int) -> tuple[bytes, list[float]]:
     """The pickled model; rank 0 makes a copy alone."""
     model = prepare(Network())
     if rank == 0:
-        assert _numbers(copy.deepcopy(model).parameters()) == _numbers(model.parameters())
-    return pickle.dumps({"model": model}), _numbers(model.parameters())
+        assert numbers(copy.deepcopy(model).parameters()) == numbers(model.parameters())
+    return pickle.dumps({"model": model}), numbers(model.parameters())
 
 
 def normalise(rank: int) -> dict[str, Any]:
@@ -339,9 +196,9 @@ def normalise(rank: int) -> dict[str, Any]:
         if rank == 0 or number == 2:
             model.eval()
             with torch.no_grad():
-                seen["output"] = _numbers(model(X))
+                seen["output"] = numbers(model(X))
             model.train()
-    seen["buffers"] = _numbers(model.buffers())
+    seen["buffers"] = numbers(model.buffers())
     seen["moved"] = bool(model.module[1].running_mean.any())
     with pytest.raises(ValueError, match="more than 1 value") as caught:
         _run(model, loader)
@@ -362,10 +219,7 @@ def two_ranks() -> dict[str, Any]:
         "strangers": strangers(rank),
         "own buffers": own_buffers(rank),
         "frozen between": freeze_between_forwards(),
-        "kept": kept_batches(),
         "twice": twice(),
-        "half averaged": half_averaged(rank),
-        "averaged": averaged(rank),
         "attributes": attributes(),
         "copies": copies(rank),
         "normalise": normalise(rank),
@@ -403,14 +257,6 @@ def test_a_layer_frozen_between_two_forwards_is_trained_as_on_one_rank(pair: Any
 
 
 @pytest.mark.e2e
-def test_batches_that_are_kept_or_drawn_ahead_are_trained_as_on_one_rank(pair: Any) -> None:
-    with torch.random.fork_rng(devices=[]):
-        alone = kept_batches()
-    assert pair[0]["kept"] == pair[1]["kept"]
-    assert pair[0]["kept"] == pytest.approx(alone, abs=1e-6)
-
-
-@pytest.mark.e2e
 def test_a_backward_has_the_buffers_of_its_forward(pair: Any) -> None:
     with torch.random.fork_rng(devices=[]):
         each = [own_buffers(rank) for rank in range(2)]
@@ -433,19 +279,6 @@ def test_an_optimizer_of_no_prepared_model_is_refused_in_its_step(pair: Any) -> 
 
 
 @pytest.mark.e2e
-def test_gradients_that_would_not_be_averaged_are_refused(pair: Any) -> None:
-    first, second = (seen["half averaged"] for seen in pair)
-    assert first["in turn"] == second["in turn"]
-    assert first["again"].startswith("a second backward() after one forward of Network: its gradients would not be")
-    assert "DataParallel(model, find_unused_parameters=True)" in first["notes"][-1]
-
-
-@pytest.mark.e2e
-def test_gradients_of_several_calls_of_autograd_are_averaged_where_each_comes_once(pair: Any) -> None:
-    assert pair[0]["averaged"] == pair[1]["averaged"]
-
-
-@pytest.mark.e2e
 def test_attributes_are_set_on_the_module(pair: Any) -> None:
     for seen in pair:
         assert seen["attributes"] == [2.0, 2.0, "new", 4.0, DataParallel]
@@ -457,7 +290,7 @@ def test_what_is_pickled_is_the_plain_model(pair: Any) -> None:
         data, weights = seen["copies"]
         model = pickle.loads(data)["model"]
         assert type(model) is Network
-        assert _numbers(model.parameters()) == weights
+        assert numbers(model.parameters()) == weights
         assert b"gang.ddp" not in data
 
 
