@@ -16,7 +16,7 @@ from maggy_like.driver.settings import FileSettings, LimitSettings, TrainingSett
 from maggy_like.errors import ConfigError
 from maggy_like.results.training import Training
 from maggy_like.storage.run_paths import check_name
-from maggy_like.train_function.modules import RENDEZVOUS, TORCH_LATE
+from maggy_like.train_function.modules import RENDEZVOUS
 from optimizers.core.direction import Direction
 from optimizers.samplers.enumeration import Enumeration
 from optimizers.space.config import Config
@@ -78,7 +78,7 @@ class TrainAgain:
         spec = replace(
             self.spec,
             settings=settings,
-            preload=(*self.spec.preload, RENDEZVOUS, TORCH_LATE),
+            preload=(*self.spec.preload, RENDEZVOUS),
             display=make_display(progress),
             callbacks=(),
             stop=StopSwitch(),

@@ -42,8 +42,9 @@ from maggy_like.protocol.messages import (
     Goodbye,
     Held,
     Hello,
+    Imported,
     Logged,
-    LogsRefused,
+    Noted,
     Opened,
     Ready,
     Reported,
@@ -64,6 +65,9 @@ SNAPSHOT_INTERVAL = 0.1
 SNAPSHOT_SHARE = 0.01
 """Seconds between two snapshots at least, and the share of this thread's time that they may take: a large gang's are
 fewer, and drawn in parts."""
+
+MAX_NOTES = 20
+"""Different notes of workers that are shown."""
 
 MAX_LINES = 10_000
 MAX_LINE_BYTES = 8 << 20
@@ -89,6 +93,7 @@ class Driver:
         met: Workers that introduced themselves, lost ones included.
         ready: Those of them that got ready for trials.
         leaving: Workers that have said goodbye.
+        imported: Modules that trials have imported, which the next run of this process should import at once.
         lines: Log lines for the display.
         events: The journal's events, for callbacks.
         replacements: Lost workers that the engine must replace.
@@ -111,6 +116,7 @@ class Driver:
         self.met: set[WorkerId] = set()
         self.ready: set[WorkerId] = set()
         self.leaving: set[WorkerId] = set()
+        self.imported: dict[str, None] = {}
         self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
@@ -126,7 +132,8 @@ class Driver:
         self._started = time.monotonic()
         self._wall = time.time() - self._started
         self.snapshot = self._drawing.at_once(0.0, self._now())  # with what a resumed run's journal has
-        self._has_ended = self._is_stopped = self._released = self._told_of_logs = False
+        self._has_ended = self._is_stopped = self._released = False
+        self._notes: set[str] = set()
         self._threads = [
             threading.Thread(target=self._run, name="maggy-driver", daemon=True),
             threading.Thread(target=self._propose, name="maggy-optimizer", daemon=True),
@@ -265,10 +272,13 @@ class Driver:
                 if live or not (lines or dropped):
                     self.lines.append(LogLine(trial, live, rank, live=True))
                 return WorkerSeen(worker)
-            case LogsRefused(message=reason):
-                if not self._told_of_logs:  # of one store many workers say the same
-                    self._told_of_logs = True
-                    self.lines.append(LogLine(None, f"worker {worker.index}: {reason}"))
+            case Noted(message=note):
+                if note not in self._notes and len(self._notes) < MAX_NOTES:  # many workers say the same
+                    self._notes.add(note)
+                    self.lines.append(LogLine(None, f"worker {worker.index}: {note}"))
+                return WorkerSeen(worker)
+            case Imported(modules=modules):
+                self.imported.update(dict.fromkeys(modules))
                 return WorkerSeen(worker)
             case Hello(host=host, accelerators=accelerators, store_unseen=unseen):
                 self.met.add(worker)

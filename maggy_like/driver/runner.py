@@ -26,6 +26,7 @@ from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
+from maggy_like.processes.imports import remember, remembered
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair, WorkerTask
@@ -176,6 +177,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 callbacks=callbacks,
                 interrupts=interrupts,
             )
+            remember(driver.imported)
             # The run ends with its driver: callbacks and trackers that are slow get the rest of the events after that.
             ended = time.monotonic() - (driver.elapsed() - driver.snapshot.elapsed)
             if (error := machine.error or driver.error) is not None:
@@ -196,6 +198,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     finally:
         journal.close()
         output.move()
+        engine.begin_imports(remembered())
     return Outcome(machine, ending, journal.earlier_seconds + seconds, failure, journal.is_longer)
 
 

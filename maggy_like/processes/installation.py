@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import sys
 import sysconfig
 
 _STANDARD = re.compile(r"[/\\]lib(64)?[/\\]python3(\.\d+)?t?([/\\]lib-dynload)?[/\\]?$|[/\\]python3\d+t?\.zip$", re.I)
@@ -46,3 +47,13 @@ def is_installed_module(name: str) -> bool:
         return is_installed_file(spec.origin)
     folders = list(spec.submodule_search_locations or ())
     return bool(folders) and all(is_installed_file(folder + os.sep) for folder in folders)
+
+
+def is_installed(module: str | None) -> bool:
+    """Whether a module belongs to the installation (not to the user's own project)."""
+    if not module or module == "__main__":
+        return False
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or top in ("maggy_like", "optimizers"):
+        return True
+    return is_installed_module(top)

@@ -17,7 +17,7 @@ from maggy_like.protocol.fields import MAX_NESTED, Count, Host, Line, Name, Numb
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.protocol.versions import Versions
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 """Counts with each change of a message, or of the ``WorkerTask`` that workers are given."""
 
 MAX_TYPES = 20
@@ -209,10 +209,16 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
     message: Text
 
 
-class LogsRefused(msgspec.Struct, frozen=True, tag="logs refused"):
-    """The store takes no logs of trials from this worker, and why."""
+class Noted(msgspec.Struct, frozen=True, tag="noted"):
+    """What the user should know about this worker, such as that the store takes no logs from it."""
 
     message: Line
+
+
+class Imported(msgspec.Struct, frozen=True, tag="imported"):
+    """Modules of installed packages that a trial has imported: to be imported before the next ones start."""
+
+    modules: Annotated[list[Annotated[str, Meta(max_length=MAX_PLACE)]], Meta(max_length=20_000)]
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
@@ -313,7 +319,8 @@ ToDriver = (
     | Checkpointed
     | Waiting
     | Logged
-    | LogsRefused
+    | Noted
+    | Imported
     | Opened
     | Held
     | Finished

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import cloudpickle
 
+from maggy_like.processes.installation import is_installed
 from maggy_like.protocol.log_settings import HandlerSettings, LoggerSettings, LogSettings
-from maggy_like.train_function.names import is_installed
 
 
 def read_logging() -> LogSettings:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dis
-import sys
 import types
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from maggy_like.train_function.names import is_installed
+from maggy_like.processes.imports import remembered
+from maggy_like.processes.installation import is_installed
+from maggy_like.train_function.own_imports import imports_of
 from maggy_like.train_function.references import code_objects, own_functions, references
-
-TORCH_LATE = "torch._dynamo"
-"""What torch imports only when its first optimizer is made: a second per fresh process."""
 
 RENDEZVOUS = "maggy_like.distributed.rendezvous"
 """What workers need to run a trial together."""
@@ -29,7 +27,7 @@ _HELPERS = {
 
 
 def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str, ...]:
-    """Installed modules that the function uses, worth importing before any trial.
+    """Installed modules that the function uses, and those that earlier trials of this process have imported.
 
     Args:
         wide: Whether several workers may run it together.
@@ -38,24 +36,26 @@ def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str
     words: set[str] = set()
     for function in own_functions(train_fn):
         for code in code_objects(function):
+            imported = ""
             words.update(code.co_names, code.co_varnames)
             for instruction in dis.get_instructions(code):
                 if instruction.opname == "IMPORT_NAME":
-                    names[str(instruction.argval)] = None
+                    imported = str(instruction.argval)
+                    names[imported] = None
+                elif instruction.opname == "IMPORT_FROM" and not is_installed(imported):
+                    names[f"{imported}.{instruction.argval}"] = None  # it may be a module
         values = [value for _, _, value in references(function)]
-        if function.__module__ != "__main__":  # travels by name: a child imports all that its module does
-            values += vars(sys.modules.get(function.__module__, types)).values()
+        names[function.__module__] = None  # one that travels by name is imported with its module
         for value in values:
             module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
             if isinstance(module, str):
                 names[module] = None
-    uses_torch = any(name.partition(".")[0] == "torch" for name in names)
-    if uses_torch and any("optim" in word for word in (*names, *words)):
-        names[TORCH_LATE] = None
+    own = [name for name in names if name != "__main__" and not is_installed(name)]
+    names |= dict.fromkeys(imports_of(own, words))
     if wide:
-        names |= {RENDEZVOUS: None, TORCH_LATE: None}
+        names[RENDEZVOUS] = None
     names |= {home: None for helper, home in _HELPERS.items() if helper in words}
-    return tuple(name for name in names if is_installed(name))
+    return tuple(dict.fromkeys((*filter(is_installed, names), *remembered())))
 
 
 def _home(function: Any) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from maggy_like.train_function.names import is_installed, name_of
+from maggy_like.processes.installation import is_installed
+from maggy_like.train_function.names import name_of
 
 
 def references(function: Any) -> Iterator[tuple[str, str, Any]]:
@@ -55,7 +56,11 @@ def own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]:
         yield function
         if owner is not None:
             waiting.extend(_methods_that(function, owner))
-        waiting.extend(value for _, _, value in references(function) if isinstance(value, types.FunctionType | type))
+        values = [value for _, _, value in references(function)]
+        waiting.extend(value for value in values if isinstance(value, types.FunctionType | type))
+        for module in values:
+            if isinstance(module, types.ModuleType) and not is_installed(module.__name__):
+                waiting.extend(_functions_that(function, module))
 
 
 def _methods_that(function: types.FunctionType, owner: Any) -> Iterator[types.MethodType]:
@@ -63,6 +68,13 @@ def _methods_that(function: types.FunctionType, owner: Any) -> Iterator[types.Me
     for name in {name for code in code_objects(function) for name in code.co_names}:
         if isinstance(method := getattr(type(owner), name, None), types.FunctionType):
             yield types.MethodType(method, owner)
+
+
+def _functions_that(function: types.FunctionType, module: types.ModuleType) -> Iterator[Any]:
+    """The functions and classes of a module that a function names."""
+    for name in {name for code in code_objects(function) for name in code.co_names}:
+        if isinstance(value := vars(module).get(name), types.FunctionType | type):
+            yield value
 
 
 def code_objects(function: types.FunctionType) -> Iterator[types.CodeType]:

@@ -20,8 +20,8 @@ from maggy_like.processes.zygote.process import ForkedProcess, Process
 from maggy_like.processes.zygote.request import NO_FORK, STARTED, Request, send
 from maggy_like.processes.zygote.sibling import is_supported
 
-CLOSE_PATIENCE = 5.0
-"""Seconds that a zygote gets to leave."""
+CLOSE_PATIENCE = 0.5
+"""Seconds that a zygote gets to leave; what it imports just now, nobody needs any more."""
 
 START_PATIENCE = 20.0
 """Seconds that it gets to begin, and to have room for a request."""
@@ -32,8 +32,8 @@ PATIENCE = 60.0
 _ROOM = "." * 80
 """An argument over which a fork may write its own, longer ones, for ``ps``."""
 
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""Unless the caller says otherwise, numeric libraries begin no thread as they are imported, nor does Arrow (pandas)."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""With these variables numeric libraries start no thread as they are imported, nor does Arrow, which pandas imports."""
 
 _READ_BY_LIBRARIES = (
     *("CUDA", "GOMP", "HIP", "JE_ARROW", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "NVIDIA", "OMP", "OPENBLAS", "PYTHON"),
@@ -116,12 +116,16 @@ def warm_up(*modules: str) -> None:
     begin_imports(modules)
 
 
-def begin_imports(modules: Sequence[str]) -> None:
-    """Have this process's zygote import modules, those that it can; returns at once."""
-    if is_supported() and not is_fork():
+def begin_imports(modules: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Have this process's zygote import modules, those that it can; returns at once.
+
+    Args:
+        modules: Their names.
+        environment: That of the processes which it forks, if it is not this process's own.
+    """
+    if _keeps_one and is_supported() and not is_fork():
         with contextlib.suppress(OSError):
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-            _zygote(environment).load(modules)
+            _zygote(environment or {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}).load(modules)
 
 
 def keep_no_zygote() -> None:
@@ -139,7 +143,7 @@ class Zygote:
         self._is_given_up = self._has_forked = False
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(START_PATIENCE)
-        own = {**_ONE_THREAD, **environment}
+        own = {**ONE_THREAD, **environment}
         with theirs:
             self._process = subprocess.Popen(
                 [

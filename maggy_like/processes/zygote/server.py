@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
 import select
 import signal
@@ -17,6 +16,8 @@ import socket
 import sys
 from collections.abc import Iterable
 
+from maggy_like.processes.fork_safety import why_not_whole
+from maggy_like.processes.imports import import_ahead
 from maggy_like.processes.installation import is_installed_module
 from maggy_like.processes.zygote.become import become, become_fresh, set_base
 from maggy_like.processes.zygote.request import NO_FORK, STARTED, receive
@@ -62,7 +63,7 @@ def _serve(control: socket.socket, owner: int) -> None:
         request, (answer, *descriptors) = asked
         _load(module for module in request.preload if _is_installed(module))
         if _is_wanted(answer):
-            is_whole = _is_whole()
+            is_whole = not why_not_whole()
             pid = fork_sibling()
             if pid == 0:
                 (become if is_whole else become_fresh)(request, descriptors)
@@ -73,12 +74,8 @@ def _serve(control: socket.socket, owner: int) -> None:
 
 
 def _load(modules: Iterable[str]) -> None:
-    """Import modules; one that fails does so again where it is needed, and is told there."""
-    new = [name for name in modules if name not in sys.modules]
-    for name in new:
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
-    if new:
+    """Import modules before any fork."""
+    if import_ahead(modules):
         gc.collect()
         gc.freeze()  # so that a fork's collector leaves the shared pages alone
 
@@ -86,13 +83,6 @@ def _load(modules: Iterable[str]) -> None:
 def _is_installed(module: str) -> bool:
     """Whether a module is of an installed package, which does not change from call to call as a user's own does."""
     return module not in sys.modules and is_installed_module(module)
-
-
-def _is_whole() -> bool:
-    """Whether a fork of this process would be whole: no import has begun a thread or has touched a GPU."""
-    torch = sys.modules.get("torch")
-    has_touched = torch is not None and torch.cuda.is_initialized()
-    return len(os.listdir("/proc/self/task")) == 1 and not has_touched
 
 
 def _is_wanted(answer: int) -> bool:

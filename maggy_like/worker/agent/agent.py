@@ -21,9 +21,10 @@ from maggy_like.protocol.messages import (
     Goodbye,
     Halt,
     Held,
+    Imported,
     Kept,
-    LogsRefused,
     Meet,
+    Noted,
     Opened,
     Ready,
     Refused,
@@ -37,6 +38,7 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.task import LOG_PATIENCE, WorkerContext, WorkerTask
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.poller import Poller
+from maggy_like.worker.agent import fork_server
 from maggy_like.worker.agent.attempt import Attempt
 from maggy_like.worker.agent.child import Child
 from maggy_like.worker.agent.children import Children
@@ -52,6 +54,14 @@ STANDBY_DELAY = 0.02
 
 LEAVE_GRACE = 1.0
 """Seconds that a running trial gets to stop when the driver dismisses the worker."""
+
+WORTH_A_LINE = 0.5
+"""Seconds that each trial spends loading the function from which on the user is told why."""
+
+NOT_SHARED = (
+    "each trial loads train_fn again, which takes about {:.0f} s, because loading it {}; do that inside train_fn to "
+    "have it loaded once per worker"
+)
 
 LOG_POLL = 0.02
 """Seconds between two looks at whether the last logs are in the store."""
@@ -144,7 +154,7 @@ class Agent:
 
     def _tell_of_logs(self) -> None:
         if trouble := self._logs.take_trouble():
-            self._client.send(LogsRefused(trouble))
+            self._client.send(Noted(trouble))
 
     def _await_logs(self) -> None:
         """Give the last logs some time to reach the store; the driver is answered meanwhile."""
@@ -263,6 +273,8 @@ class Agent:
                 self._client.forward(frame, urgent=True)
             case Beat() if attempt is not None:
                 attempt.heard(message)
+            case Imported(modules=modules):
+                self._children.import_ahead(modules)
             case Finished(trial=trial, attempt=number) if attempt is not None and attempt.is_run(trial, number):
                 self._end_attempt(attempt, attempt.verdict(message))
 
@@ -316,6 +328,14 @@ class Agent:
         """Start what may have waited for a child's process to be gone."""
         self._start_if_possible()
 
+    def children_changed(self, news: fork_server.ImportedAhead | fork_server.NotShared) -> None:
+        """Tell the driver what its next run should import at once, and the user what takes long."""
+        if isinstance(news, fork_server.ImportedAhead):
+            self._client.send(Imported(news.modules))
+            print(described(news), flush=True)
+        elif news.seconds >= WORTH_A_LINE:
+            self._client.send(Noted(NOT_SHARED.format(max(1.0, news.seconds), news.why)))
+
     def fork_server_died(self) -> None:
         """End the attempt whose child went down with the fork server; a trial may have killed it."""
         if self._attempt is not None:
@@ -345,3 +365,11 @@ class Agent:
         self._release()
         self._logs.close()
         self._client.close()
+
+
+def described(news: fork_server.ImportedAhead) -> str:
+    """What a worker's own log says of imports: how many, what they took, and which were refused."""
+    packages = ", ".join(dict.fromkeys(name.partition(".")[0] for name in news.modules))
+    refused = "".join(f"; not {module}, which {why}" for module, why in news.refused.items())
+    cost = f"{news.seconds:.1f} s and {news.megabytes} MB"
+    return f"{len(news.modules)} modules are imported for all later trials, in {cost}: {packages}{refused}"

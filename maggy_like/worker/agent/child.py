@@ -11,7 +11,7 @@ from maggy_like.processes.channel import Channel
 from maggy_like.protocol.codec import decode_to_driver
 from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import ToDriver
-from maggy_like.worker.agent.fork_server import HUNG_UP
+from maggy_like.worker.agent.template import HUNG_UP
 
 DISCONNECTED = (
     FailureKind.DISCONNECTED,

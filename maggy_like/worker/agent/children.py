@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.rpc.poller import Poller
 from maggy_like.worker.agent.child import Child
 from maggy_like.worker.agent.exiting_children import ExitingChildren
+from maggy_like.worker.agent.fork_server import ImportedAhead, NotShared
 from maggy_like.worker.agent.launchers import ChildLauncher, ForkServerLauncher
 from maggy_like.worker.agent.standby import Standby
 
@@ -32,6 +33,9 @@ class Owner(Protocol):
 
     def child_was_replaced(self) -> None:
         """A child's process is gone, and the next is begun if one is needed."""
+
+    def children_changed(self, news: ImportedAhead | NotShared) -> None:
+        """Children that are forked from now on begin with more, or load the function themselves."""
 
     def fork_server_died(self) -> None:
         """The fork server is gone, and its children with it; it is replaced."""
@@ -105,6 +109,10 @@ class Children:
         """Kill a child and all that it started."""
         self._launcher.kill(child)
 
+    def import_ahead(self, modules: Sequence[str]) -> None:
+        """Have later children begin with modules that a trial has imported."""
+        self._launcher.import_ahead(modules)
+
     def let_exit(self, child: Child, delay: float = 0.0) -> None:
         """Have a child exit, in ``delay`` seconds."""
         self.exiting.add(child, delay)
@@ -167,6 +175,17 @@ class Children:
         for child in self:
             if child.status is not None:
                 self._take_exit(child)
+        for news in self._launcher.news():
+            if isinstance(news, ImportedAhead):
+                self._renew_standby()
+            self._owner.children_changed(news)
+
+    def _renew_standby(self) -> None:
+        """Have the next child begin with what was imported since it was forked."""
+        if (child := self.standby.child) is not None and self._task.isolation == "process":
+            self.standby.take()
+            self.exiting.add(child)
+            self.spawn()
 
     def _replace_launcher(self) -> None:
         """Start another fork server; a trial may have killed this one."""

@@ -1,37 +1,60 @@
-"""The warm fork server: imports the heavy modules once, then forks a child per trial.
+"""The fork server: the parent of a worker's child processes, one for each trial.
 
-It has one thread, never touches a GPU and never runs the user's function, so a fork is safe and
-takes milliseconds however heavy the modules are. It is the children's parent and reaper: it tells
-the agent how each ended, kills what a child leaves behind, and kills all when the agent is gone.
+It imports what the function is known to use, and has a *template* load the function (see
+:mod:`maggy_like.worker.agent.template`). Children are forked from the template, in milliseconds however much it has
+loaded. Their parent is this process: it tells the agent how each ended, kills what a child leaves behind, and kills all
+when the agent is gone. It has one thread, never touches a GPU and never runs the user's code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import gc
-import importlib
 import os
 import select
 import signal
 import socket
-import struct
 import sys
-import traceback
-from functools import partial
-from typing import NoReturn
+import time
+from collections import deque
 
 import msgspec
 
-from maggy_like.processes.channel import Channel, Disconnected
+from maggy_like.processes.channel import Channel
+from maggy_like.processes.imports import import_ahead
 from maggy_like.processes.lifeline import adopt_orphans, children, die_with_parent, kill_tree
+from maggy_like.processes.zygote.sibling import is_supported
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker import spark_files
-from maggy_like.worker.agent.memory import offer_as_victim, oom_kills
+from maggy_like.worker.agent.memory import oom_kills
+from maggy_like.worker.agent.template import (
+    FORK,
+    FORKED,
+    LOAD,
+    Template,
+    TemplateReady,
+    TemplateUnfit,
+    decode_modules,
+    decode_verdict,
+    encode,
+    read_request,
+    run_child,
+    send_request,
+)
 from maggy_like.worker.agent.trackers import kill_but_trackers, let_trackers_end
-from maggy_like.worker.child.exits import begin_process, end_process, flush_output, remove_leftovers
-from maggy_like.worker.child.process import serve
+from maggy_like.worker.child.exits import remove_leftovers
 from maggy_like.worker.child.rehearsal import ROUNDS, rehearse
+
+TEMPLATE_PATIENCE = 20.0
+"""Seconds that a template gets to fork a process."""
+
+IMPORT_PATIENCE = 120.0
+"""Seconds that a template gets to import what trials have imported."""
+
+MAX_REFUSED = 8
+"""Modules that a template may refuse, one after the other, until none of a trial's is imported ahead any more."""
 
 
 class Forked(msgspec.Struct, frozen=True, tag="forked"):
@@ -61,14 +84,32 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     killed: bool = False
 
 
-# A request has one size, since the descriptors of a fork travel beside its bytes.
-REQUEST = struct.Struct("!ci")
-FORK, KILL = b"f", b"k"
+class ImportedAhead(msgspec.Struct, frozen=True, tag="imported"):
+    """Server to agent: children that are forked from now on have these modules.
 
-HUNG_UP = 113
-"""Exit status of a child that cannot reach its agent."""
+    Attributes:
+        modules: What trials have imported, without those that a template refused.
+        seconds: How long the imports took.
+        megabytes: How much memory they took.
+        refused: Modules that cannot be imported before a fork, each with the reason.
+    """
 
-_encode = msgspec.msgpack.Encoder().encode
+    modules: list[str]
+    seconds: float
+    megabytes: int
+    refused: dict[str, str]
+
+
+class NotShared(msgspec.Struct, frozen=True, tag="not shared"):
+    """Server to agent: each child loads the function itself.
+
+    Attributes:
+        why: Such as ``starts a thread``.
+        seconds: How long it took to load.
+    """
+
+    why: str
+    seconds: float
 
 
 def main(control_fd: int, parent: int) -> None:
@@ -77,9 +118,8 @@ def main(control_fd: int, parent: int) -> None:
     task = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=WorkerTask)
     sys.path[:] = [*task.sys_path, *(entry for entry in sys.path if entry not in task.sys_path)]
     sys.argv[:] = task.argv
-    for module in task.preload:
-        with contextlib.suppress(Exception):  # if it was needed, the child fails of it
-            importlib.import_module(module)
+    write_by_line()
+    import_ahead(task.preload)
     spark_files.take_over()
     for _ in range(ROUNDS):
         rehearse(task)
@@ -88,8 +128,35 @@ def main(control_fd: int, parent: int) -> None:
     ForkServer(socket.socket(fileno=control_fd), task).run()
 
 
+def write_by_line() -> None:
+    """Have Python and C write their output line by line, here and in all forks."""
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        stream = open(fd, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    with contextlib.suppress(Exception):  # a C library without setvbuf on this symbol buffers by block
+        libc = ctypes.CDLL(None)
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
+
+
+class _OfTemplate:
+    """A template, from the side of the fork server.
+
+    Attributes:
+        pid: Its process.
+        modules: What it imports beyond what the template before has.
+    """
+
+    def __init__(self, control: socket.socket, pid: int, modules: list[str]) -> None:
+        self.control = control
+        self.channel = Channel(control)
+        self.pid = pid
+        self.modules = modules
+        self.due = time.monotonic() + IMPORT_PATIENCE if modules else None
+
+
 class ForkServer:
-    """Forks on request and reaps."""
+    """Forks on request, and reaps."""
 
     def __init__(self, control: socket.socket, task: WorkerTask) -> None:
         self._control = control
@@ -98,6 +165,14 @@ class ForkServer:
         self._children: dict[int, int] = {}  # and the kernel's count of kills for want of memory at their start
         self._killed: set[int] = set()
         self._own = children()  # what the preloaded modules started
+        self._known = frozenset(sys.modules)
+        self._template: _OfTemplate | None = None  # serves; without one, this process forks
+        self._next: _OfTemplate | None = None  # gets ready
+        self._templates: set[int] = set()
+        self._waiting: deque[list[int]] = deque()  # requests to fork that wait for the first template
+        self._wanted: list[str] = []  # modules that trials have imported, for the template after the next
+        self._asked: set[str] = set()
+        self._refused: dict[str, str] = {}
         self._wake, self._wake_write = os.pipe()
         self._poller = select.poll()
         for fd in (control.fileno(), self._wake):
@@ -112,6 +187,8 @@ class ForkServer:
         signal.signal(signal.SIGTERM, lambda *_: None)
         adopt_orphans()
         try:
+            if is_supported():
+                self._prepare([])
             while self._serve_once():
                 pass
         finally:
@@ -132,25 +209,35 @@ class ForkServer:
             os.waitpid(-1, 0)
 
     def _serve_once(self) -> bool:
-        readable = {fd for fd, _ in self._poller.poll()}
+        readable = {fd for fd, _ in self._poller.poll(self._patience_ms())}
         if self._wake in readable:
             if signal.SIGTERM in os.read(self._wake, 4096):
                 return False
             self._reap()
+        if self._next is not None:
+            if self._next.control.fileno() in readable:
+                self._hear_template(self._next)
+            elif self._next.due is not None and time.monotonic() >= self._next.due:
+                kill_tree(self._next.pid)
+                self._refuse(self._next.modules, f"takes longer than {IMPORT_PATIENCE:g} s to import")
         if self._control.fileno() in readable:
             return self._answer()
         return True
 
+    def _patience_ms(self) -> float | None:
+        if self._next is None or self._next.due is None:
+            return None
+        return max(0.0, 1e3 * (self._next.due - time.monotonic()))
+
     def _answer(self) -> bool:
-        try:
-            request, descriptors, _, _ = socket.recv_fds(self._control, REQUEST.size, 2)
-        except ConnectionResetError:  # the agent is gone, and has left unread what we told it last
+        if (request := read_request(self._control)) is None:
             return False
-        if len(request) < REQUEST.size:
-            return False
-        kind, pid = REQUEST.unpack(request)
+        kind, pid, payload, descriptors = request
         if kind == FORK:
-            self._fork(descriptors)
+            self._waiting.append(descriptors)
+            self._fork_waiting()
+        elif kind == LOAD:
+            self._want(decode_modules(payload))
         else:
             self._reap()  # whoever is dead by now was not killed by us
             if pid in self._children:
@@ -158,20 +245,60 @@ class ForkServer:
                 kill_but_trackers(pid)
         return True
 
+    # -- children -----------------------------------------------------------------------------
+
+    def _fork_waiting(self) -> None:
+        """Fork the children that were asked for, unless the function is about to be there for them."""
+        while self._waiting and not (self._next is not None and self._is_first):
+            self._fork(self._waiting.popleft())
+
     def _fork(self, descriptors: list[int]) -> None:
-        server, oom_before = os.getpid(), oom_kills()
+        oom_before = oom_kills()
         try:
-            channel_fd, output_fd = descriptors  # fewer arrive where this process may open no more
-            pid = os.fork()
+            _, _ = descriptors  # fewer arrive where this process may open no more
+            pid = self._fork_of_template(descriptors) or self._fork_here(descriptors)
         except (OSError, ValueError) as error:
             self._tell(NotForked(str(error)))
         else:
-            if pid == 0:
-                self._become_child(channel_fd, output_fd, server)
             self._children[pid] = oom_before
             self._tell(Forked(pid))
         for fd in descriptors:
             os.close(fd)
+
+    def _fork_of_template(self, descriptors: list[int]) -> int:
+        """A fork of the template; 0 if there is none.
+
+        Raises:
+            OSError: There can be no further process.
+        """
+        if (template := self._template) is None:
+            return 0
+        pid = self._ask(template, FORK, descriptors)
+        if -pid in (errno.EAGAIN, errno.ENOMEM):
+            raise OSError(-pid, os.strerror(-pid))
+        if pid <= 0:  # it is gone, or this system forks for no other process
+            template.control.close()
+            self._template = None
+        return max(0, pid)
+
+    def _fork_here(self, descriptors: list[int]) -> int:
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._leave_to_fork()
+            run_child(self._task, server, descriptors, None, self._known)
+        return pid
+
+    def _leave_to_fork(self) -> None:
+        """Close in a fork what is this process's own."""
+        for fd in (self._wake, self._wake_write, self._control.fileno()):
+            os.close(fd)
+        for template in (self._template, self._next):
+            if template is not None:
+                template.control.close()
+        for descriptors in self._waiting:
+            for fd in descriptors:
+                os.close(fd)
 
     def _reap(self) -> None:
         while True:
@@ -181,6 +308,7 @@ class ForkServer:
                 return
             if pid == 0:
                 return
+            self._templates.discard(pid)
             oom_before = self._children.pop(pid, None)
             if oom_before is not None:
                 let_trackers_end(self._orphans)
@@ -205,63 +333,118 @@ class ForkServer:
 
     def _orphans(self) -> list[int]:
         """Those of ended trials, as process ids."""
-        return [pid for pid in children() if pid not in self._children and pid not in self._own]
+        ours = {*self._children, *self._own, *self._templates}
+        return [pid for pid in children() if pid not in ours]
 
-    def _tell(self, message: Forked | NotForked | Exited) -> None:
+    def _tell(self, message: Forked | NotForked | Exited | ImportedAhead | NotShared) -> None:
         with contextlib.suppress(OSError):  # the agent is gone: the next read says so
-            self._channel.send(_encode(message))
+            self._channel.send(encode(message))
 
-    def _become_child(self, channel_fd: int, output_fd: int, server: int) -> NoReturn:
-        status = 1
-        try:
-            os.setsid()
-            die_with_parent(server)
-            adopt_orphans()
-            offer_as_victim()
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            for fd in (self._wake, self._wake_write, self._control.fileno()):
-                os.close(fd)
-            begin_process()
-            redirect_output(output_fd)
-            rehearse(self._task)
-            reused = self._task.isolation == "worker"
-            serve(
-                Channel(socket.socket(fileno=channel_fd)),
-                self._task,
-                trials=None if reused else 1,
-                before_end=(lambda _: flush_output()) if reused else partial(end_process, self._task.grace),
-                on_orphaned=lambda: os._exit(HUNG_UP),
-            )
-            if reused:
-                end_process(self._task.grace, lambda: None)
-            status = 0
-        except Disconnected:
-            status = HUNG_UP
-        except BaseException:
-            traceback.print_exc()  # into the trial's log
-            flush_output()
-        finally:
-            os._exit(status)
+    # -- templates ----------------------------------------------------------------------------
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether the template that gets ready is the one that loads the function."""
+        return self._next is not None and not self._next.modules
+
+    def _prepare(self, modules: list[str]) -> None:
+        """Have a template get ready: one that loads the function, or one that imports ``modules`` too."""
+        ours, theirs = socket.socketpair()
+        server, pid = os.getpid(), 0
+        with theirs:
+            if self._template is not None:
+                pid = self._ask(self._template, LOAD, [theirs.fileno()], encode(modules))
+            else:
+                with contextlib.suppress(OSError):
+                    pid = os.fork()
+                    if pid == 0:
+                        ours.close()
+                        self._leave_to_fork()
+                        Template(theirs, self._task, server).run(modules, load=not modules)
+        if pid <= 0:
+            ours.close()
+            return
+        self._templates.add(pid)
+        self._next = _OfTemplate(ours, pid, modules)
+        self._poller.register(ours.fileno(), select.POLLIN)
+
+    def _ask(self, template: _OfTemplate, kind: bytes, descriptors: list[int], payload: bytes = b"") -> int:
+        """The process that a template has forked, or the negative error number; 0 if it is gone, or hangs."""
+        template.control.settimeout(TEMPLATE_PATIENCE)
+        with contextlib.suppress(OSError):
+            send_request(template.control, kind, payload=payload, descriptors=descriptors)
+            answer = template.control.recv(FORKED.size, socket.MSG_WAITALL)
+            if len(answer) == FORKED.size:
+                return int(FORKED.unpack(answer)[0])
+        return 0
+
+    def _hear_template(self, template: _OfTemplate) -> None:
+        """Take in how a template got ready."""
+        frames, alive = template.channel.drain()
+        if frames:
+            verdict = decode_verdict(frames[0])
+        elif not alive:
+            verdict = TemplateUnfit("", "ends the process that imports it", 0.0)
+        else:
+            return
+        match verdict:
+            case TemplateUnfit(module=module, why=why, seconds=seconds) if not template.modules:
+                self._share_nothing(template, why, seconds)
+            case TemplateUnfit(module=module, why=why):
+                self._refuse([module] if module else template.modules, why)
+            case TemplateReady(seconds=seconds, megabytes=megabytes):
+                self._poller.unregister(template.control.fileno())
+                if self._template is not None:
+                    self._template.control.close()  # it ends as its connection does
+                self._template, self._next = template, None
+                if template.modules:
+                    self._tell(ImportedAhead(template.modules, seconds, megabytes, self._refused))
+                self._go_on()
+
+    def _share_nothing(self, template: _OfTemplate, why: str, seconds: float) -> None:
+        """Have each child load the function itself."""
+        self._drop_next(template)
+        self._tell(NotShared(why, seconds))
+        self._go_on()
+
+    def _refuse(self, modules: list[str], why: str) -> None:
+        """Try again without modules that must not be imported ahead."""
+        template = self._next
+        assert template is not None
+        self._drop_next(template)
+        self._refused |= dict.fromkeys(modules[:1], why)
+        left = [name for name in template.modules if not _is_within(name, modules)]
+        if len(self._refused) > MAX_REFUSED:
+            left = []
+        if left:
+            self._prepare(left)
+        else:
+            self._go_on()
+
+    def _drop_next(self, template: _OfTemplate) -> None:
+        self._poller.unregister(template.control.fileno())
+        template.control.close()
+        self._next = None
+
+    def _want(self, modules: list[str]) -> None:
+        """Take in what a trial has imported."""
+        new = [name for name in modules if name not in self._asked and not _is_within(name, list(self._refused))]
+        self._asked.update(new)
+        self._wanted += new
+        if self._next is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Fork who waits, then import what trials have imported meanwhile."""
+        self._fork_waiting()
+        if self._wanted and is_supported():
+            wanted, self._wanted = self._wanted, []
+            self._prepare(wanted)
 
 
-def redirect_output(fd: int) -> None:
-    """Make ``fd`` the process's stdout and stderr, for Python and for C alike, line by line."""
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    for name in ("stdout", "stderr"):
-        fd = 1 if name == "stdout" else 2
-        stream = open(fd, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
-    with contextlib.suppress(Exception):  # a C library without setvbuf on this symbol buffers by block
-        libc = ctypes.CDLL(None)
-        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
+def _is_within(name: str, modules: list[str]) -> bool:
+    """Whether a module is one of ``modules``, or lies in one."""
+    return any(name == module or name.startswith(module + ".") for module in modules)
 
 
 if __name__ == "__main__":

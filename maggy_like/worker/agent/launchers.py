@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 from collections import deque
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -15,19 +16,22 @@ import msgspec
 from maggy_like.processes.address_space import address_space, too_small
 from maggy_like.processes.channel import Channel
 from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
-from maggy_like.processes.zygote.client import own_zygote, start_module
+from maggy_like.processes.zygote.client import ONE_THREAD, begin_imports, own_zygote, start_module
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker import spark_files
 from maggy_like.worker.agent.child import Child
-from maggy_like.worker.agent.fork_server import FORK, KILL, REQUEST, Exited, Forked, NotForked
+from maggy_like.worker.agent.fork_server import Exited, Forked, ImportedAhead, NotForked, NotShared
 from maggy_like.worker.agent.search_path import with_own_path
+from maggy_like.worker.agent.template import FORK, KILL, LOAD, encode, send_request
 from maggy_like.worker.child.inline import InlineChild
 from maggy_like.worker.import_advice import here
 
 SERVER_PATIENCE = 5.0
 """Seconds that a fork server gets to leave, and then what it leaves behind to die."""
 
-_REPLY: msgspec.msgpack.Decoder[Forked | NotForked | Exited] = msgspec.msgpack.Decoder(Forked | NotForked | Exited)
+Reply = Forked | NotForked | Exited | ImportedAhead | NotShared
+
+_REPLY: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
 class ChildLauncher(Protocol):
@@ -42,6 +46,12 @@ class ChildLauncher(Protocol):
 
     def attend(self) -> bool:
         """Take in what happened to the children; False when no more can be made."""
+
+    def import_ahead(self, modules: Sequence[str]) -> None:
+        """Have later children begin with modules that a trial has imported."""
+
+    def news(self) -> list[ImportedAhead | NotShared]:
+        """What :meth:`attend` has learned of later children since the last call."""
 
     def kill(self, child: Child) -> None:
         """Kill a child and all that it started."""
@@ -61,8 +71,7 @@ class ForkServerLauncher:
         self._others = children()  # of the process that the agent is a guest in
         adopt_orphans()  # where the server dies first, what its trials have started comes to us
         mine, theirs = socket.socketpair()
-        environment = dict(os.environ)
-        environment.setdefault("OMP_NUM_THREADS", "1")
+        environment = {**ONE_THREAD, **os.environ}
         task = with_own_path(task)
         environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
         spark_files.pass_on(environment)
@@ -81,6 +90,9 @@ class ForkServerLauncher:
         self._channel = Channel(mine)
         self._forking: deque[Child] = deque()
         self._living: dict[int, Child] = {}
+        self._news: list[ImportedAhead | NotShared] = []
+        self._imported: list[str] = []
+        self._environment = environment
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(msgspec.msgpack.encode(task))
@@ -97,7 +109,7 @@ class ForkServerLauncher:
         output, output_write = os.pipe()
         child = Child(channel, output)
         try:
-            socket.send_fds(self._control, [REQUEST.pack(FORK, 0)], [theirs.fileno(), output_write])
+            send_request(self._control, FORK, descriptors=[theirs.fileno(), output_write])
             self._forking.append(child)
         except OSError:
             pass  # the server is gone; attend() says so
@@ -120,12 +132,23 @@ class ForkServerLauncher:
                 case Exited(pid=pid, status=status, oom=oom, killed=killed):
                     child = self._living.pop(pid)
                     child.status, child.oom, child.killed = status, oom, killed
+                case ImportedAhead() | NotShared() as news:
+                    self._news.append(news)
         return alive
+
+    def import_ahead(self, modules: Sequence[str]) -> None:
+        with contextlib.suppress(OSError):
+            send_request(self._control, LOAD, payload=encode(list(modules)))
+
+    def news(self) -> list[ImportedAhead | NotShared]:
+        news, self._news = self._news, []
+        self._imported += (module for each in news if isinstance(each, ImportedAhead) for module in each.modules)
+        return news
 
     def kill(self, child: Child) -> None:
         if child.pid is not None and child.status is None:
             with contextlib.suppress(OSError):  # the server is gone, and its children with it
-                self._control.sendall(REQUEST.pack(KILL, child.pid))
+                send_request(self._control, KILL, child.pid)
 
     @property
     def why_ended(self) -> str:
@@ -148,6 +171,8 @@ class ForkServerLauncher:
         if self._process.returncode != 0:  # it has not ended them
             for pid in self._living:
                 kill_tree(pid)  # its process group: the child itself died with its parent
+        if self._imported:
+            begin_imports(self._imported, self._environment)
         end_orphans([*self._others, *own_zygote()], SERVER_PATIENCE)  # the next search of this process is warm, too
         adopt_orphans(False)
 
@@ -221,6 +246,12 @@ class InlineLauncher:
 
     def attend(self) -> bool:
         return True
+
+    def import_ahead(self, modules: Sequence[str]) -> None:
+        """What one trial imports stays imported in this process."""
+
+    def news(self) -> list[ImportedAhead | NotShared]:
+        return []
 
     why_ended = ""
 

@@ -1,8 +1,9 @@
-"""What the kernel says of processes that it killed for want of memory (Linux)."""
+"""What the kernel says of a process's memory, and of processes that it killed for want of it (Linux)."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,13 @@ def offer_as_victim() -> None:
     """Have the kernel end this process before others: a trial that takes too much memory must not cost its worker."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def resident() -> int:
+    """How many bytes of memory this process uses, shared ones included; 0 if that is not known."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 def _places() -> Iterator[Path]:

@@ -11,14 +11,15 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.processes.channel import Channel, Disconnected
+from maggy_like.processes.imports import ImportWatch
 from maggy_like.protocol.codec import encode
 from maggy_like.protocol.failure_kinds import FailureKind
-from maggy_like.protocol.messages import Assign, Broken, Finished, Opened, Ready
+from maggy_like.protocol.messages import Assign, Broken, Finished, Imported, Opened, Ready
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.train_function.arguments import arguments_for
@@ -47,6 +48,8 @@ def serve(
     trials: int | None,
     before_end: BeforeEnd,
     on_orphaned: Callable[[], None],
+    train_fn: Callable[..., Any] | None = None,
+    known: Collection[str] | None = None,
 ) -> None:
     """Run assigned trials until the agent says that it is over.
 
@@ -56,11 +59,14 @@ def serve(
         trials: How many trials to run before leaving; None for no bound.
         before_end: As :class:`TrialRunner` takes it.
         on_orphaned: Called when the agent is gone, by whichever thread hears of it.
+        train_fn: The function, if it is loaded already.
+        known: The modules that later processes need not import; None if there will be no others.
 
     Raises:
         Disconnected: The agent cannot be reached.
     """
-    runner = make_runner(channel, task, before_end, on_orphaned)
+    imports = None if known is None else ImportWatch(known)
+    runner = make_runner(channel, task, before_end, on_orphaned, train_fn=train_fn, imports=imports)
     if runner is None:
         return
     done = 0
@@ -72,20 +78,30 @@ def serve(
 
 
 def make_runner(
-    channel: Channel, task: WorkerTask, before_end: BeforeEnd, on_orphaned: Callable[[], None]
+    channel: Channel,
+    task: WorkerTask,
+    before_end: BeforeEnd,
+    on_orphaned: Callable[[], None],
+    *,
+    train_fn: Callable[..., Any] | None = None,
+    imports: ImportWatch | None = None,
 ) -> TrialRunner | None:
     """What runs trials, once the agent knows that it is ready; None where the function cannot be loaded.
+
+    Args:
+        train_fn: The function, if it is loaded already.
+        imports: Finds what trials import; the other arguments are those of :class:`TrialRunner`.
 
     Raises:
         Disconnected: The agent cannot be reached.
     """
     try:
-        train_fn = load_train_fn(task)
+        train_fn = train_fn or load_train_fn(task)
     except BaseException as error:
         reason = sendable(format_message(error) + advice_on(error, task.driver))
         channel.send(encode(Broken(f"train_fn cannot be loaded on the worker: {reason}")))
         return None
-    runner = TrialRunner(channel, task, train_fn, before_end, on_orphaned)
+    runner = TrialRunner(channel, task, train_fn, before_end, on_orphaned, imports)
     channel.send(encode(Ready()))
     return runner
 
@@ -100,6 +116,7 @@ class TrialRunner:
         before_end: Called after each trial, before its end is sent (to run exit hooks and flush output), with
             a function that sends the end, for hooks that hang.
         on_orphaned: Called when the agent is gone, by whichever thread hears of it.
+        imports: Finds what trials import, for the agent.
 
     Attributes:
         service: Has the assignments.
@@ -113,14 +130,16 @@ class TrialRunner:
         train_fn: Callable[..., Any],
         before_end: BeforeEnd,
         on_orphaned: Callable[[], None],
+        imports: ImportWatch | None = None,
     ) -> None:
-        self.service = Service(channel, task.interval, on_orphaned)
+        self.service = Service(channel, task.interval, on_orphaned, imports)
         self.is_in_function = False
         self._channel = channel
         self._task = task
         self._train_fn = train_fn
         self._parameters = inspect.signature(train_fn).parameters.values()
         self._before_end = before_end
+        self._imports = imports
 
     def run(self, assign: Assign, sender: Sender) -> None:
         """Call the function, and send how it has ended.
@@ -160,6 +179,8 @@ class TrialRunner:
         send()
         if self.service.sender is sender:  # an inline attempt may have been ended without it, and the next have begun
             self.service.sender = None
+        if self._imports is not None and (modules := self._imports.new()):
+            self._channel.send(encode(Imported(modules)))
 
 
 def send_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Finished) -> None:

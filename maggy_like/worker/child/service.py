@@ -10,8 +10,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from maggy_like.processes.channel import Channel, Disconnected
+from maggy_like.processes.imports import ImportWatch
 from maggy_like.protocol.codec import decode_to_worker, encode
-from maggy_like.protocol.messages import Assign, Decided, Halt, Held, Kept, Meet, Shutdown, Stop
+from maggy_like.protocol.messages import Assign, Decided, Halt, Held, Imported, Kept, Meet, Shutdown, Stop
 from maggy_like.worker.child.sender import Sender
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ class Service:
     While a trial runs, it is a second thread, which also sends the reports of each interval.
     """
 
-    def __init__(self, channel: Channel, interval: float, on_orphaned: Callable[[], None]) -> None:
+    def __init__(
+        self, channel: Channel, interval: float, on_orphaned: Callable[[], None], imports: ImportWatch | None = None
+    ) -> None:
         self.meetings: SimpleQueue[Meet] = SimpleQueue()
         self.sender: Sender | None = None
         self.membership: Membership | None = None
@@ -35,6 +38,7 @@ class Service:
         self._channel = channel
         self._interval = interval
         self._on_orphaned = on_orphaned
+        self._imports = imports
         threading.Thread(target=self._run, name="maggy-service", daemon=True).start()
 
     def next_assignment(self) -> tuple[Assign, Sender] | None:
@@ -84,6 +88,8 @@ class Service:
             try:
                 if sender is not None and sender.buffer:
                     sender.flush_behind()
+                if self._imports is not None and (modules := self._imports.settled()):
+                    self._channel.send(encode(Imported(modules)))
                 behind = sender is not None and sender.is_behind
                 poller.poll(0 if behind else self._interval * 1000)
             except OSError:  # the agent is gone, or the trial may open no file at all any more

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,11 +24,14 @@ from maggy_like.protocol.messages import (
     Broken,
     Finished,
     Halt,
+    Imported,
     Kept,
+    Noted,
     RankInfo,
     Ready,
     Refused,
     Reported,
+    Shutdown,
     Stop,
     ToDriver,
     ToWorker,
@@ -36,7 +39,7 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.server import Server
-from maggy_like.worker.agent import ending
+from maggy_like.worker.agent import ending, fork_server
 from maggy_like.worker.agent import standby as standby
 from maggy_like.worker.agent.agent import Agent
 from maggy_like.worker.agent.child import Child
@@ -69,6 +72,8 @@ class PlayedLauncher:
     def __init__(self, *, inline: bool = False) -> None:
         self.born: SimpleQueue[Played] = SimpleQueue()
         self.killed: SimpleQueue[Child] = SimpleQueue()
+        self.wanted: SimpleQueue[list[str]] = SimpleQueue()
+        self._said: list[fork_server.ImportedAhead | fork_server.NotShared] = []
         self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._read, self._write = os.pipe()
         self.descriptor = None if inline else self._read
@@ -84,6 +89,13 @@ class PlayedLauncher:
         self._news.get_nowait()()
         return True
 
+    def import_ahead(self, modules: Sequence[str]) -> None:
+        self.wanted.put(list(modules))
+
+    def news(self) -> list[fork_server.ImportedAhead | fork_server.NotShared]:
+        said, self._said = self._said, []
+        return said
+
     def kill(self, child: Child) -> None:
         self.killed.put(child)
 
@@ -94,6 +106,11 @@ class PlayedLauncher:
     def tell(self, child: Child, **news: Any) -> None:
         """What becomes of a child, by its attributes."""
         self._news.put(lambda: child.__dict__.update(news))
+        os.write(self._write, b"!")
+
+    def announce(self, news: fork_server.ImportedAhead | fork_server.NotShared) -> None:
+        """What the fork server says of later children."""
+        self._news.put(lambda: self._said.append(news))
         os.write(self._write, b"!")
 
 
@@ -208,6 +225,37 @@ def test_an_assignment_whose_child_does_not_get_ready_is_a_timeout_of_the_trial(
     assert (end.trial, end.attempt, end.outcome, end.kind) == (1, 1, "died", "timeout")
     assert end.message == "the worker's process could not load train_fn within 0.3 s (see report_timeout)"
     check_goes_on(stage, first, hung)
+
+
+def test_what_a_trial_imports_is_there_for_the_next_one(begin: Begin) -> None:
+    stage = begin()
+    first, stale = run_one(stage)
+    stale.say(Ready())
+    first.say(Imported(["torch._dynamo", "sympy"]))
+    assert stage.launcher.wanted.get(timeout=PATIENCE) == ["torch._dynamo", "sympy"]
+    stage.launcher.announce(fork_server.ImportedAhead(["torch._dynamo"], 1.4, 120, {"sympy": "starts a thread"}))
+    assert stage.next(Imported) == Imported(["torch._dynamo"])
+    heir = stage.next_child()
+    stage.say(assign(1))
+    assert heir.hear() == assign(1)
+    assert stale.hear() == Shutdown()
+
+
+@pytest.mark.parametrize(("seconds", "is_noted"), [(3.4, True), (0.1, False)])
+def test_a_function_that_each_trial_loads_is_worth_a_line_if_that_takes_long(
+    begin: Begin, seconds: float, is_noted: bool
+) -> None:
+    stage = begin()
+    run_one(stage)
+    stage.launcher.announce(fork_server.NotShared("opens a file or a connection", seconds))
+    stage.launcher.announce(fork_server.ImportedAhead([], 0.0, 0, {}))
+    said = stage.until(lambda message: isinstance(message, Noted | Imported))
+    assert isinstance(said, Noted) is is_noted
+    if isinstance(said, Noted):
+        assert said.message == (
+            "each trial loads train_fn again, which takes about 3 s, because loading it opens a file or a connection; "
+            "do that inside train_fn to have it loaded once per worker"
+        )
 
 
 def check_goes_on(stage: Stage, first: Played, hung: Played) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 from maggy_like.processes.channel import Channel
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.worker.agent.fork_server import FORK, KILL, REQUEST, Forked, NotForked
+from maggy_like.worker.agent.fork_server import Forked, NotForked
+from maggy_like.worker.agent.template import FORK, KILL, send_request
 
 SCRIPT = """
 import os, signal
@@ -36,16 +37,15 @@ forkserver.main({control}, {parent})
 
 
 FORK_FAILS_ONCE = """
-import os
-from maggy_like.worker.agent import fork_server as forkserver
+from maggy_like.worker.agent import fork_server as forkserver, template
 
-fork = os.fork
+fork = template.fork_sibling
 
 def fail():
-    os.fork = fork
+    template.fork_sibling = fork
     raise BlockingIOError(11, "Resource temporarily unavailable")
 
-os.fork = fail
+template.fork_sibling = fail
 forkserver.main({control}, {parent})
 """
 
@@ -107,14 +107,14 @@ class Server:
         channel, theirs = Channel.pair()
         self._channels.append(channel)
         with theirs, open(os.devnull, "wb") as output:
-            socket.send_fds(self._control, [REQUEST.pack(FORK, 0)], [theirs.fileno(), output.fileno()])
+            send_request(self._control, FORK, descriptors=[theirs.fileno(), output.fileno()])
             reply = self._replies.receive()
         assert reply is not None
         return msgspec.msgpack.decode(reply, type=Forked | NotForked)
 
     def kill(self, child: psutil.Process) -> None:
         """Have a child killed."""
-        self._control.sendall(REQUEST.pack(KILL, child.pid))
+        send_request(self._control, KILL, child.pid)
 
     def hang_up(self) -> None:
         """As at the end of an agent."""

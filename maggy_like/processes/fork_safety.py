@@ -1,0 +1,139 @@
+"""What makes a process unfit to be forked: threads, GPUs, and what its modules hold that two processes cannot share."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import random
+import sys
+import time
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from maggy_like.processes.installation import is_installed
+from maggy_like.processes.lifeline import children
+
+_THREAD_PATIENCE = 0.1
+"""Seconds in which a thread that has been joined is gone."""
+
+_SEEDS_OF_USERS = 1 << 32
+"""torch draws its first seed from 64 bits; a smaller one was set."""
+
+
+def why_not_whole() -> str:
+    """Return why a fork of this process would lack something that this process has; empty if it would not."""
+    deadline = time.monotonic() + _THREAD_PATIENCE
+    while len(os.listdir("/proc/self/task")) > 1:
+        if time.monotonic() >= deadline:
+            return "starts a thread"
+        time.sleep(0.001)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
+        return "uses the GPU"
+    return ""
+
+
+class SharingCheck:
+    """Tells whether what is loaded in a block can be shared by forks, as if each of them had loaded it.
+
+    Forks share open files and connections. They run no exit hook and no finalizer of their parent, and their random
+    numbers are seeded anew, which would undo a seed that a module sets.
+
+    Example:
+        >>> check = SharingCheck()
+        >>> with check:
+        ...     data = list(range(3))
+        >>> check.reason
+        ''
+    """
+
+    def __init__(self) -> None:
+        self.reason = ""
+
+    def __enter__(self) -> None:
+        self._before = _descriptors(), set(children()), set(_finalizers()), _numpy_is_seeded(), _torch_seed()
+        self._modules = set(sys.modules)
+        self._called: list[str] = []
+        self._restore = [
+            _watch(atexit, "register", self._called, of_users=True),
+            _watch(random, "seed", self._called),
+            _watch(random, "setstate", self._called),
+        ]
+
+    def __exit__(self, *error: object) -> None:
+        for restore in self._restore:
+            restore()
+        if error[0] is None:
+            self.reason = self._find_reason()
+
+    def _find_reason(self) -> str:
+        if reason := why_not_whole():
+            return reason
+        descriptors, processes, finalizers, numpy_was_seeded, torch_seed = self._before
+        if set(children()) != processes:
+            return "starts a process"
+        if _descriptors() != descriptors:
+            return "opens a file or a connection"
+        if "register" in self._called or any(map(_is_of_users, set(_finalizers()) - finalizers)):
+            return "registers a function to be called at exit"
+        seed = _torch_seed()
+        torch_is_seeded = seed != torch_seed and (torch_seed is not None or (seed or 0) < _SEEDS_OF_USERS)
+        if self._called or torch_is_seeded or _numpy_is_seeded() != numpy_was_seeded:
+            return "seeds the random numbers"
+        new = [module for name, module in list(sys.modules.items()) if name not in self._modules]
+        if any(_has_generator(module) for module in new if not is_installed(getattr(module, "__name__", None))):
+            return "creates a random number generator"
+        return ""
+
+
+def _descriptors() -> set[str]:
+    return {name for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")}
+
+
+def _finalizers() -> dict[Any, Any]:
+    """What ``weakref.finalize`` has to call, by finalizer."""
+    return dict(getattr(weakref.finalize, "_registry", {}))
+
+
+def _is_of_users(finalizer: Any) -> bool:
+    """Whether the user's code needs a finalizer, such as that of a temporary folder."""
+    found = finalizer.peek()
+    return found is not None and (found[1].__module__ == "tempfile" or not is_installed(found[1].__module__))
+
+
+def _numpy_is_seeded() -> bool:
+    """Whether somebody has seeded numpy's global generator: it forgets the entropy that it began with."""
+    numpy_random: Any = sys.modules.get("numpy.random")
+    with contextlib.suppress(AttributeError):
+        return numpy_random is not None and numpy_random.mtrand._rand._bit_generator.seed_seq is None
+    return False
+
+
+def _torch_seed() -> int | None:
+    torch: Any = sys.modules.get("torch")
+    return torch.initial_seed() if hasattr(torch, "initial_seed") else None
+
+
+def _has_generator(module: Any) -> bool:
+    kinds: tuple[type, ...] = (random.Random,)
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        kinds += (numpy_random.Generator, numpy_random.RandomState)
+    if hasattr(torch := sys.modules.get("torch"), "Generator"):
+        kinds += (torch.Generator,)  # type: ignore[union-attr]
+    return any(isinstance(value, kinds) for value in list(vars(module).values()))
+
+
+def _watch(module: types.ModuleType, name: str, called: list[str], *, of_users: bool = False) -> Callable[[], None]:
+    """Have calls of a function noted, if wanted only those by the user's own modules; returns what ends that."""
+    function = getattr(module, name)
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if not (of_users and is_installed(sys._getframe(1).f_globals.get("__name__"))):
+            called.append(name)
+        return function(*args, **kwargs)
+
+    setattr(module, name, watched)
+    return lambda: setattr(module, name, function)

@@ -1,0 +1,285 @@
+"""The process from which a worker's children are forked: it has loaded the function, and imported what trials import.
+
+The fork server asks a template for each child. A template is never changed once it serves: a fork of it imports what
+trials have imported since, and takes its place if that went well. So no child waits for an import, and an import that
+starts a thread, uses a GPU, crashes or hangs costs one process that nobody needs.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+import msgspec
+
+from maggy_like.processes.channel import Channel, Disconnected
+from maggy_like.processes.fork_safety import SharingCheck, why_not_whole
+from maggy_like.processes.imports import import_ahead
+from maggy_like.processes.lifeline import adopt_orphans, children, die_with_parent
+from maggy_like.processes.zygote.sibling import fork_sibling
+from maggy_like.protocol.task import WorkerTask
+from maggy_like.train_function.load import load_train_fn
+from maggy_like.worker.agent.memory import offer_as_victim, resident
+from maggy_like.worker.child.exits import begin_process, end_process, flush_output
+from maggy_like.worker.child.process import serve
+from maggy_like.worker.child.rehearsal import rehearse
+
+MAX_MEMORY = 1 << 30
+"""Bytes that the imports of a template may take."""
+
+HUNG_UP = 113
+"""Exit status of a child that cannot reach its agent."""
+
+REQUEST = struct.Struct("!cI")
+"""What a fork server is asked for by its agent, and a template by its fork server: a kind, and a number.
+
+========  ========================  ==============================================================
+kind      number                    what comes with it
+========  ========================  ==============================================================
+``FORK``  0                         the descriptors of the child's channel and output
+``KILL``  a process id              nothing
+``LOAD``  the size of what follows  names of modules; for a template, the socket of its successor
+========  ========================  ==============================================================
+"""
+FORK, KILL, LOAD = b"f", b"k", b"l"
+
+FORKED = struct.Struct("!i")
+"""A template's answer to each request: the id of the process that it has forked, or the negative error number."""
+
+
+class TemplateReady(msgspec.Struct, frozen=True, tag="ready"):
+    """A template can serve.
+
+    Attributes:
+        why_not_shared: Why it has not loaded the function, if its children must do so themselves.
+        seconds: How long it took to get ready.
+        megabytes: How much memory that took.
+    """
+
+    why_not_shared: str
+    seconds: float
+    megabytes: int
+
+
+class TemplateUnfit(msgspec.Struct, frozen=True, tag="unfit"):
+    """A template must not serve, and has left.
+
+    Attributes:
+        module: Whose import is to blame; empty for the function.
+        why: Such as ``starts a thread``.
+        seconds: How long it took to find out.
+    """
+
+    module: str
+    why: str
+    seconds: float
+
+
+class _UnfitError(Exception):
+    """``module`` and why."""
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_verdict = msgspec.msgpack.Decoder(TemplateReady | TemplateUnfit).decode
+decode_modules = msgspec.msgpack.Decoder(list[str]).decode
+
+
+def read_request(control: socket.socket) -> tuple[bytes, int, bytes, list[int]] | None:
+    """Wait for a request: its kind, its number, what follows, and descriptors; None when the other end is gone."""
+    try:
+        head, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 2, socket.MSG_WAITALL)
+    except ConnectionResetError:  # the other end is gone, and has left unread what it was told last
+        return None
+    if len(head) < REQUEST.size:
+        return None
+    kind, number = REQUEST.unpack(head)
+    payload = control.recv(number, socket.MSG_WAITALL) if kind == LOAD else b""
+    return kind, number, payload, descriptors
+
+
+def send_request(
+    control: socket.socket, kind: bytes, number: int = 0, *, payload: bytes = b"", descriptors: Sequence[int] = ()
+) -> None:
+    """Send a request.
+
+    Raises:
+        OSError: The other end is gone.
+    """
+    head = REQUEST.pack(kind, len(payload) if kind == LOAD else number)
+    socket.send_fds(control, [head], list(descriptors))
+    if payload:
+        control.sendall(payload)
+
+
+class Template:
+    """Lives in the template's own process.
+
+    Args:
+        control: To the fork server.
+        task: What the run is.
+        server: The fork server's process id. It is the parent of all templates, and of all children.
+        function: The training function, if the template that this one is a fork of has loaded it.
+    """
+
+    def __init__(
+        self, control: socket.socket, task: WorkerTask, server: int, function: Callable[..., Any] | None = None
+    ) -> None:
+        self._control = control
+        self._task = task
+        self._server = server
+        self._function = function
+
+    def run(self, modules: Sequence[str], *, load: bool) -> NoReturn:
+        """Get ready, say so, and fork what the fork server asks for; called in a process that was just forked.
+
+        Args:
+            modules: To be imported.
+            load: Whether to load the function.
+        """
+        status = 1
+        try:
+            die_with_parent(self._server)
+            leave_signals()
+            verdict = self._prepare(modules, load=load)
+            Channel(self._control).send(encode(verdict))
+            if isinstance(verdict, TemplateReady):
+                self._serve()
+            status = 0
+        except Disconnected:
+            pass
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            flush_output()
+            os._exit(status)
+
+    def _prepare(self, modules: Sequence[str], *, load: bool) -> TemplateReady | TemplateUnfit:
+        began, before = time.monotonic(), resident()
+        check = SharingCheck()
+        try:
+            if load:
+                with check:
+                    self._function = load_train_fn(self._task)
+                if check.reason:
+                    raise _UnfitError("", check.reason)
+            grown = resident()
+            for module in modules:
+                self._import(module)
+            import_ahead(())  # what the function has imported may import more once it is used
+            if why := why_not_whole():
+                raise _UnfitError(modules[-1] if modules else "", why)
+            if resident() - grown > MAX_MEMORY:
+                raise _UnfitError(modules[0] if modules else "", f"takes more than {MAX_MEMORY >> 20} MB of memory")
+        except _UnfitError as error:
+            module, why = error.args
+            return TemplateUnfit(module, why, time.monotonic() - began)
+        except BaseException as error:  # each child that loads the function itself says what is wrong
+            return TemplateUnfit("", f"{type(error).__name__}: {error}", time.monotonic() - began)
+        flush_output()
+        gc.freeze()  # so that a child's collector leaves the shared pages alone
+        return TemplateReady("", time.monotonic() - began, max(0, resident() - before) >> 20)
+
+    def _import(self, module: str) -> None:
+        if module in sys.modules:
+            return
+        try:
+            importlib.import_module(module)
+        except BaseException as error:
+            raise _UnfitError(module, f"cannot be imported there ({type(error).__name__})") from error
+        if why := why_not_whole() or ("starts a process" if children() else ""):
+            raise _UnfitError(module, why)
+
+    def _serve(self) -> None:
+        known = frozenset(sys.modules)
+        while (request := read_request(self._control)) is not None:
+            kind, _, payload, descriptors = request
+            try:
+                pid = fork_sibling()
+            except OSError as error:
+                pid = -(error.errno or 1)
+            if pid == 0:
+                self._control.close()
+                if kind == FORK:
+                    run_child(self._task, self._server, descriptors, self._function, known)
+                (control,) = descriptors
+                successor = Template(socket.socket(fileno=control), self._task, self._server, self._function)
+                successor.run(decode_modules(payload), load=False)
+            self._control.sendall(FORKED.pack(pid))
+            for fd in descriptors:
+                os.close(fd)
+
+
+def leave_signals() -> None:
+    """Give up the fork server's handling of signals."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def run_child(
+    task: WorkerTask,
+    server: int,
+    descriptors: Sequence[int],
+    function: Callable[..., Any] | None,
+    known: frozenset[str],
+) -> NoReturn:
+    """Be a child to its end: run the trials that the agent assigns. Called in a process that was just forked.
+
+    Args:
+        task: What the run is.
+        server: The fork server, its parent.
+        descriptors: Of its channel and of its output.
+        function: The training function, if it is loaded already.
+        known: The modules that its trials need not import.
+    """
+    status = 1
+    try:
+        channel_fd, output_fd = descriptors
+        os.setsid()
+        die_with_parent(server)
+        adopt_orphans()
+        offer_as_victim()
+        leave_signals()
+        begin_process()
+        redirect_output(output_fd)
+        rehearse(task)
+        reused = task.isolation == "worker"
+        serve(
+            Channel(socket.socket(fileno=channel_fd)),
+            task,
+            train_fn=function,
+            known=None if reused else known,
+            trials=None if reused else 1,
+            before_end=(lambda _: flush_output()) if reused else partial(end_process, task.grace),
+            on_orphaned=lambda: os._exit(HUNG_UP),
+        )
+        if reused:
+            end_process(task.grace, lambda: None)
+        status = 0
+    except Disconnected:
+        status = HUNG_UP
+    except BaseException:
+        traceback.print_exc()  # into the trial's log
+        flush_output()
+    finally:
+        os._exit(status)
+
+
+def redirect_output(fd: int) -> None:
+    """Make ``fd`` the process's output, and nothing its input; Python's streams stay as they are."""
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)

@@ -1,0 +1,67 @@
+"""What a trial imports is found, and imported before the next ones start."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from maggy_like.processes.imports import SETTLED, ImportWatch, import_ahead, remember, remembered
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An environment's packages; returns its folder. What was imported of it is forgotten afterwards."""
+    folder = tmp_path / "lib" / "python3.11" / "site-packages"
+    (folder / "installed_one").mkdir(parents=True)
+    (folder / "installed_one" / "__init__.py").write_text("")
+    (folder / "installed_one" / "inner.py").write_text("import sys; sys.modules['installed_one.made'] = sys")
+    (folder / "installed_broken.py").write_text("raise RuntimeError('no such device')")
+    (tmp_path / "own_one.py").write_text("")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    for name in [name for name in sys.modules if name.startswith(("installed_", "own_one"))]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("packages")
+def test_installed_modules_that_are_new_are_found_once() -> None:
+    watch = ImportWatch(sys.modules)
+    for name in ("own_one", "installed_one.inner"):
+        importlib.import_module(name)
+    assert watch.new() == ["installed_one", "installed_one.inner"]
+    assert watch.new() == []
+
+
+@pytest.mark.usefixtures("packages")
+def test_imports_have_settled_once_no_more_come() -> None:
+    watch = ImportWatch(sys.modules)
+    assert [watch.settled() for _ in range(2 * SETTLED)] == [[]] * 2 * SETTLED
+    importlib.import_module("installed_one")
+    assert watch.settled() == []
+    importlib.import_module("installed_one.inner")
+    found = [watch.settled() for _ in range(2 * SETTLED)]
+    assert found[:SETTLED] == [[]] * SETTLED
+    assert found[SETTLED:] == [["installed_one", "installed_one.inner"], *[[]] * (SETTLED - 1)]
+
+
+@pytest.mark.usefixtures("packages")
+def test_modules_are_imported_ahead_and_those_that_fail_are_left_out() -> None:
+    assert import_ahead(["installed_broken", "installed_one.inner", "not_there"])
+    assert "installed_one.inner" in sys.modules
+    assert not import_ahead(["installed_broken", "installed_one.inner", "not_there"])
+
+
+def test_what_torch_imports_for_its_first_optimizer_comes_with_it() -> None:
+    import_ahead(["torch"])
+    assert "torch._dynamo" in sys.modules
+
+
+def test_what_was_imported_is_remembered_for_the_next_run() -> None:
+    remember(["json", "json.encoder"])
+    remember(["json"])
+    assert remembered()[-2:] == ("json", "json.encoder")

@@ -1,0 +1,161 @@
+"""What a trial imports and what its function holds, a worker loads once, and gets it wrong in no search."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maggy_like import Float, Result, lagom
+
+pytestmark = [pytest.mark.e2e, pytest.mark.cold]
+
+SPACE = {"x": Float(0.0, 1.0)}
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts packages into an environment and into the user's project: ``packages(installed={...}, own={...})``."""
+    installed_folder = tmp_path / "lib" / "python3.11" / "site-packages"
+    installed_folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(installed_folder)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(installed: dict[str, str] | None = None, own: dict[str, str] | None = None) -> None:
+        for folder, sources in ((installed_folder, installed or {}), (tmp_path, own or {})):
+            for name, source in sources.items():
+                (folder / f"{name}.py").write_text(dedent(source))
+
+    return write
+
+
+def search(train: Callable[..., Any], folder: Path, n_trials: int = 8, **options: Any) -> Result:
+    """A search on one worker."""
+    options = {"workers": 1, "metric": "pid", "direction": "max", "optimizer": "random", **options}
+    return lagom(train, SPACE, n_trials=n_trials, directory=str(folder), progress=False, **options)
+
+
+def imports_of(result: Result, module: str) -> list[bool]:
+    """Whether each trial began with a module."""
+    return [module in trial.attributes["had"] for trial in result.trials]
+
+
+def test_what_a_trial_imports_later_trials_and_later_searches_begin_with(
+    packages: Callable[..., None], tmp_path: Path
+) -> None:
+    packages(
+        installed={
+            "fine_library": "",
+            "library_with_a_thread": """
+                import threading
+                threading.Thread(target=threading.Event().wait, daemon=True).start()
+            """,
+            "library_that_refuses_templates": """
+                import os, sys
+                if "running" not in os.environ.get("A_TRIAL", ""):
+                    raise ImportError("no device here")
+            """,
+        }
+    )
+    names = ["fine_library", "library_with_a_thread", "library_that_refuses_templates"]
+    gate = tmp_path / "gate"
+
+    def train(x: float) -> dict[str, Any]:
+        import importlib
+        import sys
+        import time
+
+        had = [name for name in names if name in sys.modules]
+        os.environ["A_TRIAL"] = "running"
+        for name in names:
+            importlib.import_module(name)
+        while "fine_library" not in had and not gate.exists() and len(os.listdir(tmp_path / "seen")) >= 3:
+            time.sleep(0.01)  # the template has been asked for by now, and these trials need not outrun it
+            if any("fine_library" in line.read_text() for line in tmp_path.glob("runs/*/workers/*.log")):
+                gate.touch()
+        (tmp_path / "seen" / str(os.getpid())).touch()
+        return {"pid": os.getpid(), "had": had}
+
+    (tmp_path / "seen").mkdir()
+    first = search(train, tmp_path / "runs")
+    had = imports_of(first, "fine_library")
+    assert not had[0]
+    assert had[-1]
+    for name in names[1:]:
+        assert not any(imports_of(first, name))
+    (log,) = (Path(first.directory) / "workers").glob("*.log")
+    assert "not library_with_a_thread, which starts a thread" in log.read_text()
+    assert "not library_that_refuses_templates, which cannot be imported there (ImportError)" in log.read_text()
+    second = search(train, tmp_path / "runs", n_trials=2)
+    assert all(imports_of(second, "fine_library"))
+    for name in names[1:]:
+        assert not any(imports_of(second, name))
+    assert {trial.state for trial in (*first.trials, *second.trials)} == {"completed"}
+
+
+class Counted:
+    """Data that takes note of each time it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.table = np.arange(1000.0)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        (self.folder / f"loaded-{os.getpid()}").touch()
+
+
+def test_what_the_function_holds_is_loaded_once_per_worker_and_each_trial_has_its_own(tmp_path: Path) -> None:
+    data = Counted(tmp_path)
+
+    def train(x: float) -> dict[str, float]:
+        data.table[0] += 1.0  # of no other trial
+        return {"pid": os.getpid(), "first": data.table[0]}
+
+    result = search(train, tmp_path / "runs", workers=2)
+    assert {trial.metrics["first"] for trial in result.trials} == {1.0}
+    assert len({trial.metrics["pid"] for trial in result.trials}) == 8
+    assert len(list(tmp_path.glob("loaded-*"))) == 2
+
+
+def test_a_module_that_is_edited_between_two_searches_is_imported_anew(
+    packages: Callable[..., None], tmp_path: Path
+) -> None:
+    def train(x: float) -> dict[str, float]:
+        import own_settings
+
+        return {"pid": os.getpid(), "answer": own_settings.ANSWER}
+
+    for answer in (1.0, 22.0):
+        packages(own={"own_settings": f"ANSWER = {answer}"})
+        result = search(train, tmp_path / "runs", n_trials=3)
+        assert {trial.metrics["answer"] for trial in result.trials} == {answer}
+
+
+def test_a_module_that_forks_cannot_share_is_imported_in_each_trial(
+    packages: Callable[..., None], tmp_path: Path
+) -> None:
+    packages(
+        own={
+            "own_training": f"""
+                import atexit, os, random
+                random.seed(7)
+                atexit.register(lambda: open({str(tmp_path)!r} + f"/left-{{os.getpid()}}", "w").close())
+
+                def train(x):
+                    return {{"pid": os.getpid(), "drawn": random.random()}}
+            """
+        }
+    )
+    import own_training
+
+    result = search(own_training.train, tmp_path / "runs", n_trials=4)
+    own_training.random.seed(7)
+    assert {trial.metrics["drawn"] for trial in result.trials} == {own_training.random.random()}
+    left = {int(path.name.partition("-")[2]) for path in tmp_path.glob("left-*")}
+    assert {int(trial.metrics["pid"]) for trial in result.trials} <= left
