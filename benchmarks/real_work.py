@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 
-@cache
 def digits() -> tuple[Any, Any]:
     """The digits that scikit-learn ships, as tensors."""
     import torch

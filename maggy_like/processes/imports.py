@@ -47,7 +47,7 @@ def _try(name: str) -> None:
             importlib.import_module(name)
 
 
-SETTLED = 3
+SETTLED = 10
 """Calls of :meth:`ImportWatch.settled` without a new module after which a trial has imported what it needs for now."""
 
 

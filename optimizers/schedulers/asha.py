@@ -33,7 +33,8 @@ class ASHA(Optimizer):
     results at ``max_budget // eta`` and above; to those below as well where that predicts the longer trainings better.
     On most learning curves that we measured, strict rungs far below the full budget made every sampler worse:
     configurations that learn fast at first are not those that end well, and a model learns to propose them. The docs
-    page "Which optimizer?" has the figures.
+    page "Which optimizer?" has the figures. Where a pause takes longer than the training up to an early rung, as with
+    epochs of a tenth of a second, new trials leave that rung out.
 
     Source: Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for Massively Parallel
     Hyperparameter Tuning", MLSys 2020.
@@ -131,10 +132,16 @@ class ASHA(Optimizer):
         etas = self.etas(levels)
         form = StoppingScheduler if self.mode == "stopping" else PromotionScheduler
         count = self._count(levels)
+        if count == 1 and form is PromotionScheduler:
+            return PromotionScheduler(levels, etas, self._n_skippable(levels))
         if count == 1:
             return form(levels, etas)
         inner = [form(levels[lowest:], etas[lowest:]) for lowest in range(count)]
         return BracketScheduler(inner, bracket_shares(len(levels), self.eta, count), problem.seed)
+
+    def _n_skippable(self, levels: Sequence[float]) -> int:
+        """How many rungs are too early to matter where a pause takes longer than they do; none that the user chose."""
+        return max(len(levels) - 2, 0) if self.min_budget is None else 0
 
     def _count(self, levels: Sequence[float]) -> int:
         """How many brackets there are over so many rungs."""

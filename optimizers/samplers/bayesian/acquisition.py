@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -58,7 +59,12 @@ def _log_h(z: Array) -> Array:
 
 
 def maximize(
-    score: Callable[[Array], Array], axes: Axes, starts: Array, rng: np.random.Generator, taken: set[bytes]
+    score: Callable[[Array], Array],
+    axes: Axes,
+    starts: Array,
+    rng: np.random.Generator,
+    taken: set[bytes],
+    effort: float = 1.0,
 ) -> Array:
     """The allowed points of the highest scores, best first: random points, then local search from the best of them.
 
@@ -69,12 +75,13 @@ def maximize(
         axes: The unit cube.
         starts: Points to search around, best first, shape (k, d).
         taken: Points (as bytes) that must not be proposed.
+        effort: Share of the points that are looked at, above 0 and at most 1.
 
     Returns:
         Shape (t, d), a few; empty if every point that was looked at is taken or not allowed.
     """
-    broad = axes.snap(rng.random((_BROAD, axes.d)))
-    near = _around(axes, starts, _NEAR, rng, 0.5) if len(starts) else broad[:0]
+    broad = axes.snap(rng.random((math.ceil(effort * _BROAD), axes.d)))
+    near = _around(axes, starts, math.ceil(effort * _NEAR), rng, 0.5) if len(starts) else broad[:0]
     points = _fresh(np.concatenate([broad, near]), taken)
     if not len(points):
         return points
@@ -85,7 +92,7 @@ def maximize(
             break
         points, scores = points[top], scores[top]
         known = len(points)
-        steps = _fresh(_around(axes, points, _CLIMBERS * _STEPS, rng, scale), taken)
+        steps = _fresh(_around(axes, points, math.ceil(effort * _CLIMBERS * _STEPS), rng, scale), taken)
         if len(steps):
             points, scores = np.concatenate([points, steps]), np.concatenate([scores, score(steps)])
         top = _best_allowed(axes, points, scores, known)

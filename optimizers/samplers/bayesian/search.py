@@ -24,6 +24,9 @@ Array = NDArray[np.float64]
 
 _TRUSTED = 0.5  # rank correlation from which on no proposal is random
 _AWAY_SHARE = 0.5  # of the proposals that promise as little, one choice away from the best
+_WORTH_ALL = 1.0  # seconds of a trial from which on a proposal is worth all its time
+_LEAST_EFFORT = 0.25
+_LATEST = 20  # results that tell how long trials take
 _PRIOR_WEIGHT = 10.0  # weight of the log prior, divided by the number of results
 
 
@@ -47,6 +50,8 @@ class BayesianSearch(Optimizer):
     - Cost: hyperparameters are fitted anew, from the last ones on, when there are 15 % more results; the
       model has 200 points at most, those that got furthest with the best losses and the newest. Within an
       ask, running configurations extend the factorisation.
+    - Short trials: where they take less than a second, fewer points are looked at for a proposal, since the model
+      shares the cores with the trials.
     - A search that time alone bounds: where trials differ in how long they take, and a model of it predicts left-out
       times, the expected improvement counts by the second.
     - Several objectives: a model of each, and the expected improvement of the hypervolume.
@@ -137,8 +142,15 @@ class BayesianSearch(Optimizer):
 
         taken = {point.tobytes() for point in model.units}
         taken.update(space.to_unit(config).tobytes() for config in history.pending.values())
-        points = maximize(score, model.axes, starts, rng, taken)
+        points = maximize(score, model.axes, starts, rng, taken, _effort(history))
         if len(points) and improvement(points[:1])[0] < model.little and rng.random() < _AWAY_SHARE:
             points = np.concatenate([one_choice_away(score, model.axes, starts[0], taken), points])
         proposals = (space.from_unit(point) for point in points)
         return next((config for config in proposals if space.allows(config)), None) or space.sample(rng)
+
+
+def _effort(history: History) -> float:
+    """The share of the usual work that a proposal is worth, by how long trials take; all of it if that is not known."""
+    seconds = [seen.seconds for seen in history.observations[-_LATEST:] if seen.seconds > 0.0]
+    typical = float(np.median(seconds)) if seconds else _WORTH_ALL
+    return min(max(typical / _WORTH_ALL, _LEAST_EFFORT), 1.0)
