@@ -29,6 +29,7 @@ WATCHED = {
     "virtual": ("event_us.10000",),
     "report_cost": ("report_us.median", "report_us.mean"),
     "ledger": ("replay_s_per_10000", "bytes_per_trial", "journal_bytes_per_trial"),
+    "real_trial": ("overhead_ms.local.torch.median", "overhead_ms.local.lightgbm.median"),
     "scale": ("driver_us_per_report.1000", "dispatch_median_ms.1000"),
     "dispatch": (
         "local.process.turnaround_ms.median",

@@ -198,7 +198,8 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     finally:
         journal.close()
         output.move()
-        engine.begin_imports(remembered())
+        if modules := remembered():
+            engine.begin_imports(modules)
     return Outcome(machine, ending, journal.earlier_seconds + seconds, failure, journal.is_longer)
 
 

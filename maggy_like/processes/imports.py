@@ -86,4 +86,5 @@ class ImportWatch:
 def _has_spec(name: str, module: types.ModuleType) -> bool:
     """Whether importing a module by its name would find it again; some packages put objects among the modules."""
     spec = getattr(module, "__spec__", None)
-    return getattr(spec, "name", None) == name and getattr(spec, "loader", None) is not None
+    is_name = all(part.isidentifier() for part in name.split("."))
+    return is_name and getattr(spec, "name", None) == name and getattr(spec, "loader", None) is not None

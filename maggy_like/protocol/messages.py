@@ -7,6 +7,7 @@ little beside msgspec, since every worker loads it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -25,6 +26,9 @@ MAX_TYPES = 20
 
 MAX_PLACE = 300
 """Characters of a class's name, or of a place in the user's code."""
+
+MAX_MODULES = 20_000
+"""How many modules a worker names at once."""
 
 Columns = tuple[list[Step], list[float]]
 """Steps and values of one metric."""
@@ -218,7 +222,12 @@ class Noted(msgspec.Struct, frozen=True, tag="noted"):
 class Imported(msgspec.Struct, frozen=True, tag="imported"):
     """Modules of installed packages that a trial has imported: to be imported before the next ones start."""
 
-    modules: Annotated[list[Annotated[str, Meta(max_length=MAX_PLACE)]], Meta(max_length=20_000)]
+    modules: Annotated[list[Annotated[str, Meta(max_length=MAX_PLACE)]], Meta(max_length=MAX_MODULES)]
+
+    @classmethod
+    def of(cls, modules: Sequence[str]) -> Imported:
+        """What can be sent of a list of modules."""
+        return cls([name for name in modules if len(name) <= MAX_PLACE][:MAX_MODULES])
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib.util
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from maggy_like.processes.installation import is_installed
 
-MAX_FILES = 200
-"""Files of the user's project that are read at most."""
+MAX_CHARACTERS = 1 << 20
+"""Characters of the user's project that are read at most: parsing them takes about half a second."""
 
 
 def imports_of(modules: Iterable[str], names: Collection[str]) -> list[str]:
@@ -24,13 +25,15 @@ def imports_of(modules: Iterable[str], names: Collection[str]) -> list[str]:
             with these names count.
     """
     found: dict[str, None] = {}
-    waiting, seen = list(dict.fromkeys(modules)), set[str]()
-    while waiting and len(seen) < MAX_FILES:
-        module = waiting.pop()
+    waiting, seen, left = deque(dict.fromkeys(modules)), set[str](), MAX_CHARACTERS
+    while waiting and left > 0:
+        module = waiting.popleft()
         if module in seen or (spec := _find(module)) is None:
             continue
         seen.add(module)
-        for name in _imports_in(spec, names):
+        source = _source(spec)
+        left -= len(source)
+        for name in _imports_in(source, spec, names):
             if is_installed(name):
                 found[name] = None
             else:
@@ -51,13 +54,18 @@ def _find(module: str) -> ModuleSpec | None:
     return None
 
 
-def _imports_in(spec: ModuleSpec, names: Collection[str]) -> Iterator[str]:
-    with contextlib.suppress(OSError, SyntaxError, ValueError):  # no file, or none of Python's
+def _source(spec: ModuleSpec) -> bytes:
+    with contextlib.suppress(OSError):
         if spec.origin is not None and spec.origin.endswith(".py"):
-            tree = ast.parse(Path(spec.origin).read_bytes())
-            package = spec.name if spec.submodule_search_locations is not None else spec.parent or ""
-            for node in _statements(tree, names):
-                yield from _imported(node, package)
+            return Path(spec.origin).read_bytes()
+    return b""
+
+
+def _imports_in(source: bytes, spec: ModuleSpec, names: Collection[str]) -> Iterator[str]:
+    package = spec.name if spec.submodule_search_locations is not None else spec.parent or ""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # Python says so where it is imported
+        for node in _statements(ast.parse(source), names):
+            yield from _imported(node, package)
 
 
 def _statements(node: ast.AST, names: Collection[str]) -> Iterator[ast.Import | ast.ImportFrom]:

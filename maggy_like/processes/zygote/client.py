@@ -95,9 +95,10 @@ def start_module(
 def warm_up(*modules: str) -> None:
     """Start the process whose forks the workers will be, and have it import modules; returns at once.
 
-    A notebook's first cell may call it, so that the first search waits for less. Without it the first search of a
-    process imports, and later ones do not. It ends with this process. Where processes cannot be forked so (macOS,
-    Windows), it does nothing.
+    Call it at the top of a script, before its own imports, or in a notebook's first cell: then the workers of the first
+    search import these modules while the script does. Later searches of a process need no such call, since they find
+    imported what the trials before them have imported. The process ends with this one. Where processes cannot be forked
+    like this (macOS, Windows), the call does nothing.
 
     Args:
         modules: Names of installed packages or their modules, such as ``"torch"``.
@@ -106,7 +107,7 @@ def warm_up(*modules: str) -> None:
         ConfigError: One is no name, or its package is not installed.
 
     Example:
-        >>> maggy_like.warm_up("torch")  # doctest: +SKIP
+        >>> maggy_like.warm_up("torch", "sklearn.model_selection")  # doctest: +SKIP
     """
     for module in modules:
         if not isinstance(module, str) or not module.partition(".")[0].isidentifier():

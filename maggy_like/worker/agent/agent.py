@@ -331,9 +331,9 @@ class Agent:
     def children_changed(self, news: fork_server.ImportedAhead | fork_server.NotShared) -> None:
         """Tell the driver what its next run should import at once, and the user what takes long."""
         if isinstance(news, fork_server.ImportedAhead):
-            self._client.send(Imported(news.modules))
+            self._client.send(Imported.of(news.modules))
             print(described(news), flush=True)
-        elif news.seconds >= WORTH_A_LINE:
+        elif news.why and news.seconds >= WORTH_A_LINE:
             self._client.send(Noted(NOT_SHARED.format(max(1.0, news.seconds), news.why)))
 
     def fork_server_died(self) -> None:

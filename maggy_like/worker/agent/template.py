@@ -76,7 +76,7 @@ class TemplateUnfit(msgspec.Struct, frozen=True, tag="unfit"):
 
     Attributes:
         module: Whose import is to blame; empty for the function.
-        why: Such as ``starts a thread``.
+        why: Such as ``starts a thread``; empty if the function cannot be loaded at all.
         seconds: How long it took to find out.
     """
 
@@ -183,8 +183,8 @@ class Template:
         except _UnfitError as error:
             module, why = error.args
             return TemplateUnfit(module, why, time.monotonic() - began)
-        except BaseException as error:  # each child that loads the function itself says what is wrong
-            return TemplateUnfit("", f"{type(error).__name__}: {error}", time.monotonic() - began)
+        except BaseException:  # each child that loads the function itself says what is wrong
+            return TemplateUnfit("", "", time.monotonic() - began)
         flush_output()
         gc.freeze()  # so that a child's collector leaves the shared pages alone
         return TemplateReady("", time.monotonic() - began, max(0, resident() - before) >> 20)

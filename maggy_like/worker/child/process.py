@@ -180,7 +180,7 @@ class TrialRunner:
         if self.service.sender is sender:  # an inline attempt may have been ended without it, and the next have begun
             self.service.sender = None
         if self._imports is not None and (modules := self._imports.new()):
-            self._channel.send(encode(Imported(modules)))
+            self._channel.send(encode(Imported.of(modules)))
 
 
 def send_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Finished) -> None:

@@ -89,7 +89,7 @@ class Service:
                 if sender is not None and sender.buffer:
                     sender.flush_behind()
                 if self._imports is not None and (modules := self._imports.settled()):
-                    self._channel.send(encode(Imported(modules)))
+                    self._channel.send(encode(Imported.of(modules)))
                 behind = sender is not None and sender.is_behind
                 poller.poll(0 if behind else self._interval * 1000)
             except OSError:  # the agent is gone, or the trial may open no file at all any more

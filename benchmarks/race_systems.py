@@ -1,0 +1,477 @@
+"""The systems of :mod:`benchmarks.race`, each as its documentation advises: one search of one task with two workers.
+
+``python -m benchmarks.race_systems NAME SEED DEADLINE FOLDER`` runs one search in the interpreter that has the system.
+DEADLINE is on the clock of ``time.monotonic``, and the files of the system go to FOLDER. The name of the task is in the
+environment (see :mod:`benchmarks.race_tasks`).
+
+Each system has two functions. The first searches a training with epochs and stops bad trainings early if the system
+can. The second searches a function that only returns a value. They stand for the script of a user, so their lines are
+counted. The spaces are not: each system needs one line per parameter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import itertools
+import math
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+if __name__ == "__main__" and sys.argv[1] == "maggy_like":
+    # As help(warm_up) advises for a script: its workers import what it imports below, at the same time.
+    from maggy_like import warm_up
+
+    warm_up("lightgbm" if os.environ["RACE_TASK"] == "boosting" else "torch", "sklearn.model_selection")
+
+from benchmarks.race_tasks import EPOCHS, NAME, TASKS, Choice, Config, Float, Integer, Space, State, Task
+
+WORKERS = 2
+
+Train = Callable[..., float]
+Left = Callable[[], float]
+"""Returns the seconds until the deadline, at least a millisecond: no system takes a time limit of 0."""
+
+Search = Callable[[Train, Task, Left, int, str], None]
+"""Searches with a training function of a task, the time that is left, a seed and a folder."""
+
+
+# -- maggy_like ------------------------------------------------------------------------------------------
+
+
+def maggy_like(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+    """``lagom`` with its default optimizer, ASHA over a Gaussian process."""
+    from maggy_like import Reporter, lagom
+
+    def trial(config: dict[str, Any], reporter: Reporter) -> None:
+        def report(epoch: int, value: float, save: Callable[[], State]) -> None:
+            reporter.checkpoint(save())
+            reporter.report(value, step=epoch)
+
+        train(config, report, reporter.restore(), reporter.budget)
+
+    lagom(
+        trial,
+        maggy_like_space(task.space),
+        metric=task.metric,
+        direction=task.direction,
+        timeout=left(),
+        max_budget=EPOCHS,
+        workers=WORKERS,
+        engine="local",
+        seed=seed,
+        progress=False,
+        directory=folder,
+    )
+
+
+def maggy_like_values(score: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+    """``lagom`` with its Gaussian process over full trainings."""
+    from maggy_like import lagom
+
+    def trial(config: dict[str, Any]) -> float:
+        return score(config)
+
+    lagom(
+        trial,
+        maggy_like_space(task.space),
+        optimizer="bayesian",
+        metric=task.metric,
+        direction=task.direction,
+        timeout=left(),
+        workers=WORKERS,
+        engine="local",
+        seed=seed,
+        progress=False,
+        directory=folder,
+    )
+
+
+def maggy_like_space(space: Space) -> dict[str, Any]:
+    """Write a space as ``lagom`` expects it."""
+    import maggy_like as library
+
+    found: dict[str, Any] = {}
+    for name, domain in space.items():
+        match domain:
+            case Choice(options):
+                found[name] = list(options)
+            case Float(low, high, log):
+                found[name] = library.Float(low, high, log=log)
+            case Integer(low, high, log):
+                found[name] = library.Integer(low, high, log=log)
+    return found
+
+
+# -- Optuna ----------------------------------------------------------------------------------------------
+
+
+def optuna(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+    """TPE with Hyperband's pruner, in two processes that share a journal file."""
+    import optuna as library
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    def objective(trial: Any) -> float:
+        def report(epoch: int, value: float, save: Callable[[], State]) -> None:
+            trial.report(value, epoch)
+            if trial.should_prune():
+                raise library.TrialPruned
+
+        return train(optuna_config(trial, task.space), report)
+
+    def work(number: int) -> None:
+        study = library.create_study(
+            study_name="race",
+            storage=JournalStorage(JournalFileBackend(f"{folder}/journal.log")),
+            sampler=library.samplers.TPESampler(multivariate=True, constant_liar=True, seed=WORKERS * seed + number),
+            pruner=library.pruners.HyperbandPruner(min_resource=1, max_resource=EPOCHS, reduction_factor=3),
+            direction="maximize" if task.direction == "max" else "minimize",
+            load_if_exists=True,
+        )
+        study.optimize(objective, timeout=left())
+
+    processes = [multiprocessing.Process(target=work, args=(number,)) for number in range(WORKERS)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+
+def optuna_values(score: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+    """TPE without a pruner."""
+    import optuna as library
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    def work(number: int) -> None:
+        study = library.create_study(
+            study_name="race",
+            storage=JournalStorage(JournalFileBackend(f"{folder}/journal.log")),
+            sampler=library.samplers.TPESampler(multivariate=True, constant_liar=True, seed=WORKERS * seed + number),
+            direction="maximize" if task.direction == "max" else "minimize",
+            load_if_exists=True,
+        )
+        study.optimize(lambda trial: score(optuna_config(trial, task.space)), timeout=left())
+
+    processes = [multiprocessing.Process(target=work, args=(number,)) for number in range(WORKERS)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+
+def optuna_config(trial: Any, space: Space) -> Config:
+    """Ask a trial of Optuna for its configuration."""
+    config: dict[str, Any] = {}
+    for name, domain in space.items():
+        match domain:
+            case Choice(options):
+                config[name] = trial.suggest_categorical(name, options)
+            case Float(low, high, log):
+                config[name] = trial.suggest_float(name, low, high, log=log)
+            case Integer(low, high, log):
+                config[name] = trial.suggest_int(name, low, high, log=log)
+    return config
+
+
+# -- Ray Tune --------------------------------------------------------------------------------------------
+
+
+def ray(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+    """ASHA over the proposals of Optuna, in two actors that are reused."""
+    import ray as library
+    from ray import tune
+    from ray.tune.schedulers import ASHAScheduler
+    from ray.tune.search.optuna import OptunaSearch
+
+    metric = task.metric
+
+    def trial(config: dict[str, Any]) -> None:
+        def report(epoch: int, value: float, save: Callable[[], State]) -> None:
+            tune.report({metric: value})
+
+        train(config, report)
+
+    library.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+    tune.Tuner(
+        tune.with_resources(trial, {"cpu": 1}),
+        param_space=ray_space(task.space),
+        tune_config=tune.TuneConfig(
+            metric=metric,
+            mode=task.direction,
+            search_alg=OptunaSearch(seed=seed),
+            scheduler=ASHAScheduler(max_t=EPOCHS, grace_period=1, reduction_factor=3),
+            num_samples=-1,
+            max_concurrent_trials=WORKERS,
+            time_budget_s=left(),
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(storage_path=folder, verbose=0),
+    ).fit()
+
+
+def ray_values(score: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+    """The proposals of Optuna, without a scheduler."""
+    import ray as library
+    from ray import tune
+    from ray.tune.search.optuna import OptunaSearch
+
+    metric = task.metric
+
+    def trial(config: dict[str, Any]) -> dict[str, float]:
+        return {metric: score(config)}
+
+    library.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+    tune.Tuner(
+        tune.with_resources(trial, {"cpu": 1}),
+        param_space=ray_space(task.space),
+        tune_config=tune.TuneConfig(
+            metric=metric,
+            mode=task.direction,
+            search_alg=OptunaSearch(seed=seed),
+            num_samples=-1,
+            max_concurrent_trials=WORKERS,
+            time_budget_s=left(),
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(storage_path=folder, verbose=0),
+    ).fit()
+
+
+def ray_space(space: Space) -> dict[str, Any]:
+    """Write a space as Ray Tune expects it. Its upper bounds of whole numbers are excluded."""
+    from ray import tune
+
+    found: dict[str, Any] = {}
+    for name, domain in space.items():
+        match domain:
+            case Choice(options):
+                found[name] = tune.choice(list(options))
+            case Float(low, high, log):
+                found[name] = tune.loguniform(low, high) if log else tune.uniform(low, high)
+            case Integer(low, high, log):
+                found[name] = tune.lograndint(low, high + 1) if log else tune.randint(low, high + 1)
+    return found
+
+
+# -- Syne Tune -------------------------------------------------------------------------------------------
+
+
+def syne_tune(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+    """ASHA with conformal quantile regression (Syne Tune 0.16 no longer has MOBSTER), one program per trial."""
+    from syne_tune import StoppingCriterion, Tuner
+    from syne_tune.backend import LocalBackend
+    from syne_tune.optimizer.baselines import ASHACQR
+
+    scheduler = ASHACQR(
+        syne_tune_space(task.space),
+        metric=task.metric,
+        do_minimize=task.direction == "min",
+        time_attr="epoch",
+        max_t=EPOCHS,
+        random_seed=seed,
+    )
+    Tuner(
+        trial_backend=LocalBackend(entry_point=__file__),
+        scheduler=scheduler,
+        stop_criterion=StoppingCriterion(max_wallclock_time=left()),
+        n_workers=WORKERS,
+        sleep_time=0.1,  # seconds between two looks at the trials; the default of 5 is longer than most of them
+    ).run()
+
+
+def syne_tune_trial(train: Train, task: Task, config: Config) -> None:
+    """Run one trial of Syne Tune."""
+    from syne_tune import Reporter
+
+    reporter = Reporter()
+
+    def report(epoch: int, value: float, save: Callable[[], State]) -> None:
+        reporter(epoch=epoch, **{task.metric: value})
+
+    train(config, report)
+
+
+def syne_tune_values(score: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+    """Bayesian optimisation by BoTorch."""
+    from syne_tune import StoppingCriterion, Tuner
+    from syne_tune.backend import LocalBackend
+    from syne_tune.optimizer.baselines import BOTorch
+
+    scheduler = BOTorch(
+        syne_tune_space(task.space),
+        metric=task.metric,
+        do_minimize=task.direction == "min",
+        random_seed=seed,
+    )
+    Tuner(
+        trial_backend=LocalBackend(entry_point=__file__),
+        scheduler=scheduler,
+        stop_criterion=StoppingCriterion(max_wallclock_time=left()),
+        n_workers=WORKERS,
+        sleep_time=0.1,
+    ).run()
+
+
+def syne_tune_values_trial(score: Train, task: Task, config: Config) -> None:
+    """Run one trial of Syne Tune that reports a single value."""
+    from syne_tune import Reporter
+
+    Reporter()(**{task.metric: score(config)})
+
+
+def syne_tune_space(space: Space) -> dict[str, Any]:
+    """Write a space as Syne Tune expects it."""
+    from syne_tune import config_space
+
+    found: dict[str, Any] = {}
+    for name, domain in space.items():
+        match domain:
+            case Choice(options):
+                found[name] = config_space.choice(list(options))
+            case Float(low, high, log):
+                found[name] = (config_space.loguniform if log else config_space.uniform)(low, high)
+            case Integer(low, high, log):
+                found[name] = (config_space.lograndint if log else config_space.randint)(low, high)
+    return found
+
+
+def syne_tune_config(space: Space) -> Config:
+    """Parse the configuration of a trial of Syne Tune, which is a program."""
+    parser = argparse.ArgumentParser()
+    for name, domain in space.items():
+        parser.add_argument(f"--{name}", type=float if isinstance(domain, Float) else int)
+    return vars(parser.parse_known_args()[0])
+
+
+# -- Hyperopt on Spark -----------------------------------------------------------------------------------
+
+
+def spark_trials(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+    """Hyperopt's TPE with SparkTrials, whose trainings cannot be stopped early."""
+    import numpy as np
+    from hyperopt import SparkTrials, fmin, tpe
+    from pyspark.sql import SparkSession
+
+    sign = -1.0 if task.direction == "max" else 1.0
+    SparkSession.builder.master(f"local[{WORKERS}]").getOrCreate()
+    fmin(
+        lambda config: sign * train(config),
+        spark_trials_space(task.space),
+        algo=tpe.suggest,
+        trials=SparkTrials(parallelism=WORKERS, timeout=left()),
+        rstate=np.random.default_rng(seed),
+    )
+
+
+def spark_trials_space(space: Space) -> dict[str, Any]:
+    """Write a space as Hyperopt expects it."""
+    from hyperopt import hp
+    from hyperopt.pyll import scope
+
+    found: dict[str, Any] = {}
+    for name, domain in space.items():
+        match domain:
+            case Choice(options):
+                found[name] = hp.choice(name, options)
+            case Float(low, high, True):
+                found[name] = hp.loguniform(name, math.log(low), math.log(high))
+            case Float(low, high):
+                found[name] = hp.uniform(name, low, high)
+            case Integer(low, high, True):
+                found[name] = scope.int(hp.qloguniform(name, math.log(low), math.log(high), 1))
+            case Integer(low, high):
+                found[name] = hp.uniformint(name, low, high)
+    return found
+
+
+# -- by hand ---------------------------------------------------------------------------------------------
+
+
+def random_search(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+    """Random search with full trainings in a pool of two processes."""
+    configs = itertools.islice(random_configs(task.space, seed), 10_000)
+    best = None
+    with multiprocessing.Pool(WORKERS) as pool:
+        for value in pool.imap_unordered(train, configs):
+            best = value if best is None else (max if task.direction == "max" else min)(best, value)
+            if left() < 0.01:
+                break
+
+
+def random_configs(space: Space, seed: int) -> Iterator[Config]:
+    """Draw configurations."""
+    generator = random.Random(seed)
+    while True:
+        config: dict[str, Any] = {}
+        for name, domain in space.items():
+            match domain:
+                case Choice(options):
+                    config[name] = generator.choice(options)
+                case Float(low, high, True):
+                    config[name] = math.exp(generator.uniform(math.log(low), math.log(high)))
+                case Float(low, high):
+                    config[name] = generator.uniform(low, high)
+                case Integer(low, high, True):
+                    config[name] = round(math.exp(generator.uniform(math.log(low), math.log(high))))
+                case Integer(low, high):
+                    config[name] = generator.randint(low, high)
+        yield config
+
+
+# -- all of them -----------------------------------------------------------------------------------------
+
+
+class System(NamedTuple):
+    """A system of the race."""
+
+    search: Search
+    search_values: Search
+    packages: tuple[str, ...] = ()
+    """What its interpreter needs, apart from the libraries of the task."""
+
+    parts: tuple[Callable[..., Any], ...] = ()
+    """The functions besides ``search`` that its user writes for a training with epochs."""
+
+
+SYSTEMS = {
+    "maggy_like": System(maggy_like, maggy_like_values, ("maggy_like",)),
+    "optuna": System(optuna, optuna_values, ("optuna",)),
+    "ray": System(ray, ray_values, ("ray", "optuna")),
+    "syne_tune": System(syne_tune, syne_tune_values, ("syne-tune", "botorch", "huggingface_hub"), (syne_tune_trial,)),
+    "spark_trials": System(spark_trials, spark_trials, ("hyperopt", "pyspark")),
+    "random": System(random_search, random_search),
+}
+
+
+def lines_of(system: System) -> int:
+    """Count the lines that a user writes for a training with epochs: no blank lines, comments and docstrings."""
+    count = 0
+    for function in (system.search, *system.parts):
+        source = inspect.getsource(function).replace(f'"""{function.__doc__}"""', "")
+        lines = map(str.strip, source.splitlines())
+        count += sum(bool(line) and not line.startswith("#") for line in lines)
+    return count
+
+
+def main() -> None:
+    """Run one search, or one trial of Syne Tune's."""
+    task = TASKS[NAME]
+    if sys.argv[1].startswith("--"):
+        trial = syne_tune_trial if task.has_epochs else syne_tune_values_trial
+        trial(task.train, task, syne_tune_config(task.space))
+        return
+    name, seed, deadline, folder = sys.argv[1:]
+    system = SYSTEMS[name]
+    search = system.search if task.has_epochs else system.search_values
+    search(task.train, task, lambda: max(float(deadline) - time.monotonic(), 1e-3), int(seed), folder)
+
+
+if __name__ == "__main__":
+    main()
