@@ -5,7 +5,7 @@ own end) minus the time of the same training in a warm process. Each worker's fi
 ``first_ratio.ENGINE.LIBRARY`` compares the first trial: from the start of the script to the end of the first trial,
 divided by the time that a plain script needs for the same training. Two workers run at a time, and so do two plain
 scripts. Each search runs in a process of its own, with ``optimizer="random"`` and the engine's defaults. The time that
-a Spark session takes to start is not counted. ``--quick`` measures Spark for torch only.
+a Spark session takes to start is not counted. ``--quick`` measures torch and LightGBM, on local processes.
 
     python -m benchmarks.real_trial [--quick] [--json PATH] [--only LIBRARY[,LIBRARY]] [--engines local,spark]
 """
@@ -121,16 +121,15 @@ def main() -> None:
         plain(library, int(count)) if kind == "plain" else search(kind, library, int(count))
         return
     options = parser(__doc__)
-    options.add_argument("--only", default=",".join(real_work.WORK), metavar="LIBRARY[,LIBRARY]")
-    options.add_argument("--engines", default="local,spark", metavar="ENGINE[,ENGINE]")
+    options.add_argument("--only", metavar="LIBRARY[,LIBRARY]", help=f"default: {','.join(real_work.WORK)}")
+    options.add_argument("--engines", metavar="ENGINE[,ENGINE]", help="default: local,spark")
     arguments = options.parse_args()
+    libraries = arguments.only or ("torch,lightgbm" if arguments.quick else ",".join(real_work.WORK))
+    engines = arguments.engines or ("local" if arguments.quick else "local,spark")
     figures: dict[str, float] = {}
-    for library in arguments.only.split(","):
-        n_trials, rounds = (24, 1) if arguments.quick else (60, 3)
-        engines = arguments.engines.split(",")
-        if arguments.quick and library != "torch" and "local" in engines:
-            engines = ["local"]
-        figures |= figures_of(library, engines, n_trials, rounds)
+    for library in libraries.split(","):
+        n_trials, rounds = (60, 1) if arguments.quick else (60, 3)
+        figures |= figures_of(library, engines.split(","), n_trials, rounds)
     publish(figures, arguments.json)
 
 
