@@ -1,6 +1,6 @@
 """The fork server: the parent of a worker's child processes, one for each trial.
 
-It imports what the function is known to use, and has a *template* load the function (see
+It has a *template* import what the function is known to use, and load the function (see
 :mod:`maggy_like.worker.agent.template`). Children are forked from the template, in milliseconds however much it has
 loaded. Their parent is this process: it tells the agent how each ended, kills what a child leaves behind, and kills all
 when the agent is gone. It has one thread, never touches a GPU and never runs the user's code.
@@ -33,10 +33,11 @@ from maggy_like.worker.agent.template import (
     FORK,
     FORKED,
     LOAD,
+    Load,
     Template,
     TemplateReady,
     TemplateUnfit,
-    decode_modules,
+    decode_load,
     decode_verdict,
     encode,
     read_request,
@@ -119,7 +120,6 @@ def main(control_fd: int, parent: int) -> None:
     sys.path[:] = [*task.sys_path, *(entry for entry in sys.path if entry not in task.sys_path)]
     sys.argv[:] = task.argv
     write_by_line()
-    import_ahead(task.preload)
     spark_files.take_over()
     for _ in range(ROUNDS):
         rehearse(task)
@@ -144,15 +144,16 @@ class _OfTemplate:
 
     Attributes:
         pid: Its process.
-        modules: What it imports beyond what the template before has.
+        load: What it gets ready with.
+        due: When it counts as hung; None for one that children wait for, which could do nothing without it.
     """
 
-    def __init__(self, control: socket.socket, pid: int, modules: list[str]) -> None:
+    def __init__(self, control: socket.socket, pid: int, load: Load) -> None:
         self.control = control
         self.channel = Channel(control)
         self.pid = pid
-        self.modules = modules
-        self.due = time.monotonic() + IMPORT_PATIENCE if modules else None
+        self.load = load
+        self.due = time.monotonic() + IMPORT_PATIENCE if load.modules else None
 
 
 class ForkServer:
@@ -169,7 +170,8 @@ class ForkServer:
         self._template: _OfTemplate | None = None  # serves; without one, this process forks
         self._next: _OfTemplate | None = None  # gets ready
         self._templates: set[int] = set()
-        self._waiting: deque[list[int]] = deque()  # requests to fork that wait for the first template
+        self._is_opening = is_supported()  # until the function is loaded, or known to be no template's
+        self._waiting: deque[list[int]] = deque()  # requests to fork that wait for that
         self._wanted: list[str] = []  # modules that trials have imported, for the template after the next
         self._asked: set[str] = set()
         self._refused: dict[str, str] = {}
@@ -187,8 +189,12 @@ class ForkServer:
         signal.signal(signal.SIGTERM, lambda *_: None)
         adopt_orphans()
         try:
-            if is_supported():
-                self._prepare([])
+            if self._is_opening:
+                known = tuple(name for name in self._task.preload if name not in sys.modules)
+                self._prepare(Load(known=known) if known else Load(function=True))
+            else:
+                import_ahead(self._task.preload)
+                self._known = frozenset(sys.modules)
             while self._serve_once():
                 pass
         finally:
@@ -219,7 +225,7 @@ class ForkServer:
                 self._hear_template(self._next)
             elif self._next.due is not None and time.monotonic() >= self._next.due:
                 kill_tree(self._next.pid)
-                self._refuse(self._next.modules, f"takes longer than {IMPORT_PATIENCE:g} s to import")
+                self._refuse(self._next.load.modules, f"takes longer than {IMPORT_PATIENCE:g} s to import")
         if self._control.fileno() in readable:
             return self._answer()
         return True
@@ -237,7 +243,7 @@ class ForkServer:
             self._waiting.append(descriptors)
             self._fork_waiting()
         elif kind == LOAD:
-            self._want(decode_modules(payload))
+            self._want(decode_load(payload).modules)
         else:
             self._reap()  # whoever is dead by now was not killed by us
             if pid in self._children:
@@ -249,7 +255,7 @@ class ForkServer:
 
     def _fork_waiting(self) -> None:
         """Fork the children that were asked for, unless the function is about to be there for them."""
-        while self._waiting and not (self._next is not None and self._is_first):
+        while self._waiting and not self._is_opening:
             self._fork(self._waiting.popleft())
 
     def _fork(self, descriptors: list[int]) -> None:
@@ -342,30 +348,27 @@ class ForkServer:
 
     # -- templates ----------------------------------------------------------------------------
 
-    @property
-    def _is_first(self) -> bool:
-        """Whether the template that gets ready is the one that loads the function."""
-        return self._next is not None and not self._next.modules
-
-    def _prepare(self, modules: list[str]) -> None:
-        """Have a template get ready: one that loads the function, or one that imports ``modules`` too."""
+    def _prepare(self, load: Load) -> None:
+        """Have a template get ready: a fork of the one that serves, with more."""
         ours, theirs = socket.socketpair()
         server, pid = os.getpid(), 0
         with theirs:
             if self._template is not None:
-                pid = self._ask(self._template, LOAD, [theirs.fileno()], encode(modules))
+                pid = self._ask(self._template, LOAD, [theirs.fileno()], encode(load))
             else:
                 with contextlib.suppress(OSError):
                     pid = os.fork()
                     if pid == 0:
                         ours.close()
                         self._leave_to_fork()
-                        Template(theirs, self._task, server).run(modules, load=not modules)
+                        Template(theirs, self._task, server).run(load)
         if pid <= 0:
             ours.close()
+            self._is_opening = False
+            self._fork_waiting()
             return
         self._templates.add(pid)
-        self._next = _OfTemplate(ours, pid, modules)
+        self._next = _OfTemplate(ours, pid, load)
         self._poller.register(ours.fileno(), select.POLLIN)
 
     def _ask(self, template: _OfTemplate, kind: bytes, descriptors: list[int], payload: bytes = b"") -> int:
@@ -388,61 +391,71 @@ class ForkServer:
         else:
             return
         match verdict:
-            case TemplateUnfit(module=module, why=why, seconds=seconds) if not template.modules:
-                self._share_nothing(template, why, seconds)
+            case TemplateUnfit(why=why, seconds=seconds) if template.load.function:
+                self._drop_next(template)
+                self._tell(NotShared(why, seconds))
+                self._open()
             case TemplateUnfit(module=module, why=why):
-                self._refuse([module] if module else template.modules, why)
+                self._refuse((module,) if module else (*template.load.modules, *template.load.known), why)
             case TemplateReady(seconds=seconds, megabytes=megabytes):
                 self._poller.unregister(template.control.fileno())
                 if self._template is not None:
                     self._template.control.close()  # it ends as its connection does
                 self._template, self._next = template, None
-                if template.modules:
-                    self._tell(ImportedAhead(template.modules, seconds, megabytes, self._refused))
-                self._go_on()
+                if template.load.modules:
+                    self._tell(ImportedAhead(list(template.load.modules), seconds, megabytes, self._refused))
+                if template.load.known:
+                    self._prepare(Load(function=True))
+                elif template.load.function:
+                    self._open()
+                else:
+                    self._import_wanted()
 
-    def _share_nothing(self, template: _OfTemplate, why: str, seconds: float) -> None:
-        """Have each child load the function itself."""
-        self._drop_next(template)
-        self._tell(NotShared(why, seconds))
-        self._go_on()
+    def _open(self) -> None:
+        """Serve the children that wait for the function."""
+        self._is_opening = False
+        self._fork_waiting()
+        self._import_wanted()
 
-    def _refuse(self, modules: list[str], why: str) -> None:
+    def _refuse(self, modules: tuple[str, ...], why: str) -> None:
         """Try again without modules that must not be imported ahead."""
         template = self._next
         assert template is not None
         self._drop_next(template)
         self._refused |= dict.fromkeys(modules[:1], why)
-        left = [name for name in template.modules if not _is_within(name, modules)]
-        if len(self._refused) > MAX_REFUSED:
-            left = []
-        if left:
-            self._prepare(left)
+        is_hopeless = len(self._refused) > MAX_REFUSED
+        learned, known = (
+            tuple(name for name in names if not (is_hopeless or _is_within(name, modules)))
+            for names in (template.load.modules, template.load.known)
+        )
+        if learned or known:
+            self._prepare(Load(learned, known))
+        elif self._is_opening:
+            self._prepare(Load(function=True))
         else:
-            self._go_on()
+            self._import_wanted()
 
     def _drop_next(self, template: _OfTemplate) -> None:
         self._poller.unregister(template.control.fileno())
         template.control.close()
         self._next = None
 
-    def _want(self, modules: list[str]) -> None:
+    def _want(self, modules: tuple[str, ...]) -> None:
         """Take in what a trial has imported."""
-        new = [name for name in modules if name not in self._asked and not _is_within(name, list(self._refused))]
+        new = [name for name in modules if name not in self._asked and not _is_within(name, tuple(self._refused))]
         self._asked.update(new)
         self._wanted += new
         if self._next is None:
-            self._go_on()
+            self._import_wanted()
 
-    def _go_on(self) -> None:
-        """Fork who waits, then import what trials have imported meanwhile."""
-        self._fork_waiting()
+    def _import_wanted(self) -> None:
+        """Have a template import what trials have imported meanwhile."""
         if self._wanted and is_supported():
-            wanted, self._wanted = self._wanted, []
-            self._prepare(wanted)
+            wanted, self._wanted = tuple(self._wanted), []
+            self._prepare(Load(wanted))
 
 
-def _is_within(name: str, modules: list[str]) -> bool:
+def _is_within(name: str, modules: tuple[str, ...]) -> bool:
     """Whether a module is one of ``modules``, or lies in one."""
     return any(name == module or name.startswith(module + ".") for module in modules)
 

@@ -22,7 +22,7 @@ from maggy_like.worker import spark_files
 from maggy_like.worker.agent.child import Child
 from maggy_like.worker.agent.fork_server import Exited, Forked, ImportedAhead, NotForked, NotShared
 from maggy_like.worker.agent.search_path import with_own_path
-from maggy_like.worker.agent.template import FORK, KILL, LOAD, encode, send_request
+from maggy_like.worker.agent.template import FORK, KILL, LOAD, Load, encode, send_request
 from maggy_like.worker.child.inline import InlineChild
 from maggy_like.worker.import_advice import here
 
@@ -138,7 +138,7 @@ class ForkServerLauncher:
 
     def import_ahead(self, modules: Sequence[str]) -> None:
         with contextlib.suppress(OSError):
-            send_request(self._control, LOAD, payload=encode(list(modules)))
+            send_request(self._control, LOAD, payload=encode(Load(tuple(modules))))
 
     def news(self) -> list[ImportedAhead | NotShared]:
         news, self._news = self._news, []

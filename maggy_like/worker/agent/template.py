@@ -7,6 +7,7 @@ starts a thread, uses a GPU, crashes or hangs costs one process that nobody need
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -48,7 +49,7 @@ kind      number                    what comes with it
 ========  ========================  ==============================================================
 ``FORK``  0                         the descriptors of the child's channel and output
 ``KILL``  a process id              nothing
-``LOAD``  the size of what follows  names of modules; for a template, the socket of its successor
+``LOAD``  the size of what follows  :class:`Load`; for a template, the socket of its successor
 ========  ========================  ==============================================================
 """
 FORK, KILL, LOAD = b"f", b"k", b"l"
@@ -57,16 +58,28 @@ FORKED = struct.Struct("!i")
 """A template's answer to each request: the id of the process that it has forked, or the negative error number."""
 
 
+class Load(msgspec.Struct, frozen=True):
+    """What a template gets ready with, beyond what the process that it is a fork of has.
+
+    Attributes:
+        modules: To be imported. Trials have imported them, so an error means that it must not be done before a fork.
+        known: To be imported, if that is possible: the function's code names them.
+        function: Whether to load the function.
+    """
+
+    modules: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    function: bool = False
+
+
 class TemplateReady(msgspec.Struct, frozen=True, tag="ready"):
     """A template can serve.
 
     Attributes:
-        why_not_shared: Why it has not loaded the function, if its children must do so themselves.
         seconds: How long it took to get ready.
         megabytes: How much memory that took.
     """
 
-    why_not_shared: str
     seconds: float
     megabytes: int
 
@@ -91,7 +104,7 @@ class _UnfitError(Exception):
 
 encode = msgspec.msgpack.Encoder().encode
 decode_verdict = msgspec.msgpack.Decoder(TemplateReady | TemplateUnfit).decode
-decode_modules = msgspec.msgpack.Decoder(list[str]).decode
+decode_load = msgspec.msgpack.Decoder(Load).decode
 
 
 def read_request(control: socket.socket) -> tuple[bytes, int, bytes, list[int]] | None:
@@ -139,18 +152,13 @@ class Template:
         self._server = server
         self._function = function
 
-    def run(self, modules: Sequence[str], *, load: bool) -> NoReturn:
-        """Get ready, say so, and fork what the fork server asks for; called in a process that was just forked.
-
-        Args:
-            modules: To be imported.
-            load: Whether to load the function.
-        """
+    def run(self, load: Load) -> NoReturn:
+        """Get ready, say so, and fork what the fork server asks for; called in a process that was just forked."""
         status = 1
         try:
             die_with_parent(self._server)
             leave_signals()
-            verdict = self._prepare(modules, load=load)
+            verdict = self._prepare(load)
             Channel(self._control).send(encode(verdict))
             if isinstance(verdict, TemplateReady):
                 self._serve()
@@ -163,23 +171,29 @@ class Template:
             flush_output()
             os._exit(status)
 
-    def _prepare(self, modules: Sequence[str], *, load: bool) -> TemplateReady | TemplateUnfit:
+    def _prepare(self, load: Load) -> TemplateReady | TemplateUnfit:
         began, before = time.monotonic(), resident()
         check = SharingCheck()
         try:
-            if load:
+            for module in load.known:
+                with contextlib.suppress(Exception):  # if it is needed, its import fails again in the trial
+                    self._import(module)
+                _check_fork(module)
+            for module in load.modules:
+                try:
+                    self._import(module)
+                except BaseException as error:
+                    raise _UnfitError(module, f"cannot be imported there ({type(error).__name__})") from error
+                _check_fork(module)
+            if load.modules and resident() - before > MAX_MEMORY:
+                raise _UnfitError(load.modules[0], f"takes more than {MAX_MEMORY >> 20} MB of memory")
+            if load.function:
                 with check:
                     self._function = load_train_fn(self._task)
                 if check.reason:
                     raise _UnfitError("", check.reason)
-            grown = resident()
-            for module in modules:
-                self._import(module)
-            import_ahead(())  # what the function has imported may import more once it is used
-            if why := why_not_whole():
-                raise _UnfitError(modules[-1] if modules else "", why)
-            if resident() - grown > MAX_MEMORY:
-                raise _UnfitError(modules[0] if modules else "", f"takes more than {MAX_MEMORY >> 20} MB of memory")
+            import_ahead(())  # what has been imported may import more once it is used
+            _check_fork((*load.modules, *load.known, "")[0])
         except _UnfitError as error:
             module, why = error.args
             return TemplateUnfit(module, why, time.monotonic() - began)
@@ -187,17 +201,11 @@ class Template:
             return TemplateUnfit("", "", time.monotonic() - began)
         flush_output()
         gc.freeze()  # so that a child's collector leaves the shared pages alone
-        return TemplateReady("", time.monotonic() - began, max(0, resident() - before) >> 20)
+        return TemplateReady(time.monotonic() - began, max(0, resident() - before) >> 20)
 
     def _import(self, module: str) -> None:
-        if module in sys.modules:
-            return
-        try:
+        if module not in sys.modules:
             importlib.import_module(module)
-        except BaseException as error:
-            raise _UnfitError(module, f"cannot be imported there ({type(error).__name__})") from error
-        if why := why_not_whole() or ("starts a process" if children() else ""):
-            raise _UnfitError(module, why)
 
     def _serve(self) -> None:
         known = frozenset(sys.modules)
@@ -213,10 +221,20 @@ class Template:
                     run_child(self._task, self._server, descriptors, self._function, known)
                 (control,) = descriptors
                 successor = Template(socket.socket(fileno=control), self._task, self._server, self._function)
-                successor.run(decode_modules(payload), load=False)
+                successor.run(decode_load(payload))
             self._control.sendall(FORKED.pack(pid))
             for fd in descriptors:
                 os.close(fd)
+
+
+def _check_fork(module: str) -> None:
+    """Check that this process can still be forked.
+
+    Raises:
+        _UnfitError: It cannot, because of a module's import.
+    """
+    if why := why_not_whole() or ("starts a process" if children() else ""):
+        raise _UnfitError(module, why)
 
 
 def leave_signals() -> None:

@@ -98,6 +98,37 @@ def test_what_a_trial_imports_later_trials_and_later_searches_begin_with(
     assert {trial.state for trial in (*first.trials, *second.trials)} == {"completed"}
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os; os.environ.get('A_TRIAL') or os._exit(3)",
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "import subprocess; helper = subprocess.Popen(['cat'], stdin=subprocess.PIPE)",
+    ],
+    ids=["ends the process", "starts a thread", "starts a process"],
+)
+def test_a_library_that_the_code_names_and_no_fork_can_share_is_imported_in_each_trial(
+    packages: Callable[..., None], tmp_path: Path, source: str
+) -> None:
+    packages(installed={"odd_library": source, "fine_library": ""})
+
+    def train(x: float) -> dict[str, Any]:
+        import sys
+
+        had = [name for name in ("fine_library", "odd_library") if name in sys.modules]
+        os.environ["A_TRIAL"] = "running"
+        import fine_library  # noqa: F401
+        import odd_library  # noqa: F401
+
+        return {"pid": os.getpid(), "had": had}
+
+    result = search(train, tmp_path / "runs", n_trials=6)
+    assert {trial.state for trial in result.trials} == {"completed"}
+    assert not any(imports_of(result, "odd_library"))
+    if "_exit" not in source:  # which leaves nobody to say what was at fault
+        assert all(imports_of(result, "fine_library"))
+
+
 class Counted:
     """Data that takes note of each time it is loaded."""
 
