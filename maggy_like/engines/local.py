@@ -9,7 +9,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import Literal
 
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.engines.cores import usable_cores
@@ -18,7 +18,7 @@ from maggy_like.processes.zygote.client import begin_imports, start_module
 from maggy_like.processes.zygote.process import Process
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
-from maggy_like.worker.launch import Launch, write_launch
+from maggy_like.worker.launch import Launch, encode_task, write_launch
 from optimizers.checks.options import short
 
 KILL_PATIENCE = 10.0
@@ -135,16 +135,19 @@ class LocalEngine(Engine):
         self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
         runs: list[EngineRun] = []
+        encoded = encode_task(task)
         with contextlib.ExitStack() as undo:
             for index, pair in zip(indexes, keys, strict=True):
-                run = self._launch_one(task, index, incarnation, pair, Path(logs))
+                run = self._launch_one(task, encoded, index, incarnation, pair, Path(logs))
                 undo.callback(run.wait, KILL_PATIENCE)
                 undo.callback(run.cancel)
                 runs.append(run)
             undo.pop_all()
         return runs
 
-    def _launch_one(self, task: WorkerTask, index: int, incarnation: int, keys: KeyPair, logs: Path) -> EngineRun:
+    def _launch_one(
+        self, task: WorkerTask, encoded: bytes, index: int, incarnation: int, keys: KeyPair, logs: Path
+    ) -> EngineRun:
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
         logs.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -154,7 +157,8 @@ class LocalEngine(Engine):
         gpus = (self._gpus[index % len(self._gpus)],) if self._gpus else ()
         context = WorkerContext(index, incarnation, socket.gethostname(), keys, gpus)
         with contextlib.suppress(BrokenPipeError):  # it died at once; poll() reports it
-            write_launch(cast(BinaryIO, process.stdin), Launch(task, context, os.getpid()))
+            assert process.stdin is not None
+            write_launch(process.stdin, encoded, Launch(context, os.getpid()))
         return LocalRun(process, index, incarnation, log)
 
 

@@ -17,12 +17,12 @@ from maggy_like.worker.launch import read_launch
 
 def main() -> None:
     """Serve one run."""
-    launch = read_launch(sys.stdin.buffer)
+    task, launch = read_launch(sys.stdin.buffer)
     if not is_fork():  # else the parent may be any thread of the driver's process, and end before it
         die_with_parent(launch.parent)
     keep_no_zygote()
-    children = ForkServerLauncher(launch.task, launch.context)  # first: its fork shall have no socket of the agent's
-    Agent(launch.task, launch.context, launcher=children, lifeline=sys.stdin.fileno()).run()
+    children = ForkServerLauncher(task, launch.context)  # first: its fork shall have no socket of the agent's
+    Agent(task, launch.context, launcher=children, lifeline=sys.stdin.fileno()).run()
 
 
 if __name__ == "__main__":

@@ -1,33 +1,52 @@
-"""How an agent's process gets its task: one length-prefixed message on its stdin."""
+"""How an agent's process gets its task: two messages on its stdin, each with its length before it.
+
+A task may hold a gigabyte, since the function brings its data. So it is encoded once for all workers of a launch.
+"""
 
 from __future__ import annotations
 
 import struct
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import msgspec
 
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 
-_LENGTH = struct.Struct("!I")
+_LENGTH = struct.Struct("!Q")
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """A task, a place, and the process id of the launcher."""
+    """A place, and the process id of the launcher."""
 
-    task: WorkerTask
     context: WorkerContext
     parent: int
 
 
-def write_launch(stream: BinaryIO, launch: Launch) -> None:
-    """Send it; the stream stays open."""
-    data = msgspec.msgpack.encode(launch)
-    stream.write(_LENGTH.pack(len(data)) + data)
+def encode_task(task: WorkerTask) -> bytes:
+    """Encode a task for :func:`write_launch`."""
+    return msgspec.msgpack.encode(task)
+
+
+def write_launch(stream: IO[bytes], task: bytes, launch: Launch) -> None:
+    """Send a task and its launch; the stream stays open."""
+    for data in (task, msgspec.msgpack.encode(launch)):
+        write_all(stream, _LENGTH.pack(len(data)))
+        write_all(stream, data)
     stream.flush()
 
 
-def read_launch(stream: BinaryIO) -> Launch:
-    """Receive it."""
+def write_all(stream: IO[bytes], data: bytes) -> None:
+    """Write all of ``data``: a pipe without a buffer may take a part of it at a time."""
+    view = memoryview(data)
+    while view:
+        view = view[stream.write(view) :]
+
+
+def read_launch(stream: BinaryIO) -> tuple[WorkerTask, Launch]:
+    """Receive a task and its launch."""
+    return msgspec.msgpack.decode(_read(stream), type=WorkerTask), msgspec.msgpack.decode(_read(stream), type=Launch)
+
+
+def _read(stream: BinaryIO) -> bytes:
     (size,) = _LENGTH.unpack(stream.read(_LENGTH.size))
-    return msgspec.msgpack.decode(stream.read(size), type=Launch)
+    return stream.read(size)

@@ -25,6 +25,7 @@ from maggy_like.worker.agent.search_path import with_own_path
 from maggy_like.worker.agent.template import FORK, KILL, LOAD, Load, encode, send_request
 from maggy_like.worker.child.inline import InlineChild
 from maggy_like.worker.import_advice import here
+from maggy_like.worker.launch import encode_task, write_all
 
 SERVER_PATIENCE = 5.0
 """Seconds that a fork server gets to leave, and then what it leaves behind to die."""
@@ -95,7 +96,7 @@ class ForkServerLauncher:
         self._environment = environment
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(msgspec.msgpack.encode(task))
+            write_all(self._process.stdin, encode_task(task))
             self._process.stdin.close()
         except BrokenPipeError:
             pass  # it died at once; attend() says so
