@@ -66,9 +66,6 @@ SNAPSHOT_SHARE = 0.01
 """Seconds between two snapshots at least, and the share of this thread's time that they may take: a large gang's are
 fewer, and drawn in parts."""
 
-MAX_NOTES = 20
-"""Different notes of workers that are shown."""
-
 MAX_LINES = 10_000
 MAX_LINE_BYTES = 8 << 20
 """Log lines kept for a display that is late, and their bytes; older ones stand in the trials' files."""
@@ -133,7 +130,7 @@ class Driver:
         self._wall = time.time() - self._started
         self.snapshot = self._drawing.at_once(0.0, self._now())  # with what a resumed run's journal has
         self._has_ended = self._is_stopped = self._released = False
-        self._notes: set[str] = set()
+        self._noted: set[str] = set()
         self._threads = [
             threading.Thread(target=self._run, name="maggy-driver", daemon=True),
             threading.Thread(target=self._propose, name="maggy-optimizer", daemon=True),
@@ -272,9 +269,9 @@ class Driver:
                 if live or not (lines or dropped):
                     self.lines.append(LogLine(trial, live, rank, live=True))
                 return WorkerSeen(worker)
-            case Noted(message=note):
-                if note not in self._notes and len(self._notes) < MAX_NOTES:  # many workers say the same
-                    self._notes.add(note)
+            case Noted(subject=subject, message=note):
+                if subject not in self._noted:  # many workers say the same
+                    self._noted.add(subject)
                     self.lines.append(LogLine(None, f"worker {worker.index}: {note}"))
                 return WorkerSeen(worker)
             case Imported(modules=modules):

@@ -214,8 +214,13 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
 
 
 class Noted(msgspec.Struct, frozen=True, tag="noted"):
-    """What the user should know about this worker, such as that the store takes no logs from it."""
+    """What the user should know about this worker; of the notes about one subject, the first is shown.
 
+    Attributes:
+        subject: Such as ``logs``.
+    """
+
+    subject: Literal["logs", "loading"]
     message: Line
 
 

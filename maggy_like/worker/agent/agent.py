@@ -154,7 +154,7 @@ class Agent:
 
     def _tell_of_logs(self) -> None:
         if trouble := self._logs.take_trouble():
-            self._client.send(Noted(trouble))
+            self._client.send(Noted("logs", trouble))
 
     def _await_logs(self) -> None:
         """Give the last logs some time to reach the store; the driver is answered meanwhile."""
@@ -334,7 +334,7 @@ class Agent:
             self._client.send(Imported.of(news.modules))
             print(described(news), flush=True)
         elif news.why and news.seconds >= WORTH_A_LINE:
-            self._client.send(Noted(NOT_SHARED.format(max(1.0, news.seconds), news.why)))
+            self._client.send(Noted("loading", NOT_SHARED.format(max(1.0, news.seconds), news.why)))
 
     def fork_server_died(self) -> None:
         """End the attempt whose child went down with the fork server; a trial may have killed it."""
