@@ -14,7 +14,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import IO
 
+import msgspec
+
 from maggy_like.errors import ConfigError
+from maggy_like.processes.imports import remembered
 from maggy_like.processes.zygote.become import become, is_fork
 from maggy_like.processes.zygote.process import ForkedProcess, Process
 from maggy_like.processes.zygote.request import NO_FORK, STARTED, Request, send
@@ -142,6 +145,7 @@ class Zygote:
         self.key = key_of(environment)
         self._lock = threading.Lock()
         self._is_given_up = self._has_forked = False
+        self._asked: set[str] = set()
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(START_PATIENCE)
         own = {**ONE_THREAD, **environment}
@@ -172,6 +176,7 @@ class Zygote:
         """
         theirs, stdin = os.pipe()
         answer, answer_write = os.pipe()
+        request = msgspec.structs.replace(request, preload=self._safe(request.preload))
         try:
             with self._lock:
                 self._see_first_fork()
@@ -191,9 +196,20 @@ class Zygote:
         os.close(answer)
         try:
             with self._lock:
-                send(self._socket, Request("", (), {}, "", (), tuple(modules)), [answer_write])
+                send(self._socket, Request("", (), {}, "", (), self._safe(modules)), [answer_write])
         finally:
             os.close(answer_write)
+
+    def _safe(self, modules: Sequence[str]) -> tuple[str, ...]:
+        """Those of the modules that can have ended no zygote before; the worker's own processes import the others."""
+        self._asked.update(modules)
+        return tuple(module for module in modules if module not in _deadly)
+
+    @property
+    def suspects(self) -> set[str]:
+        """The modules one of which has ended it as it was imported; none if it ended in another way."""
+        died = self._process.poll() not in (None, 0) and not self._is_given_up
+        return self._asked.difference(remembered()) if died else set()
 
     def give_up(self, waited: float) -> None:
         """Kill it if it hangs: somebody no longer wants what he has waited for that many seconds."""
@@ -256,6 +272,7 @@ def key_of(environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 
 _lock = threading.Lock()
 _keeps_one = True
+_deadly: set[str] = set()
 _owned: tuple[int, Zygote] | None = None  # and the process that started it: a fork of that has none
 
 
@@ -270,6 +287,7 @@ def _zygote(environment: Mapping[str, str]) -> Zygote:
         if _owned is not None and _owned[0] == os.getpid():
             if _owned[1].is_alive and _owned[1].key == key_of(environment):
                 return _owned[1]
+            _deadly.update(_owned[1].suspects)
             _owned[1].close()
         _owned = (os.getpid(), Zygote(environment))
         return _owned[1]
