@@ -40,7 +40,7 @@ class SharingCheck:
     """Tells whether what is loaded in a block can be shared by forks, as if each of them had loaded it.
 
     Forks share open files and connections. They run no exit hook and no finalizer of their parent, and their random
-    numbers are seeded anew, which would undo a seed that a module sets.
+    numbers are seeded again, which would undo a seed that a module sets.
 
     Example:
         >>> check = SharingCheck()

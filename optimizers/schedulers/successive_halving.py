@@ -41,7 +41,7 @@ class PromotionScheduler(RungScheduler):
 
     Args:
         levels: Steps of the rungs.
-        etas: One trial in how many goes on at each.
+        etas: One trial in how many is promoted at each.
         n_skippable: How many of the lowest rungs may be left out.
     """
 

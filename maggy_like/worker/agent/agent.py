@@ -56,7 +56,7 @@ LEAVE_GRACE = 1.0
 """Seconds that a running trial gets to stop when the driver dismisses the worker."""
 
 WORTH_A_LINE = 0.5
-"""Seconds that each trial spends loading the function from which on the user is told why."""
+"""Seconds of loading the function in each trial from which on a line says why."""
 
 NOT_SHARED = (
     "each trial loads train_fn again, which takes about {:.0f} s, because loading it {}; do that inside train_fn to "
