@@ -21,7 +21,7 @@ def main() -> None:
     if not is_fork():  # else the parent may be any thread of the driver's process, and end before it
         die_with_parent(launch.parent)
     keep_no_zygote()
-    children = ForkServerLauncher(task, launch.context)  # first: its fork shall have no socket of the agent's
+    children = ForkServerLauncher(task, launch.context)  # first: its fork must not get a socket of the agent
     Agent(task, launch.context, launcher=children, lifeline=sys.stdin.fileno()).run()
 
 

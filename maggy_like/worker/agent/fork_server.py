@@ -350,7 +350,11 @@ class ForkServer:
 
     def _prepare(self, load: Load) -> None:
         """Have a template get ready: a fork of the one that serves, with more."""
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:  # this process may open no more
+            self._serve_without()
+            return
         server, pid = os.getpid(), 0
         with theirs:
             if self._template is not None:
@@ -364,12 +368,16 @@ class ForkServer:
                         Template(theirs, self._task, server).run(load)
         if pid <= 0:
             ours.close()
-            self._is_opening = False
-            self._fork_waiting()
+            self._serve_without()
             return
         self._templates.add(pid)
         self._next = _OfTemplate(ours, pid, load)
         self._poller.register(ours.fileno(), select.POLLIN)
+
+    def _serve_without(self) -> None:
+        """Fork with what there is, since no further template can be made."""
+        self._is_opening = False
+        self._fork_waiting()
 
     def _ask(self, template: _OfTemplate, kind: bytes, descriptors: list[int], payload: bytes = b"") -> int:
         """The process that a template has forked, or the negative error number; 0 if it is gone, or hangs."""
