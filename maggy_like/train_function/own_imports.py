@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib.util
+import threading
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from importlib.machinery import ModuleSpec, PathFinder
@@ -14,6 +15,9 @@ from maggy_like.processes.installation import is_installed
 
 MAX_CHARACTERS = 1 << 20
 """Characters of the user's project that are read at most: parsing them takes about half a second."""
+
+_PARSING = threading.Lock()
+"""Before 3.13, Python counts the depth of a parsed tree for all threads together, and fails if two of them parse."""
 
 
 def imports_of(modules: Iterable[str], names: Collection[str]) -> list[str]:
@@ -63,19 +67,36 @@ def _source(spec: ModuleSpec) -> bytes:
 
 def _imports_in(source: bytes, spec: ModuleSpec, names: Collection[str]) -> Iterator[str]:
     package = spec.name if spec.submodule_search_locations is not None else spec.parent or ""
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # Python says so where it is imported
-        for node in _statements(ast.parse(source), names):
+    for node in _statements(_parsed(source), names):
+        with contextlib.suppress(ImportError):  # a relative import beyond the package: raised when it is run
             yield from _imported(node, package)
 
 
-def _statements(node: ast.AST, names: Collection[str]) -> Iterator[ast.Import | ast.ImportFrom]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import | ast.ImportFrom):
-            yield child
-        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name not in names:
+def _parsed(source: bytes) -> ast.Module:
+    """Parse a module, as an empty one if that fails: importing it raises an error that says more."""
+    # A MemoryError or a RecursionError is raised for deep nesting, a SystemError if a thread of the user's parses too.
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError, SystemError), _PARSING:
+        return ast.parse(source)
+    return ast.Module(body=[], type_ignores=[])
+
+
+def _statements(module: ast.Module, names: Collection[str]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports of a module, in order. There is no recursion: trees of generated code can be deep."""
+    left: list[ast.AST] = [module]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name not in names:
             continue
-        elif not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
-            yield from _statements(child, names)
+        elif not (isinstance(node, ast.If) and _is_for_type_checkers(node.test)):
+            left += reversed(list(ast.iter_child_nodes(node)))
+
+
+def _is_for_type_checkers(test: ast.expr) -> bool:
+    """Whether a condition reads ``TYPE_CHECKING``."""
+    read = (getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(test))
+    return "TYPE_CHECKING" in read
 
 
 def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:

@@ -36,7 +36,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
 
 def search(train: Callable[..., Any], folder: Path, n_trials: int = 8, **options: Any) -> Result:
     """A search on one worker."""
-    options = {"workers": 1, "metric": "pid", "direction": "max", "optimizer": "random", **options}
+    options = {"engine": "local", "workers": 1, "metric": "pid", "direction": "max", "optimizer": "random", **options}
     return lagom(train, SPACE, n_trials=n_trials, directory=str(folder), progress=False, **options)
 
 

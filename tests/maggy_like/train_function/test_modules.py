@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
+import threading
+import time
 from functools import partial
 from pathlib import Path
 from textwrap import dedent
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 
 from maggy_like.train_function.modules import modules_of
+from maggy_like.train_function.own_imports import imports_of
 
 
 def trains_with_torch(lr: float) -> None:
@@ -84,3 +88,40 @@ def test_modules_are_found_in_the_source_of_the_users_own_modules(
     assert found.isdisjoint({"keras", "xgboost", "project", "project.loop"})
     assert set(modules_of(calls_a_broken_project)).isdisjoint(PROJECT)
     assert "project" not in sys.modules  # none of it was run
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("value = " + "(" * 300 + ")" * 300, id="nested-too-deeply-for-the-parser"),
+        pytest.param("total = " + "+".join(["1"] * 3000), id="a-deep-tree"),
+        pytest.param("if a0:\n    pass\n" + "".join(f"elif a{n}:\n    pass\n" for n in range(1, 2000)), id="elif"),
+        pytest.param("from .... import beyond", id="beyond-the-package"),
+        pytest.param("text = '\\ud800'\x00", id="a-null-byte"),
+    ],
+)
+def test_source_that_python_cannot_read_stops_nothing(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "odd_module.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert imports_of(["odd_module"], []) == []
+
+
+def let_others_run(*_: object) -> None:
+    time.sleep(0.0)
+
+
+def test_threads_parse_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nested = "\n".join("    " * depth + f"if a{depth}:" for depth in range(40)) + "\n" + "    " * 40 + "import yaml\n"
+    (tmp_path / "long_module.py").write_text(nested * 20)
+    monkeypatch.syspath_prepend(tmp_path)
+    found: list[list[str]] = []
+    gc.callbacks.append(let_others_run)  # in the middle of a parse
+    threads = [threading.Thread(target=lambda: found.append(imports_of(["long_module"], []))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.callbacks.remove(let_others_run)
+    assert found == [["yaml"]] * 8
