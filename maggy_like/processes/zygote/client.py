@@ -44,6 +44,17 @@ _READ_BY_LIBRARIES = (
 )
 """How the names of variables begin that a library reads as it is imported, or earlier."""
 
+_NOT_READ_BY_IMPORTS = ("PYTHONPATH", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR")
+"""The exceptions. The last one is set by torch as its first optimizer is made."""
+
+_SET_BY_IMPORTS = {
+    "KMP_DUPLICATE_LIB_OK": "True",  # scikit-learn, XGBoost
+    "KMP_INIT_AT_FORK": "FALSE",  # joblib
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # Lightning
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # Keras
+}
+"""Variables that a library sets as it is imported. A zygote that imports the library sets them in the same way."""
+
 
 def start_module(
     module: str,
@@ -266,7 +277,9 @@ def key_of(environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     return sys.executable, {
         name: value
         for name, value in environment.items()
-        if name.startswith(_READ_BY_LIBRARIES) and name not in ("PYTHONPATH", "PYTHONUNBUFFERED")
+        if name.startswith(_READ_BY_LIBRARIES)
+        and name not in _NOT_READ_BY_IMPORTS
+        and _SET_BY_IMPORTS.get(name) != value
     }
 
 

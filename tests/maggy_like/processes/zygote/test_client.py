@@ -181,6 +181,18 @@ def test_what_libraries_read_as_they_are_imported_makes_another(environment: dic
     assert read == {"CUDA_VISIBLE_DEVICES": "1"}
 
 
+def test_what_libraries_set_as_they_are_imported_makes_no_other(environment: dict[str, str]) -> None:
+    code = """
+import os
+from maggy_like.processes.zygote.client import key_of
+before = key_of(os.environ)
+import joblib, keras, lightgbm, lightning, sklearn, torch._dynamo, xgboost
+assert key_of(os.environ) == before, (before, key_of(os.environ))
+"""
+    clean = {name: value for name, value in environment.items() if not name.startswith(("KMP", "PYTORCH", "TF_"))}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], env={**clean, "KERAS_BACKEND": "torch"}, check=True)
+
+
 def test_another_python_makes_another(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
