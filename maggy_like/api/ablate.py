@@ -253,7 +253,7 @@ def ablate(
         engine=provider,
         payload=pickle_train_fn(AblatedFunction(train_fn, planned.design)),
         preload=(*modules_of(train_fn, wide=workers_per_trial > 1), *planned.preload),
-        display=make_display(progress, beside_trials=provider.isolation == "none"),
+        displays=[make_display(progress, beside_trials=provider.isolation == "none")],
         callbacks=listeners,
         sources=sources_of(train_fn),
         driver=read_driver(driver),

@@ -32,8 +32,8 @@ def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | 
         spec.engine.begin_imports(spec.preload)
     if block:
         return finish(spec)
-    handle: RunHandle[T] = RunHandle(spec.settings.files.name, spec.settings.paths.directory, spec.stop, spec.display)
-    recorded = replace(spec, display=handle.recorder)
+    handle: RunHandle[T] = RunHandle(spec.settings.files.name, spec.settings.paths.directory, spec.stop)
+    recorded = replace(spec, displays=(handle.recorder, *spec.displays))
     handle.begin(lambda: finish(recorded), spec.engine, outlives=spec.driver == "cluster")
     return handle
 

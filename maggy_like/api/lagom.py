@@ -217,7 +217,7 @@ def lagom(
         engine=provider,
         payload=pickle_train_fn(train_fn),
         preload=modules_of(train_fn, wide=workers_per_trial > 1 or settings.training is not None),
-        display=make_display(progress, beside_trials=provider.isolation == "none"),
+        displays=[make_display(progress, beside_trials=provider.isolation == "none")],
         callbacks=listeners,
         sources=sources_of(train_fn),
         driver=read_driver(driver),

@@ -147,7 +147,7 @@ def run(
         engine=provider,
         payload=pickle_train_fn(train_fn),
         preload=modules_of(train_fn, wide=True),
-        display=make_display(progress, beside_trials=provider.isolation == "none"),
+        displays=[make_display(progress, beside_trials=provider.isolation == "none")],
         callbacks=listeners,
         save_returned=partial(save_returned, files.paths.store),
         sources=sources_of(train_fn),

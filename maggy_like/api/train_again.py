@@ -79,7 +79,7 @@ class TrainAgain:
             self.spec,
             settings=settings,
             preload=(*self.spec.preload, RENDEZVOUS),
-            display=make_display(progress),
+            displays=[make_display(progress)],
             callbacks=(),
             stop=StopSwitch(),
         )

@@ -15,7 +15,6 @@ from maggy_like.cluster_driver.keys import Keys
 from maggy_like.cluster_driver.log_lines import LogLineReader
 from maggy_like.cluster_driver.slots import DriverHost, SlotsBesideDriver
 from maggy_like.cluster_driver.watcher import Watcher
-from maggy_like.display.base import LogLine
 from maggy_like.driver.first_workers import JOIN_PATIENCE
 from maggy_like.driver.gang_size import gang_size, size_hints
 from maggy_like.driver.interrupts import interrupts_to
@@ -81,9 +80,8 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
     plan = _pickled(Plan(settings, size, server, tuple(pairs.public for pairs in keys), host.name, host.driver_ports()))
     task = worker_task(spec, run_id, "", server[0])
     client = _Client(spec, run_id, files, follower, started)
-    client.watcher.lines += [
-        LogLine(None, hint) for hint in (*settings.hints, *size_hints(settings, capacity, size), *warnings)
-    ]
+    for hint in (*settings.hints, *size_hints(settings, capacity, size), *warnings):
+        client.watcher.say(hint)
     with interrupts_to(client.interrupted):
         spec.stop.attach(client.stopped)
         client.run = host.launch_with_driver(plan, task, keys, settings.paths.journal)
@@ -124,7 +122,9 @@ class _Client:
         self._wanted: Ending | None = None  # the ending that was asked for in this process
         self._asked = self._hurried = self._gave_up = False
         base = first_snapshot(spec.settings)
-        self.watcher = Watcher(follower, base, time.time(), spec.display, spec.callbacks, LogLineReader(files))
+        self.watcher = Watcher(
+            follower, base, time.time(), spec.displays, spec.callbacks, LogLineReader(files), self._stopped_by_callback
+        )
 
     def interrupted(self, count: int) -> None:
         """Ctrl-C or SIGTERM: the first stops the search, the second cancels the job."""
@@ -134,6 +134,9 @@ class _Client:
     def stopped(self) -> None:
         """Another thread stops the search."""
         self._wanted = self._wanted or Ending.STOPPED
+
+    def _stopped_by_callback(self, error: BaseException) -> None:
+        self._wanted = self._wanted or Ending.INTERRUPTED
 
     def until_done(self) -> Outcome:
         """Follow the run to its end."""
@@ -145,7 +148,9 @@ class _Client:
             reason = self._await_end()
         finally:
             ended = self._follower.ended
-            self.watcher.finish(ended.status if ended is not None else self._wanted or Ending.ERROR)
+            self.watcher.finish(
+                ended.status if ended is not None else self._wanted or Ending.ERROR, lambda: self._hurried
+            )
         return self._outcome(reason)
 
     def _await_end(self) -> str:
@@ -154,7 +159,7 @@ class _Client:
         while (reason := self.run.poll()) is None and not (self._follower.ended or self._gave_up):
             self.watcher.look()
             if waiting and time.monotonic() - self._started > JOIN_PATIENCE and self._driver() is None:
-                self.watcher.lines.append(LogLine(None, waiting))
+                self.watcher.say(waiting)
                 waiting = ""
             self._pass_on_stop()
             time.sleep(POLL)
@@ -162,7 +167,7 @@ class _Client:
             self._await_job()
         reason = self.run.poll() or ""
         if self.run.stopped_by and not self._wanted:
-            self.watcher.lines.append(LogLine(None, f"stopped from outside: {self.run.stopped_by}"))
+            self.watcher.say(f"stopped from outside: {self.run.stopped_by}")
         self.watcher.look(now=True)
         return reason
 
@@ -181,14 +186,14 @@ class _Client:
             try:
                 self._files.ask_to_stop(StopRequestRecord(self._run_id, self._wanted))
             except Exception as error:  # of whatever file system it is
-                self.watcher.lines.append(LogLine(None, f"the driver cannot be asked to stop: {error!r}"))
+                self.watcher.say(f"the driver cannot be asked to stop: {error!r}")
                 self._hurried = True
         if self._hurried or (self._asked and not self._may_have_begun()):
             self.run.cancel()
             if not self.run.wait(CANCEL_PATIENCE) and self._hurried:
                 self._gave_up = True
                 warning = f"its job has not ended within {CANCEL_PATIENCE:g} s after it was cancelled, and may go on"
-                self.watcher.lines.append(LogLine(None, warning))
+                self.watcher.say(warning)
 
     def _driver(self) -> DriverRecord | None:
         """Where the driver is, once it has said so."""

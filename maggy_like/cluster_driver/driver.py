@@ -123,7 +123,7 @@ class _DriverTask:
         lines = self._files.lines()
         first = lines.first + len(lines.lines) if lines is not None and lines.run == self._task.run_id else 0
         display = LogLineWriter(self._files, self._task.run_id, first)
-        spec = RunSpec(settings, engine, self._task.train_fn, self._task.preload, display)
+        spec = RunSpec(settings, engine, self._task.train_fn, self._task.preload, [display])
         site = Site(
             self._task.run_id,
             server=self._open_server,

@@ -15,7 +15,7 @@ from maggy_like.storage.journal import (
     open_line,
     reading,
 )
-from optimizers.core.events import Event
+from optimizers.core.events import AttemptEnded, Event
 from optimizers.samplers.random_search import RandomSearch
 
 
@@ -26,7 +26,7 @@ class Follower:
         backend: Where the journal is; there is one already.
 
     Attributes:
-        contents: What it holds, but for the events that :meth:`look` has given.
+        contents: What it holds, except its events.
         machine: The state machine as of the last look.
 
     Raises:
@@ -37,6 +37,7 @@ class Follower:
         self._backend = backend
         self._mark = Mark()
         self._given = 0
+        self._new: list[tuple[Event, float | None]] = []
         self.contents: Contents
         self._look_anew()
 
@@ -45,8 +46,10 @@ class Follower:
         """How the run ended; None while it has not."""
         return self.contents.ended
 
-    def look(self) -> list[Event]:
-        """The events that were recorded since the last look; the first time, all.
+    def look(self) -> list[tuple[Event, float | None]]:
+        """Return the events that were recorded since the last look, and the value of each one's trial as of then.
+
+        The first time, all events are returned. The value is None unless the event is an :class:`AttemptEnded`.
 
         Raises:
             JournalError: The journal cannot be read.
@@ -57,9 +60,9 @@ class Follower:
             self._look_anew()
         else:
             self._mark = added[1]
-        events, self.contents.events = self.contents.events, []
-        self._given += len(events)
-        return events
+        new, self._new = self._new, []
+        self._given += len(new)
+        return new
 
     def _take(self, lines: bytes) -> bool:
         """Take in what was added; False if it does not follow on what is known."""
@@ -70,8 +73,13 @@ class Follower:
             self.contents.last = number
             self.contents.take(found[1])
             if not isinstance(found[1], RunStatus):
-                self.machine.replay([found[1]])
+                self._replay(found[1])
+        self.contents.events = []
         return True
+
+    def _replay(self, event: Event) -> None:
+        self.machine.replay([event])
+        self._new.append((event, self.machine.study.trials[event.trial].value if type(event) is AttemptEnded else None))
 
     def _look_anew(self) -> None:
         """Read all of it: for the first time, or since a repaired journal has replaced a damaged one."""
@@ -79,7 +87,13 @@ class Follower:
             added = self._backend.added(Mark())
         if added is None or not added[0]:
             raise JournalError(f"there is no journal in {self._backend.name}; use the folder of a run")
-        self.contents = decode([Part(self._backend.name, added[0])])
-        self.machine = replay(self.contents, RandomSearch())
-        self.contents.events = self.contents.events[self._given :]
+        self.contents = contents = decode([Part(self._backend.name, added[0])])
+        events, known = contents.events, len(contents.events) if contents.damage else self._given
+        contents.events = events[:known]
+        self.machine = replay(contents, RandomSearch())
+        # Of a damaged journal, nobody knows the values in between.
+        self._new = [(event, None) for event in contents.events[self._given :]]
+        for event in events[known:]:
+            self._replay(event)
+        contents.events = []
         self._mark = added[1]

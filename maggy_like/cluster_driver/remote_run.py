@@ -53,12 +53,13 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback]) 
     record = _driver(files)
     base = _base(follower, run, record)
     began = record.began if record is not None else _begun(follower)
-    watcher = Watcher(follower, base, began, display, listeners, LogLineReader(files))
+    stops: list[BaseException] = []
+    watcher = Watcher(follower, base, began, [display], listeners, LogLineReader(files), stops.append)
     header, paths = follower.contents.header, RunPaths(run.directory, run.store)
     watcher.callbacks.begin(header.name, header.optimizer, paths, is_resumed=True, knows_all=True)
     watcher.begin()
     try:
-        _follow(str(run.directory), files, follower, watcher)
+        _follow(str(run.directory), files, follower, watcher, stops)
         watcher.look(now=True)
     except KeyboardInterrupt:
         return read_run(str(run.directory), FOLLOW)
@@ -96,12 +97,20 @@ FOLLOW = RunActions(train=None, watch=watch_run, stop=stop_run)
 """What a result does with a run whose function is not known here."""
 
 
-def _follow(journal: str, files: ControlFiles, follower: Follower, watcher: Watcher) -> None:
-    """Show the run until it has ended, or its driver is gone for good."""
+def _follow(
+    journal: str, files: ControlFiles, follower: Follower, watcher: Watcher, stops: Sequence[BaseException]
+) -> None:
+    """Show the run until it has ended, its driver is gone for good, or a callback ends the watching.
+
+    Raises:
+        BaseException: What the callback raised.
+    """
     backend = backend_of(journal)
     held = looked = time.monotonic()
     while follower.ended is None:
         watcher.look()
+        if stops:
+            raise stops[0]
         time.sleep(POLL)
         if time.monotonic() - looked < HOLD_LOOK:
             continue

@@ -1,4 +1,4 @@
-"""A client of a run that is driven elsewhere: display and callbacks, from the journal alone."""
+"""Displays and callbacks of a run whose driver is elsewhere. They follow its files."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 
 from maggy_like.cluster_driver.follow import Follower
 from maggy_like.cluster_driver.log_lines import LogLineReader
-from maggy_like.display import Display, SilentDisplay
+from maggy_like.display import Display
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
 from maggy_like.display.drawing import draw
+from maggy_like.display.lines import LineBuffer
 from maggy_like.driver.callbacks import Callbacks, Listener
+from maggy_like.driver.followers import DisplayFollower
+from maggy_like.driver.loop import MAX_LINE_BYTES, MAX_LINES
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
 from maggy_like.errors import JournalError
 from maggy_like.protocol.endings import Ending, Phase
@@ -23,18 +26,20 @@ JOURNAL_LOOK = 1.0
 
 
 class Watcher:
-    """Shows a run and calls back.
+    """Reads the files of a run for those who follow it.
 
     Args:
         follower: Of its journal.
         base: What stays the same in every snapshot.
         began: When the run began: Unix time.
-        display: Shows it.
+        displays: Show it.
         callbacks: Get each event from now on.
         reader: Of the driver's lines.
+        stop: Called if a callback raises a KeyboardInterrupt or a SystemExit.
 
     Attributes:
-        lines: For the display.
+        lines: For the displays.
+        snapshot: The newest, for the displays.
         callbacks: Those that were given; whoever makes the watcher begins them.
     """
 
@@ -43,27 +48,30 @@ class Watcher:
         follower: Follower,
         base: Snapshot,
         began: float,
-        display: Display,
+        displays: Sequence[Display],
         callbacks: Sequence[Listener],
         reader: LogLineReader,
+        stop: Callable[[BaseException], None],
     ) -> None:
-        self.lines: list[LogLine] = []
+        self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
         self._follower = follower
         self._base = base
         self._began = began
-        self._display = display
-        self.callbacks = Callbacks(callbacks, lambda: follower.machine.study, self._say)
+        self._given = displays
+        self._displays: list[DisplayFollower] = []
+        self.callbacks = Callbacks(callbacks, lambda: follower.machine.study, self.say, stop, in_threads=True)
         self._reader = reader
         self._looked = float("-inf")
         self._served = time.monotonic()
         self._told = False
+        self.snapshot = self._draw()
 
     def begin(self) -> None:
         """Show that it begins."""
-        self._show(lambda: self._display.start(self._snapshot()))
+        self._displays = [DisplayFollower(display, self, in_thread=True) for display in self._given]
 
     def look(self, *, now: bool = False) -> None:
-        """Take in what is new, about once a second, and show it.
+        """Take in what is new, about once per second.
 
         Args:
             now: Whether to look at the journal also if that was just done.
@@ -73,20 +81,26 @@ class Watcher:
         """
         if now or time.monotonic() - self._looked >= JOURNAL_LOOK:
             self._read()
-            self.lines += self._reader.take()
+            self.lines.extend(self._reader.take())
             self._looked = time.monotonic()
-        lines, self.lines = self.lines, []
-        self._show(lambda: self._display.update(self._snapshot(), lines))
+        self.snapshot = self._draw()
+        self.callbacks.look()
 
-    def finish(self, ending: Ending) -> None:
+    def finish(self, ending: Ending, is_hurried: Callable[[], bool] = lambda: False) -> None:
         """Let the callbacks end, and show the last state.
 
         Args:
             ending: How the run ended, as far as is known.
+            is_hurried: Whether the user does not want to wait.
         """
-        self.callbacks.finish(ending)
-        lines, self.lines = self.lines, []
-        self._show(lambda: self._display.finish(self._snapshot(), lines))
+        self.callbacks.finish(ending, is_hurried)
+        self.snapshot = self._draw()
+        for display in self._displays:
+            display.finish(is_hurried)
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        self.lines.append(LogLine(None, text))
 
     def _read(self) -> None:
         try:
@@ -96,17 +110,13 @@ class Watcher:
                 raise
             if not self._told:
                 self._told = True
-                self.lines.append(LogLine(None, f"{error}; trying again, the run goes on meanwhile"))
+                self.say(f"{error}; trying again, the run goes on meanwhile")
             return
         self._served, self._told = time.monotonic(), False
-        for event in events:
-            self.callbacks.call(event)
-        self.callbacks.look()
+        for event, worth in events:
+            self.callbacks.call(event, worth)
 
-    def _say(self, text: str) -> None:
-        self.lines.append(LogLine(None, text))
-
-    def _snapshot(self) -> Snapshot:
+    def _draw(self) -> Snapshot:
         study, now = self._follower.machine.study, time.time()
         ended = self._follower.ended
         busy = worker_lines(study, now)
@@ -121,13 +131,6 @@ class Watcher:
             objective=self._base.objective or next((t.objective for t in study.trials if t.objective), None),
             workers=busy,
         )
-
-    def _show(self, draw_it: Callable[[], None]) -> None:
-        """Draw; a display that fails (a closed stdout) must not end anything."""
-        try:
-            draw_it()
-        except Exception:
-            self._display = SilentDisplay()
 
 
 def worker_lines(study: Study, now: float) -> list[WorkerLine]:

@@ -13,7 +13,7 @@ from maggy_like.display.plain import PlainDisplay
 from maggy_like.errors import ConfigError
 from optimizers.checks.options import short
 
-__all__ = ["Display", "LogLine", "SilentDisplay", "Snapshot", "WorkerLine", "make_display"]
+__all__ = ["Display", "LogLine", "PlainDisplay", "SilentDisplay", "Snapshot", "WorkerLine", "make_display"]
 
 
 class SilentDisplay:

@@ -149,13 +149,13 @@ class LogLine:
 
 
 class Display(Protocol):
-    """Shows one search. All calls come from the thread that called ``lagom``."""
+    """Shows one run. All calls come from one thread, which is not the one that called ``lagom``."""
 
     def start(self, snapshot: Snapshot) -> None:
         """Begin to show."""
 
     def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        """Show the newest state and the log lines since the last call. Called about 5 times a second."""
+        """Show the newest state and the log lines since the last call. Called about 10 times per second."""
 
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         """Show the last state and let go of the terminal or cell."""

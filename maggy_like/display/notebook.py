@@ -66,6 +66,6 @@ class NotebookDisplay:
         newest = [text.prefix(line) + line.text for line in log[-PLAIN_LINES:]]
         state = text.summary(snapshot) if final else [text.status(self._first, snapshot)]
         return {
-            "text/html": html.page(self._first, snapshot, self._bests.points, log, self._log.left_out),
+            "text/html": html.page(self._first, snapshot, self._bests.points, log, self._log.dropped),
             "text/plain": "\n".join([*state, *newest]),
         }

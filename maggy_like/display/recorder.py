@@ -1,13 +1,12 @@
-"""A display that remembers what it shows."""
+"""A display that only remembers."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from maggy_like.display import SilentDisplay
-from maggy_like.display.base import Display, LogLine, Snapshot
+from maggy_like.display.base import LogLine, Snapshot
 
 MAX_LINES = 10_000
 """Log lines that are remembered; the trials' log files have all."""
@@ -16,39 +15,20 @@ MAX_LINES = 10_000
 class Recorder:
     """Keeps the newest snapshot and lines, which other threads read.
 
-    Args:
-        display: Shows it; one that fails is left out from then on.
-
     Attributes:
         snapshot: The newest; None before the first.
     """
 
-    def __init__(self, display: Display) -> None:
+    def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
-        self._display = display
         self._lines: deque[LogLine] = deque(maxlen=MAX_LINES)
         self._live: dict[tuple[int | None, int | None], LogLine] = {}
         self._lock = threading.Lock()
 
     def start(self, snapshot: Snapshot) -> None:
-        self._record(snapshot, ())
-        self._show(lambda: self._display.start(snapshot))
+        self.snapshot = snapshot
 
     def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        self._record(snapshot, lines)
-        self._show(lambda: self._display.update(snapshot, lines))
-
-    def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        self._record(snapshot, lines)
-        self._show(lambda: self._display.finish(snapshot, lines))
-
-    def tail(self, trial: int | None, lines: int) -> list[str]:
-        """The text of the newest lines, of all or of one trial; lines that may yet change come last."""
-        with self._lock:
-            known = [*self._lines, *self._live.values()]
-        return [line.text for line in known if trial is None or line.trial == trial][-lines:]
-
-    def _record(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         self.snapshot = snapshot
         with self._lock:
             for line in lines:
@@ -58,8 +38,11 @@ class Recorder:
                 elif line.text:
                     self._live[line.trial, line.rank] = line
 
-    def _show(self, draw: Callable[[], None]) -> None:
-        try:
-            draw()
-        except Exception:  # a closed stdout, say: what it would have shown is still recorded
-            self._display = SilentDisplay()
+    def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self.update(snapshot, lines)
+
+    def tail(self, trial: int | None, lines: int) -> list[str]:
+        """The text of the newest lines, of all or of one trial; lines that may yet change come last."""
+        with self._lock:
+            known = [*self._lines, *self._live.values()]
+        return [line.text for line in known if trial is None or line.trial == trial][-lines:]

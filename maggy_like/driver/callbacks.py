@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 
 from maggy_like.argument_checks import listed
+from maggy_like.driver.followers import FUNCTION_PATIENCE, INTERRUPTED_PATIENCE, FunctionFollower
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
@@ -23,6 +25,8 @@ from maggy_like.trackers.thread import TrackerThread
 from maggy_like.train_function.names import name_of
 from optimizers.core.events import AttemptEnded, Event, Measured
 from optimizers.core.study import Study
+
+_log = logging.getLogger(__name__)
 
 Listener = Callable[[Event], None] | Tracker
 """A function of one event, or a tracker."""
@@ -112,21 +116,32 @@ def _own(value: Any) -> Any:
 
 
 class Callbacks:
-    """Hands events to the callbacks of a run; none of them can change or slow it.
+    """Passes events to the callbacks of a run. None of them can change the run or slow it down.
 
     Args:
         callbacks: Those of the run.
-        study: Gives the ledger as it is now.
+        study: Returns the study as it is now.
         say: Shows a line to the user.
+        stop: Ends the run because a function raised a KeyboardInterrupt or a SystemExit.
+        in_threads: Whether each function has a thread of its own. If False, :meth:`look` calls them.
     """
 
-    def __init__(self, callbacks: Sequence[Listener], study: Callable[[], Study], say: Callable[[str], None]) -> None:
-        self._functions = [callback for callback in callbacks if not isinstance(callback, Tracker)]
+    def __init__(
+        self,
+        callbacks: Sequence[Listener],
+        study: Callable[[], Study],
+        say: Callable[[str], None],
+        stop: Callable[[BaseException], None],
+        *,
+        in_threads: bool,
+    ) -> None:
+        functions = [callback for callback in callbacks if not isinstance(callback, Tracker)]
+        self._functions = [FunctionFollower(each, say, stop, in_thread=in_threads) for each in functions]
         self._trackers = [callback for callback in callbacks if isinstance(callback, Tracker)]
         self._threads: list[TrackerThread] = []
         self._study = study
         self._say = say
-        self._store = ""
+        self._store = self._directory = ""
 
     def begin(self, name: str, optimizer: str, paths: RunPaths, *, is_resumed: bool, knows_all: bool = False) -> None:
         """Start the trackers; nothing may change the study meanwhile.
@@ -138,9 +153,9 @@ class Callbacks:
             is_resumed: Whether it was begun earlier.
             knows_all: Whether the events of the trials that there are follow, from the first on.
         """
+        self._store, self._directory = paths.store, str(paths.directory)
         if not self._trackers:
             return
-        self._store = paths.store
         problem = self._study().problem
         limits = {"optimizer": optimizer, "seed": problem.seed, "max_budget": problem.max_budget}
         settings = {key: str(value) for key, value in limits.items()}
@@ -148,53 +163,51 @@ class Callbacks:
             settings["n_trials"] = str(problem.n_trials)
         settings |= {f"space.{key}": repr(domain) for key, domain in problem.space.domains.items()}
         history = () if knows_all else tuple(map(_copied, history_of(self._study().trials)))
-        run = TrackedRun(name, str(paths.directory), settings, is_resumed, history)
+        run = TrackedRun(name, self._directory, settings, is_resumed, history)
         self._threads = [TrackerThread(tracker, run) for tracker in self._trackers]
 
-    def call(self, event: Event) -> None:
-        """Hand out an event, a copy to each; a function that raises is reported, and left out from then on.
+    def call(self, event: Event, worth: float | None) -> None:
+        """Pass an event to all callbacks, a copy to each. Never waits.
 
-        Raises:
-            KeyboardInterrupt: A function raised it; all others have the event.
+        Args:
+            event: What has happened.
+            worth: The value of the trial as of an :class:`AttemptEnded`.
         """
         if not (self._functions or self._threads):
             return
         tracked = event
         if isinstance(event, AttemptEnded):
-            trial = self._study().trials[event.trial]
-            event = msgspec.structs.replace(event, config=trial.config)
-            tracked = msgspec.structs.replace(event, value=trial.value)  # of one that was stopped too
+            event = msgspec.structs.replace(event, config=self._study().trials[event.trial].config)
+            tracked = msgspec.structs.replace(event, value=worth)  # of one that was stopped too
         if not (isinstance(event, Measured) and event.repeats):  # at a step that the function did not take
             for thread in self._threads:
                 thread.put(_copied(tracked))
-        is_interrupted = False
-        for callback in list(self._functions):
-            try:
-                callback(_copied(event))
-            except KeyboardInterrupt:
-                is_interrupted = True
-            except Exception as error:
-                self._functions.remove(callback)
-                self._say(f"callback {callback!r} raised {error!r}; left out")
-        if is_interrupted:
-            raise KeyboardInterrupt
+        for function in self._functions:
+            function.put(_copied(event))
 
     def look(self) -> None:
-        """Show what trackers have to say."""
+        """Call the functions that have no thread of their own, and show what trackers have to say."""
+        for function in self._functions:
+            function.look()
         for thread in self._threads:
             for note in thread.take_notes():
+                _log.warning("%s", note)  # the display may be silent
                 self._say(note)
 
     def finish(self, ending: Ending, is_hurried: Callable[[], bool] = lambda: False) -> None:
-        """Tell the trackers that the run has ended, and wait for them for as long as each of them is worth it.
+        """Let the callbacks have the remaining events and the end of the run, for as long as each has patience.
 
         Args:
             ending: How it ended.
             is_hurried: Whether the user does not want to wait.
         """
+        began = time.monotonic()
+        patience = INTERRUPTED_PATIENCE if ending is Ending.INTERRUPTED else FUNCTION_PATIENCE
+        for function in self._functions:
+            function.finish(self._directory, began + patience, is_hurried)
         if not self._threads:
             return
-        began, study = time.monotonic(), self._study()
+        study = self._study()
         best = study.best
         saved = None if best is None else best.saved(newest=study.worth == "last")
         url = None if saved is None else state_url(self._store, saved.name)

@@ -92,7 +92,8 @@ class Driver:
         leaving: Workers that have said goodbye.
         imported: Modules that trials have imported, which the next run of this process should import at once.
         lines: Log lines for the display.
-        events: The journal's events, for callbacks.
+        on_event: Called in the driver's thread with each event that the journal has, and the trial's value as of its
+            end. It must not wait.
         replacements: Lost workers that the engine must replace.
     """
 
@@ -115,7 +116,7 @@ class Driver:
         self.leaving: set[WorkerId] = set()
         self.imported: dict[str, None] = {}
         self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
-        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.on_event: Callable[[Event, float | None], None] = lambda event, worth: None
         self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
         self._drawing = Drawing(base, machine)
         self._machine = machine
@@ -308,8 +309,8 @@ class Driver:
             self._has_ended = ending is not None
         for command in ready:
             match command:
-                case Append(event=event):
-                    self.events.put(event)
+                case Append(event=event, worth=worth):
+                    self.on_event(event, worth)
                 case Send(worker=worker, message=message):
                     self._server.send(worker, message)
                 case AskOptimizer():

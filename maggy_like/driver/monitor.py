@@ -1,21 +1,22 @@
-"""The caller's side of a run while it goes on: display, callbacks, Ctrl-C, and the workers' supervision."""
+"""The caller's side of a run: it supervises the workers and takes Ctrl-C. Whatever a user wrote runs elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from maggy_like.display import Display, SilentDisplay
-from maggy_like.display.base import LogLine
+from maggy_like.display import Display
 from maggy_like.driver.callbacks import Callbacks
 from maggy_like.driver.first_workers import FirstWorkers
+from maggy_like.driver.followers import DisplayFollower
 from maggy_like.driver.growing_supervisor import GrowingSupervisor
 from maggy_like.driver.interrupts import interrupts_to, waits_end
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import Engine
+from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import LOG_PATIENCE, KeyPair, WorkerTask
@@ -23,6 +24,15 @@ from maggy_like.protocol.task import LOG_PATIENCE, KeyPair, WorkerTask
 POLL = 0.05
 LEAVE_PATIENCE = 3.0
 """Seconds that workers get to leave by themselves once the search is over."""
+
+
+def stop_by_callback(driver: Driver, error: BaseException) -> None:
+    """End the run as a callback asked for: by a KeyboardInterrupt as Ctrl-C does, by a SystemExit with an error."""
+    if isinstance(error, KeyboardInterrupt):
+        driver.post(StopRequested(Ending.INTERRUPTED))
+        return
+    reason = UserError(f"a callback raised {error!r}, which ended the run; raise KeyboardInterrupt to stop a run early")
+    driver.post(StopRequested(Ending.ERROR, reason))
 
 
 def run_search(
@@ -34,7 +44,7 @@ def run_search(
     *,
     least: int,
     logs: str,
-    display: Display,
+    displays: Sequence[Display],
     callbacks: Callbacks,
     interrupts: contextlib.ExitStack,
 ) -> None:
@@ -48,20 +58,20 @@ def run_search(
         size: How many workers.
         least: How many are enough (see :class:`Supervisor`).
         logs: Folder for the agents' own output.
-        display: Shows the search.
-        callbacks: Get each recorded event; begun, and finished by the caller.
+        displays: Show the search.
+        callbacks: Get each recorded event; begun by the caller.
         interrupts: Until this is left, Ctrl-C and SIGTERM end the search instead of raising: the caller has
             files to close, and a result to return.
     """
     patience = LEAVE_PATIENCE + (LOG_PATIENCE if task.copies_logs else 0.0)
-    monitor = Monitor(driver, display, callbacks, patience)
+    monitor = Monitor(driver, callbacks, patience)
     interrupts.enter_context(interrupts_to(lambda _: monitor.signalled()))
     if engine.isolation == "none":  # the function runs in this thread, and may wait without an end
         interrupts.enter_context(waits_end())
     kind = GrowingSupervisor if engine.is_elastic else Supervisor
     supervisor = kind(engine, task, admit, size, least, logs)
     driver.start()
-    monitor.begin()
+    monitor.show_on(displays, in_threads=engine.isolation != "none")
     try:
         monitor.until_done(supervisor, FirstWorkers(engine, size))
     finally:
@@ -72,19 +82,17 @@ def run_search(
 
 
 class Monitor:
-    """Shows a running search, calls the callbacks, and handles Ctrl-C.
+    """Supervises a running search and handles Ctrl-C.
 
     Attributes:
         hurried: Whether the user has pressed Ctrl-C a second time.
     """
 
-    def __init__(
-        self, driver: Driver, display: Display, callbacks: Callbacks, patience: float = LEAVE_PATIENCE
-    ) -> None:
+    def __init__(self, driver: Driver, callbacks: Callbacks, patience: float = LEAVE_PATIENCE) -> None:
         self.hurried = self._was_interrupted = self._is_closing = False
         self._patience = patience
         self._driver = driver
-        self._display = display
+        self._displays: list[DisplayFollower] = []
         self._callbacks = callbacks
         self._supervisor: Supervisor | None = None
 
@@ -102,17 +110,14 @@ class Monitor:
         """The first interruption stops the search, the second waits neither for workers nor for trackers."""
         if not (self._was_interrupted or self._is_closing):
             self._was_interrupted = True
-            self._stop()
+            self._driver.post(StopRequested(Ending.INTERRUPTED))
         else:
             self.hurried = True
             self._driver.release()
 
-    def _stop(self) -> None:
-        self._driver.post(StopRequested(Ending.INTERRUPTED))
-
-    def begin(self) -> None:
-        """Show that the search begins."""
-        self._show(lambda: self._display.start(self._driver.snapshot))
+    def show_on(self, displays: Sequence[Display], *, in_threads: bool) -> None:
+        """Begin to show the search."""
+        self._displays = [DisplayFollower(display, self._driver, in_thread=in_threads) for display in displays]
 
     def until_done(self, supervisor: Supervisor, first: FirstWorkers) -> None:
         """Follow the search until it is over and the workers have left, or had time to.
@@ -130,41 +135,20 @@ class Monitor:
             self._look(supervisor)
 
     def finish(self) -> None:
-        """Hand out the last events and show the last state."""
-        self._call_back()
+        """Let the callbacks have the last events, and show the last state."""
         self._is_closing = True
         self._callbacks.finish(self._driver.ending, lambda: self.hurried)
-        self._show(lambda: self._display.finish(self._driver.snapshot, self._take_lines()))
+        for display in self._displays:
+            display.finish(lambda: self.hurried)
 
     def _look(self, supervisor: Supervisor) -> None:
         supervisor.await_work(self._driver, POLL)
-        self._call_back()  # before the next trial, where that runs in this thread: it may be one too many
-        self._show(lambda: self._display.update(self._driver.snapshot, self._take_lines()))
+        self._callbacks.look()  # before the next trial, where that runs in this thread: it may be one too many
+        for display in self._displays:
+            display.look()
         if self._driver.is_stopping:
             supervisor.end_trials()
         try:
             supervisor.attend(self._driver)
         except KeyboardInterrupt:  # of a function that runs in this thread
             self.interrupted()
-
-    def _show(self, draw: Callable[[], None]) -> None:
-        """Draw; a display that fails (a closed stdout) must not end the search."""
-        try:
-            draw()
-        except Exception:
-            self._display = SilentDisplay()
-
-    def _take_lines(self) -> list[LogLine]:
-        """The log lines since the last call."""
-        left_out = self._driver.lines.left_out
-        note = [LogLine(None, f"{left_out} lines came too fast to be shown; the trials' log files have them")]
-        return note * bool(left_out) + self._driver.lines.take()
-
-    def _call_back(self) -> None:
-        """Hand each new event to the callbacks."""
-        while not self._driver.events.empty():
-            try:
-                self._callbacks.call(self._driver.events.get())
-            except KeyboardInterrupt:  # which a callback raised
-                self._stop()
-        self._callbacks.look()

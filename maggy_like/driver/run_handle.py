@@ -10,10 +10,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from maggy_like.argument_checks import seconds, whole
-from maggy_like.display import Display
 from maggy_like.display.recorder import Recorder
 from maggy_like.display.text import duration, number, place, tally, words
 from maggy_like.engines.base import Engine
@@ -23,6 +22,9 @@ from optimizers.core.trial import TrialState
 from optimizers.space.config import Config
 
 T = TypeVar("T")
+
+_executed: contextvars.ContextVar[RunHandle[Any] | None] = contextvars.ContextVar("executed", default=None)
+"""The run that a thread is part of; the threads of callbacks are, too."""
 
 EXIT_LOOK = 0.2
 """Seconds between two looks at whether the interpreter exits."""
@@ -109,10 +111,10 @@ class RunHandle(Generic[T]):
         >>> handle.result().best_config
     """
 
-    def __init__(self, name: str, directory: Path | str, stop: StopSwitch, display: Display) -> None:
+    def __init__(self, name: str, directory: Path | str, stop: StopSwitch) -> None:
         self.name = name
         self.directory = directory
-        self.recorder = Recorder(display)
+        self.recorder = Recorder()
         self._stop = stop
         self._future: Future[T] = Future()
         self._is_over = threading.Event()
@@ -197,7 +199,7 @@ class RunHandle(Generic[T]):
         """
         if timeout != 0:
             seconds("timeout", timeout)
-        if threading.current_thread() in self._threads and not self._future.done():
+        if _executed.get() is self and not self._future.done():
             raise UserError("a callback cannot wait for the end of its own run; use status(), or stop() to end it")
         with self._lock:
             self._waiting += 1
@@ -220,6 +222,7 @@ class RunHandle(Generic[T]):
         return f"<RunHandle {self.status()}>"
 
     def _execute(self, execute: Callable[[], T]) -> None:
+        _executed.set(self)
         try:
             self._future.set_result(execute())
         except BaseException as error:  # whoever asks for the result gets it

@@ -29,7 +29,7 @@ class RunSpec:
         engine: Provides the workers.
         payload: The training function, pickled.
         preload: Modules that workers import once.
-        display: Shows the run.
+        displays: Show the run, each at its own pace.
         callbacks: Get each recorded event.
         stop: By which other threads stop the run.
         save_returned: Writes what the function returned, where it is no training (see
@@ -42,7 +42,7 @@ class RunSpec:
     engine: Engine
     payload: bytes
     preload: tuple[str, ...]
-    display: Display
+    displays: Sequence[Display]
     callbacks: Sequence[Listener] = ()
     stop: StopSwitch = field(default_factory=StopSwitch)
     save_returned: Callable[[Any], None] | None = None

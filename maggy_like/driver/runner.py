@@ -15,7 +15,7 @@ from maggy_like.driver.callbacks import Callbacks
 from maggy_like.driver.collector import short_collections
 from maggy_like.driver.gang_size import gang_size, least_workers, size_hints
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.monitor import run_search
+from maggy_like.driver.monitor import run_search, stop_by_callback
 from maggy_like.driver.proposer.base import DirectProposer
 from maggy_like.driver.proposer.process import ProcessProposer
 from maggy_like.driver.recovery import open_journal
@@ -161,7 +161,14 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                     *journal_hints,
                 )
             )
-            callbacks = Callbacks(spec.callbacks, lambda: study, lambda text: driver.lines.append(LogLine(None, text)))
+            callbacks = Callbacks(
+                spec.callbacks,
+                lambda: study,
+                lambda text: driver.lines.append(LogLine(None, text)),
+                lambda error: stop_by_callback(driver, error),
+                in_threads=engine.isolation != "none",
+            )
+            driver.on_event = callbacks.call
             files, optimizer = settings.files, study.optimizer.describe()
             callbacks.begin(files.name, optimizer, files.paths, is_resumed=files.resume)
             site.begun(driver)
@@ -173,7 +180,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 size,
                 least=least_workers(settings, engine, size),
                 logs=str(output.path),
-                display=spec.display,
+                displays=spec.displays,
                 callbacks=callbacks,
                 interrupts=interrupts,
             )

@@ -1,4 +1,4 @@
-"""Events that wait for a tracker: bounded, with the measurements of a trial put together."""
+"""Events that wait for a tracker or a callback, in bounded memory."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ class Waiting:
 
 
 class Backlog:
-    """What a run's thread puts, and a tracker's thread takes; putting never waits.
+    """What a run's thread puts, and another thread takes. Putting never waits.
 
     Args:
         most: Events and measured values that may wait.
+        merges: Whether the measurements of one attempt that wait become one event.
 
     Attributes:
         dropped: Events that found no room.
+        is_closed: Whether no more events come.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST, *, merges: bool = True) -> None:
         self.dropped = 0
+        self.is_closed = False
+        self._merges = merges
         self._most = most
         self._size = 0
         self._waiting: deque[Waiting] = deque()
         self._measured: dict[int, Waiting] = {}  # by trial: what more measurements may be added to
         self._changed = threading.Condition()
-        self._is_closed = False
 
     def __len__(self) -> int:
-        """How many events wait; measurements of a trial that were put together are one."""
+        """How many events wait."""
         return len(self._waiting)
 
     def put(self, event: Event) -> None:
@@ -54,7 +57,7 @@ class Backlog:
                 self.dropped += 1
                 return
             self._size += size
-            if isinstance(event, Measured):
+            if isinstance(event, Measured) and self._merges:
                 self._add(event)
             else:
                 self._measured.pop(event.trial, None)
@@ -68,8 +71,8 @@ class Backlog:
             interval: Seconds to go on collecting after the first event, unless the backlog is closed.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_closed)
-            self._changed.wait_for(lambda: self._is_closed, interval)
+            self._changed.wait_for(lambda: self._waiting or self.is_closed)
+            self._changed.wait_for(lambda: self.is_closed, interval)
             taken = list(self._waiting)
             self._waiting.clear()
             self._measured.clear()
@@ -79,13 +82,13 @@ class Backlog:
     def close(self) -> None:
         """Say that no more comes."""
         with self._changed:
-            self._is_closed = True
+            self.is_closed = True
             self._changed.notify_all()
 
     def pause(self, seconds: float) -> bool:
         """Wait, until the backlog is closed at the latest; whether it is."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_closed, seconds)
+            return self._changed.wait_for(lambda: self.is_closed, seconds)
 
     def _add(self, event: Measured) -> None:
         known = self._measured.get(event.trial)

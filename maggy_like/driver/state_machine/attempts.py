@@ -67,11 +67,14 @@ class Attempts:
         if isinstance(event, Measured) and not self._is_named:
             event, hint = self._with_direction(event)
             commands += hint
-        commands.append(Append(event))
-        if isinstance(event, AttemptEnded) and not self._study.trials[event.trial].training:
-            self.alike.take(event)
+        if isinstance(event, AttemptEnded):
+            trial = self._study.trials[event.trial]
+            if not trial.training:
+                self.alike.take(event)
+            self.replay(event)
+            return [*commands, Append(event, trial.value)]
         self.replay(event)
-        return commands
+        return [*commands, Append(event)]
 
     def replay(self, event: Event) -> None:
         """Change the study as the journal says."""

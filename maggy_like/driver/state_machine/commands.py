@@ -32,9 +32,14 @@ class StoreReturned(BeforeJournal, frozen=True, gc=False):
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """Write an event to the journal."""
+    """Write an event to the journal.
+
+    Attributes:
+        worth: The value of the trial as of an :class:`AttemptEnded`.
+    """
 
     event: Event
+    worth: float | None = None
 
 
 class Send(AfterJournal, frozen=True, gc=False):

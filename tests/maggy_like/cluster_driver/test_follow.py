@@ -19,7 +19,8 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
 from maggy_like.storage.journal.object_store import ObjectStoreBackend
-from optimizers.core.events import TrialCreated
+from optimizers.core.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
+from optimizers.core.trial import TrialState
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
 
@@ -36,19 +37,23 @@ def created(*numbers: int) -> list[Any]:
     return [TrialCreated(number, {"x": 0.5}) for number in numbers]
 
 
+def events(follower: Follower) -> list[Any]:
+    return [event for event, _ in follower.look()]
+
+
 def test_each_event_is_given_once_across_segments(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 100)  # each append has a segment of its own
     journal = Journal(backend_of(url))
     journal.begin(HEADER)
     follower = Follower(backend_of(url))
-    assert follower.look() == []
+    assert events(follower) == []
     journal.append(created(0, 1))
-    assert follower.look() == created(0, 1)
-    assert follower.look() == []
+    assert events(follower) == created(0, 1)
+    assert events(follower) == []
     journal.append(created(2))
     journal.append(created(3))
     journal.note(RunStatus(Ending.COMPLETED, 9.0))
-    assert follower.look() == created(2, 3)
+    assert events(follower) == created(2, 3)
     assert follower.ended is not None
     assert [trial.id for trial in follower.machine.study.trials] == [0, 1, 2, 3]
     journal.close()
@@ -59,10 +64,29 @@ def test_a_repaired_journal_is_read_anew_and_nothing_given_twice(url: str) -> No
     journal.begin(HEADER)
     journal.append(created(0, 1))
     follower = Follower(backend_of(url))
-    assert follower.look() == created(0, 1)
+    assert events(follower) == created(0, 1)
     journal.replace(HEADER, created(0, 1))
     journal.append(created(2))
-    assert follower.look() == created(2)
+    assert events(follower) == created(2)
+    journal.close()
+
+
+def test_the_value_of_a_trial_is_that_as_of_each_event(url: str) -> None:
+    def attempt(number: int, value: float) -> list[Any]:
+        return [
+            AttemptStarted(0, number, 0, 9 * number, 1.0),
+            Measured(0, number, "score", {"score": ([9 * number], [value])}, direction="max" if number == 1 else None),
+            AttemptEnded(0, number, TrialState.PAUSED, 2.0, value),
+        ]
+
+    journal = Journal(backend_of(url))
+    journal.begin(HEADER)
+    journal.append(created(0) + attempt(1, 0.25) + attempt(2, 0.5))
+    follower = Follower(backend_of(url))
+    first = follower.look()
+    journal.append(attempt(3, 0.75) + attempt(4, 0.875))
+    ends = [worth for event, worth in first + follower.look() if isinstance(event, AttemptEnded)]
+    assert ends == [0.25, 0.5, 0.75, 0.875]
     journal.close()
 
 
@@ -75,9 +99,9 @@ def test_a_torn_line_waits_for_its_rest(tmp_path: Path) -> None:
     added = (tmp_path / "journal.jsonl").read_bytes()
     journal.close()
     (tmp_path / "journal.jsonl").write_bytes(added[: len(whole) + 9])
-    assert follower.look() == []
+    assert events(follower) == []
     (tmp_path / "journal.jsonl").write_bytes(added)
-    assert follower.look() == created(0)
+    assert events(follower) == created(0)
 
 
 def test_a_driver_of_the_same_call_takes_a_lease_over_and_another_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,15 +14,17 @@ def test_the_newest_lines_are_kept_within_both_bounds(sizes: list[int], max_line
     buffer = LineBuffer(max_lines, max_bytes)
     lines = [LogLine(0, "x" * size) for size in sizes]
     buffer.extend(lines)
-    left_out, kept = buffer.left_out, buffer.take()
-    assert kept == lines[left_out:]
-    assert left_out + len(kept) == len(lines)
+    kept, dropped, following = buffer.read(0)
+    assert kept == lines[dropped:]
+    assert dropped + len(kept) == len(lines) == following
     assert len(kept) <= max_lines
     assert sum(len(line.text) for line in kept) <= max_bytes
-    if left_out:  # no more room was made than had to be
-        again = lines[left_out - 1 :]
+    if dropped:  # no more than had to be
+        again = lines[dropped - 1 :]
         assert len(again) > max_lines or sum(len(line.text) + 200 for line in again) > max_bytes
-    assert (len(buffer), buffer.left_out, buffer.take()) == (0, 0, [])
+    assert buffer.read(following) == ([], 0, following)
+    for number in range(following):
+        assert buffer.read(number) == (lines[max(number, dropped) :], max(0, dropped - number), following)
 
 
 def test_long_lines_take_no_more_memory_than_short_ones() -> None:
@@ -32,12 +34,13 @@ def test_long_lines_take_no_more_memory_than_short_ones() -> None:
     assert sum(len(line.text.encode()) for line in buffer) <= 1 << 20
 
 
-def test_lines_of_several_threads_are_all_taken() -> None:
+def test_lines_of_several_threads_are_all_read() -> None:
     buffer = LineBuffer(100_000, 1 << 30)
     writers = [threading.Thread(target=lambda: [buffer.append(LogLine(0, "x")) for _ in range(2000)]) for _ in range(4)]
-    taken = 0
+    read = number = 0
     for writer in writers:
         writer.start()
-    while any(writer.is_alive() for writer in writers):
-        taken += len(buffer.take())
-    assert taken + len(buffer.take()) == 8000
+    while number < 8000:
+        lines, _, number = buffer.read(number)
+        read += len(lines)
+    assert read == 8000

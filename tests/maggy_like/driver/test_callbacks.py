@@ -50,10 +50,11 @@ def test_what_a_callback_changes_reaches_neither_the_ledger_nor_another_callback
     space = SearchSpace({"x": Float(0, 1), "layers": Choice([[64, [32]], []])})
     study, other = (Study(space, RandomSearch()) for _ in range(2))
     seen: list[Event] = []
-    callbacks = Callbacks([spoil_event, seen.append], lambda: study, pytest.fail)
+    callbacks = Callbacks([spoil_event, seen.append], lambda: study, pytest.fail, pytest.fail, in_threads=False)  # type: ignore[arg-type]
     for event, same in zip(a_trial(), a_trial(), strict=True):
         study.apply(event)
-        callbacks.call(event)
+        callbacks.call(event, None)
+        callbacks.look()
         other.apply(same)
     assert (study.trials, study.best) == (other.trials, other.best)
     assert study.trials[0].config["layers"] == [64, [32]]

@@ -1,0 +1,320 @@
+"""Displays and callbacks that are slow, hang or fail: nothing of that reaches the search."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import train_functions as fns
+
+from maggy_like import FailurePolicy, Float, lagom, load_run
+from maggy_like.cluster_driver.follow import Follower
+from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.display.lines import LineBuffer
+from maggy_like.driver import followers
+from maggy_like.driver.followers import DisplayFollower, FunctionFollower
+from maggy_like.errors import UserError
+from maggy_like.protocol.endings import Phase
+from maggy_like.storage.journal import backend_of
+from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker
+from optimizers.core.events import AttemptEnded, Event, Measured, TrialCreated
+
+SNAPSHOT = Snapshot("run", "here", "random", "max", Phase.SEARCHING, 0.0)
+PATIENCE = 300.0
+
+Stops = list[BaseException]
+
+
+def following(function: Callable[[Event], None], in_thread: bool = True) -> tuple[FunctionFollower, list[str], Stops]:
+    said, stops = list[str](), Stops()
+    return FunctionFollower(function, said.append, stops.append, in_thread=in_thread, most=10), said, stops
+
+
+def finish(follower: FunctionFollower, patience: float = PATIENCE) -> None:
+    follower.finish("runs/run", followers.time.monotonic() + patience, lambda: False)
+
+
+def events(count: int) -> list[Event]:
+    return [Measured(0, 1, "loss", {"loss": ([step], [0.5])}) for step in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_a_function_gets_each_event_by_itself_and_in_order(in_thread: bool) -> None:
+    seen: list[Event] = []
+    follower, said, _ = following(seen.append, in_thread)
+    for event in events(8):
+        follower.put(event)
+        follower.look()
+    finish(follower)
+    assert seen == events(8)
+    assert not said
+
+
+def test_a_function_that_hangs_misses_events_and_is_told_how_to_get_them(caplog: pytest.LogCaptureFixture) -> None:
+    hangs, hanging = threading.Event(), threading.Event()
+
+    def slow(event: Event) -> None:
+        hanging.set()
+        hangs.wait(PATIENCE)
+
+    follower, said, _ = following(slow)
+    follower.put(TrialCreated(0, {"x": 1.0}))
+    assert hanging.wait(PATIENCE)
+    for event in events(25):
+        follower.put(event)
+    finish(follower, patience=0.0)
+    hangs.set()
+    (line,) = said
+    assert "slow (test_followers.py, line " in line
+    assert "is slow and has missed 26 events" in line
+    assert "load_run('runs/run').watch(callbacks=[...])" in line
+    assert line in caplog.text
+
+
+def test_a_function_that_raises_is_reported_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Event] = []
+
+    def mistaken(event: Event) -> None:
+        seen.append(event)
+        raise ValueError("a mistake")
+
+    follower, said, stops = following(mistaken, False)
+    for event in events(3):
+        follower.put(event)
+    follower.look()
+    finish(follower)
+    assert len(seen) == 1
+    assert said[0].startswith("callback ")
+    assert "mistaken (test_followers.py, line " in said[0]
+    assert "raised ValueError: a mistake; it gets no more events, and the search continues" in said[0]
+    assert len(said) == len(caplog.records) == 1
+    assert caplog.records[0].exc_info is not None
+    assert not stops
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_a_function_can_end_the_run_and_gets_the_rest_of_the_events(kind: type[BaseException]) -> None:
+    seen: list[Event] = []
+
+    def enough(event: Event) -> None:
+        seen.append(event)
+        if len(seen) == 2:
+            raise kind
+
+    follower, _, stops = following(enough)
+    for event in events(4):
+        follower.put(event)
+    finish(follower)
+    assert seen == events(4)
+    assert [type(error) for error in stops] == [kind]
+
+
+class Failing:
+    """A display whose second update fails."""
+
+    updates = 0
+
+    def start(self, snapshot: Snapshot) -> None:
+        pass
+
+    def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self.updates += 1
+        if self.updates == 2:
+            raise ValueError("no such cell")
+
+    def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        raise AssertionError("it has been replaced")
+
+
+def test_plain_lines_take_the_place_of_a_display_that_fails(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    source: Any = SimpleNamespace(snapshot=SNAPSHOT, lines=LineBuffer(100, 10_000))
+    follower = DisplayFollower(Failing(), source, in_thread=False)
+    for line in ("first", "second", "third"):
+        source.lines.append(LogLine(None, line))
+        follower.look()
+    follower.finish(lambda: False)
+    shown = capsys.readouterr().out
+    assert "third" in shown
+    assert "0 trials" in shown
+    (record,) = caplog.records
+    assert "the display failed: ValueError: no such cell" in record.getMessage()
+    assert record.exc_info is not None
+
+
+def test_a_plain_display_that_fails_once_continues(capsys: pytest.CaptureFixture[str]) -> None:
+    class FailingPlain(Failing, followers.PlainDisplay):
+        start, finish = followers.PlainDisplay.start, followers.PlainDisplay.finish
+
+    source: Any = SimpleNamespace(snapshot=SNAPSHOT, lines=LineBuffer(100, 10_000))
+    follower = DisplayFollower(FailingPlain(), source, in_thread=False)
+    for line in ("first", "second", "third"):
+        source.lines.append(LogLine(None, line))
+        follower.look()
+    follower.finish(lambda: False)
+    assert "third" in capsys.readouterr().out
+
+
+def test_a_closed_stdout_ends_the_display_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with open(tmp_path / "out", "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+    source: Any = SimpleNamespace(snapshot=SNAPSHOT, lines=LineBuffer(100, 10_000))
+    follower = DisplayFollower(followers.PlainDisplay(), source, in_thread=False)
+    follower.look()
+    follower.finish(lambda: False)
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_display_that_blocks(caplog: pytest.LogCaptureFixture) -> None:
+    blocks, blocking = threading.Event(), threading.Event()
+
+    class Blocking(Failing):
+        def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+            blocking.set()
+            blocks.wait(PATIENCE)
+
+        def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+            pass
+
+    source: Any = SimpleNamespace(snapshot=SNAPSHOT, lines=LineBuffer(100, 10_000))
+    follower = DisplayFollower(Blocking(), source, in_thread=True)
+    assert blocking.wait(PATIENCE)
+    follower.finish(lambda: True)  # after a second Ctrl-C
+    assert "Blocking has not shown the end of the run" in caplog.text
+    blocks.set()
+
+
+# -- whole searches ------------------------------------------------------------------------------------
+
+
+def wait_for_the_driver(event: Event) -> None:
+    """Return once the driver's thread has ended."""
+    for thread in threading.enumerate():
+        if thread.name == "maggy-driver":
+            thread.join(PATIENCE)
+
+
+def search(train: Callable[..., Any], folder: Path, **options: Any) -> Any:
+    defaults = {"engine": "local", "workers": 2, "optimizer": "random", "n_trials": 4, "progress": False}
+    return lagom(train, {"x": Float(0, 1)}, directory=folder, **{**defaults, **options})
+
+
+@pytest.mark.e2e
+def test_lost_workers_are_replaced_while_a_callback_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maggy_like.driver.callbacks.FUNCTION_PATIENCE", 0.0)
+    hangs = threading.Event()
+
+    def kill_the_agent_once(x: float) -> float:
+        import signal
+
+        import psutil
+
+        try:
+            (tmp_path / str(x)).touch(exist_ok=False)
+        except FileExistsError:
+            return x
+        os.kill(psutil.Process().parents()[1].pid, signal.SIGKILL)
+        threading.Event().wait()
+        return 0.0
+
+    result = search(
+        kill_the_agent_once,
+        tmp_path,
+        n_trials=2,
+        failures=FailurePolicy(max_attempts=5),
+        callbacks=[lambda event: hangs.wait(PATIENCE)],
+    )
+    hangs.set()
+    assert result.ending == "completed"
+    assert [trial.state for trial in result.trials] == ["completed"] * 2
+    assert max(trial.attempt for trial in result.trials) > 1
+
+
+class Noting(Tracker):
+    """A tracker that remembers the values of ended attempts."""
+
+    name, patience, is_remote = "noting", PATIENCE, False
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[int, int, float | None]] = []
+
+    def check(self, directory: str) -> None:
+        pass
+
+    def open(self, run: TrackedRun) -> Session:
+        return NotingSession(self)
+
+
+class NotingSession(Session):
+    def __init__(self, tracker: Noting) -> None:
+        self.tracker = tracker
+
+    def record(self, event: Event, now: float) -> None:
+        if isinstance(event, AttemptEnded):
+            self.tracker.ends.append((event.trial, event.attempt, event.value))
+
+    def close(self, end: TrackedEnd, now: float) -> None:
+        pass
+
+
+@pytest.mark.e2e
+def test_a_tracker_gets_the_value_as_of_each_event_live_and_later(tmp_path: Path) -> None:
+    live, later = Noting(), Noting()
+    result = search(
+        fns.climb_on,
+        tmp_path,
+        optimizer="asha",
+        n_trials=9,
+        max_budget=9,
+        seed=1,
+        callbacks=[wait_for_the_driver, live],
+    )
+    known = [
+        (event.trial, event.attempt, worth)
+        for event, worth in Follower(backend_of(str(result.directory))).look()
+        if isinstance(event, AttemptEnded)
+    ]
+    assert len(known) > len(result.trials)  # some were promoted
+    assert live.ends == known
+    load_run(result.directory).watch(progress=False, callbacks=[later])
+    assert later.ends == known
+
+
+@pytest.mark.e2e
+def test_a_callback_that_exits_ends_the_run_with_an_error(tmp_path: Path) -> None:
+    def leave(event: Event) -> None:
+        if isinstance(event, AttemptEnded):
+            sys.exit(3)
+
+    with pytest.raises(UserError, match=r"a callback raised SystemExit\(3\)") as caught:
+        search(lambda x: x, tmp_path, n_trials=10_000, callbacks=[leave])
+    assert caught.value.result.ending == "error"
+    assert load_run(caught.value.result.directory).ending == "error"
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("engine", ["local", "inline"])
+def test_callbacks_run_in_the_callers_thread_only_if_trials_do(engine: str, tmp_path: Path) -> None:
+    threads = set[threading.Thread]()
+    search(
+        lambda x: x, tmp_path, engine=engine, workers=1, callbacks=[lambda _: threads.add(threading.current_thread())]
+    )
+    assert len(threads) == 1
+    assert (threads == {threading.current_thread()}) is (engine == "inline")
+
+
+@pytest.mark.e2e
+def test_a_failed_callback_is_logged_without_a_display(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def mistaken(event: Event) -> None:
+        raise ValueError("a mistake")
+
+    with caplog.at_level(logging.WARNING):
+        assert search(lambda x: x, tmp_path, callbacks=[mistaken]).ending == "completed"
+    assert "raised ValueError: a mistake" in caplog.text
