@@ -17,8 +17,7 @@ from unittest import mock
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Finished
 from maggy_like.rpc.backlog import Backlog
-from maggy_like.rpc.handshakes import Handshakes
-from maggy_like.rpc.server import FETCH, Received, Server
+from maggy_like.rpc.server import FETCH, Handshakes, Received, Server
 
 WAITED = 0.0005
 """Seconds of a poll from which on it has waited: what it finds has only just come."""

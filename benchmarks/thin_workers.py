@@ -1,7 +1,7 @@
 """Some thousands of workers in one process, each with its own key, connection and link, and trials that only wait.
 
 What a worker of the runtime says, these say, as often and in the same frames: a hello, a report a second, the end of
-each trial, and beats between, as :mod:`maggy_like.rpc.heartbeat` has them due. What a worker does besides (processes,
+each trial, and beats between, as :mod:`maggy_like.rpc.client` has them due. What a worker does besides (processes,
 logs, checkpoints) they leave out. A process is started by :mod:`benchmarks.scale`, gets what it needs on its standard
 input, and answers each line with what it has counted.
 """
@@ -38,10 +38,9 @@ from maggy_like.protocol.messages import (
     Welcome,
     awaits_answer,
 )
-from maggy_like.rpc.heartbeat import Heartbeat
+from maggy_like.rpc.client import Heartbeat, is_readable
 from maggy_like.rpc.limits import WINDOW, limit_client
 from maggy_like.rpc.link import Arrival, Link, body_of, new_session, read_header
-from maggy_like.rpc.poller import is_readable
 from maggy_like.rpc.security import secure_client
 
 AT_ONCE = 50

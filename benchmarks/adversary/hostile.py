@@ -45,8 +45,8 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.link import bare_frame, new_session
-from maggy_like.rpc.refusals import MAX_STRIKES
 from maggy_like.rpc.security import secure_client
+from maggy_like.rpc.server import MAX_STRIKES
 from optimizers import AttemptStarted, Event, TrialState
 
 PLACES = 3

@@ -21,7 +21,7 @@ from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import EngineError, JournalError, MaggyError, StoreError
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair, WorkerTask
-from maggy_like.rpc.ports import PortRange
+from maggy_like.rpc.endpoint import PortRange
 from maggy_like.rpc.server import Server
 from maggy_like.storage.control_files import ControlFiles, DriverRecord
 

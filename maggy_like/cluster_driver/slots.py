@@ -9,8 +9,7 @@ from maggy_like.cluster_driver.keys import Keys
 from maggy_like.engines.base import Capacity, Engine, EngineRun
 from maggy_like.errors import EngineError
 from maggy_like.protocol.task import KeyPair, WorkerTask
-from maggy_like.rpc.endpoint import Endpoint
-from maggy_like.rpc.ports import ANY_PORT, PortRange
+from maggy_like.rpc.endpoint import ANY_PORT, Endpoint, PortRange
 
 
 class DriverHost(Capacity):

@@ -21,7 +21,7 @@ from torch.distributed import Store, TCPStore, group, is_initialized
 
 from maggy_like.protocol.messages import RankInfo
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.rpc.ports import ANY_PORT, PortRange, first_free, shown
+from maggy_like.rpc.endpoint import ANY_PORT, PortRange, first_free, shown
 
 CONNECT_PATIENCE = timedelta(seconds=60)
 """How long a rank tries to reach the store."""

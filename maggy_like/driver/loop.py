@@ -51,8 +51,7 @@ from maggy_like.protocol.messages import (
     Shutdown,
     Waiting,
 )
-from maggy_like.rpc.refusals import Unfit
-from maggy_like.rpc.server import ROUND_SECONDS, Received, Server
+from maggy_like.rpc.server import ROUND_SECONDS, Received, Server, Unfit
 from maggy_like.storage.journal import Journal
 from optimizers.core.events import Event
 

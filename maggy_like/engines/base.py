@@ -10,8 +10,7 @@ from typing import TypeVar, cast
 from maggy_like.argument_checks import one_of
 from maggy_like.errors import EngineError
 from maggy_like.protocol.task import Isolation, KeyPair, WorkerTask
-from maggy_like.rpc.endpoint import Endpoint
-from maggy_like.rpc.ports import PortRange
+from maggy_like.rpc.endpoint import Endpoint, PortRange
 from maggy_like.storage.run_paths import RunPaths
 
 T = TypeVar("T")

@@ -1,15 +1,69 @@
-"""Where the driver listens, and at which address workers reach it: behind NAT these are two addresses."""
+"""Where the driver listens, and at which address workers reach it: behind NAT these are two different things."""
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import urlsplit
 
 from maggy_like.errors import ConfigError, EngineError
-from maggy_like.rpc.ports import ANY_PORT, PortRange, first_free, shown
+
+PortRange = tuple[int, int]
+"""The lowest and the highest of the ports that may be taken."""
+
+ANY_PORT: PortRange = (0, 0)
+"""A free port that the operating system chooses."""
+
+_T = TypeVar("_T")
+
+
+def shown(ports: PortRange) -> str:
+    """A range as a user writes it.
+
+    Example:
+        >>> shown((20000, 20100)), shown((20000, 20000))
+        ('20000-20100', '20000')
+    """
+    low, high = ports
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def first_free(ports: PortRange, take: Callable[[int], _T]) -> _T | None:
+    """Take the first free port of a range.
+
+    Args:
+        ports: The range.
+        take: Listens at a port.
+
+    Returns:
+        What ``take`` returned; None if each port is in use.
+
+    Raises:
+        OSError: ``take`` failed for another cause.
+    """
+    for port in range(ports[0], ports[1] + 1):
+        try:
+            return take(port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return None
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands before a port.
+
+    Example:
+        >>> bracketed("::1"), bracketed("localhost")
+        ('[::1]', 'localhost')
+    """
+    return f"[{host}]" if ":" in host else host
+
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 
@@ -165,3 +219,35 @@ def take_port(address: str, ports: PortRange, take: Callable[[int], int]) -> int
         f"port={shown(ports)}: {which} is taken at {address}; pass {remedy}, or a wider range, of which the first free "
         f"one is taken: port='{low}-{min(65535, high + 100)}'"
     )
+
+
+CANNOT_REACH = "cannot reach the driver at"
+"""How the error of a worker without a way to its driver begins; the driver's side looks for it."""
+
+PROBE_PATIENCE = 3.0
+"""Seconds that a TCP connection gets to come about."""
+
+
+def why_unreachable(address: str, *, ipv6: bool = False) -> str:
+    """Why no TCP connection comes about, in a few words; empty where one does.
+
+    Args:
+        address: ZeroMQ address of the driver.
+        ipv6: Whether the driver listens at an IPv6 address.
+    """
+    parts = urlsplit(address)
+    host, port = parts.hostname or "", parts.port
+    family = socket.AF_INET6 if ipv6 or ":" in host else socket.AF_INET
+    try:
+        found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_V4MAPPED)
+    except (OSError, UnicodeError):
+        return f"the name {host!r} does not resolve there"
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.settimeout(PROBE_PATIENCE)
+            probe.connect(found[0][4])
+    except TimeoutError:
+        return "no answer, as where a firewall is between, or the address is wrong"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""

@@ -1,13 +1,11 @@
-"""CURVE encryption with keys made per run: a pair of the driver's, and one for each incarnation of a worker.
-
-The driver's public key and a worker's own pair travel to the worker by its engine. A peer that lacks either gets no
-frame through: it is turned away in the handshake.
-"""
+"""CURVE encryption: a key pair per driver and per incarnation of a worker, and the server's allow-list."""
 
 from __future__ import annotations
 
 import zmq
+from zmq.utils import z85
 
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair
 
 ZAP_DOMAIN = b"maggy_like"
@@ -31,3 +29,62 @@ def secure_client(socket: zmq.Socket[bytes], server_key: bytes, keys: KeyPair) -
     """Make a socket speak to the owner of ``server_key`` alone; call before it connects."""
     socket.curve_publickey, socket.curve_secretkey = keys
     socket.curve_serverkey = server_key
+
+
+class AllowList:
+    """Answers ZeroMQ's question for each handshake whether the peer's key is a worker's, and which.
+
+    ZeroMQ keeps the answer beside every frame of the connection, so that one worker cannot speak for another.
+    It follows ZeroMQ's RFC 27. It is served from the same poll loop as the server's socket, so that there is neither
+    a thread nor a lock; a handshake waits for as long as the driver's loop does. :meth:`admit` alone is called from
+    other threads.
+
+    Args:
+        context: The server's own.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._users: dict[bytes, bytes] = {}  # by raw public key
+        self._workers: dict[str, WorkerId] = {}  # by user
+        self._newest: dict[int, int] = {}  # incarnation by worker
+        self.socket: zmq.Socket[bytes] = context.socket(zmq.REP)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.bind("inproc://zeromq.zap.01")
+
+    def admit(self, worker: WorkerId) -> KeyPair:
+        """Make a key pair for an incarnation that is about to be launched, and let it in from now on."""
+        public, secret = new_key_pair()
+        user = f"{worker.index}.{worker.incarnation}"
+        self._newest[worker.index] = max(worker.incarnation, self._newest.get(worker.index, 0))
+        self._workers[user] = worker
+        self._users[z85.decode(public)] = user.encode()
+        return public, secret
+
+    def expect(self, worker: WorkerId, public: bytes) -> None:
+        """Let an incarnation in whose key pair was made before the run, and that comes by itself if it ever does."""
+        user = f"{worker.index}.{worker.incarnation}"
+        self._workers[user] = worker
+        self._users[z85.decode(public)] = user.encode()
+
+    def has_come(self, worker: WorkerId) -> None:
+        """Take in that an incarnation is there: older ones of its place come too late."""
+        self._newest[worker.index] = max(worker.incarnation, self._newest.get(worker.index, 0))
+
+    def owner(self, frame: zmq.Frame) -> WorkerId:
+        """The worker with whose key the connection that sent a frame has shaken hands."""
+        return self._workers[str(frame.get("User-Id"))]
+
+    def is_newest(self, worker: WorkerId) -> bool:
+        """Whether no later incarnation of its place was launched, or has come."""
+        return self._newest.get(worker.index, 0) <= worker.incarnation
+
+    def answer(self) -> bool:
+        """Answer one question, if there is one; False when there is none."""
+        try:
+            version, request, _, _, _, mechanism, *credentials = self.socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        user = self._users.get(credentials[0], b"") if mechanism == b"CURVE" and len(credentials) == 1 else b""
+        status, text = (b"200", b"") if user else (b"400", b"unknown key")
+        self.socket.send_multipart([version, request, status, text, user, b""])
+        return True

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import socket as sockets
+import struct
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, OrderedDict, deque
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
 
 import msgspec
 import zmq
@@ -16,17 +19,230 @@ from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import PROTOCOL_VERSION, Beat, Goodbye, Hello, Refused, ToDriver, ToWorker, Welcome
 from maggy_like.protocol.task import KeyPair
 from maggy_like.protocol.versions import foreign_protocol, misfit, own_versions
-from maggy_like.rpc.allowed import AllowList
 from maggy_like.rpc.backlog import Backlog
-from maggy_like.rpc.endpoint import own_address
-from maggy_like.rpc.handshakes import Handshakes
+from maggy_like.rpc.endpoint import ANY_PORT, PortRange, bracketed, own_address, take_port
 from maggy_like.rpc.limits import MAX_BACKLOG, MAX_FRAME, limit_server
 from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, is_urgent, read_header
-from maggy_like.rpc.listen import listen
-from maggy_like.rpc.peer import Peer
-from maggy_like.rpc.ports import ANY_PORT, PortRange, bracketed
-from maggy_like.rpc.refusals import Refusals, Unfit
-from maggy_like.rpc.security import new_key_pair, secure_server
+from maggy_like.rpc.security import AllowList, new_key_pair, secure_server
+
+_log = logging.getLogger(__name__)
+
+MAX_ANSWERS = 3
+"""Times that one connection gets an answer that says why it is refused."""
+
+MAX_STRIKES = 20
+"""Refused frames of one connection after which nothing that it sends is read."""
+
+_MAX_CONNECTIONS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A worker that was launched cannot serve this driver, and was refused.
+
+    Attributes:
+        host: Its machine.
+        why: How it differs from the driver, and what to do.
+    """
+
+    host: str
+    why: str
+
+
+class Refusals:
+    """Keeps count of what was refused, in bounded memory and log lines.
+
+    Attributes:
+        counts: How often, by reason. The reasons are our own words, never the peer's.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._strikes: OrderedDict[bytes, int] = OrderedDict()  # by connection; the oldest are forgotten first
+
+    def is_muted(self, identity: bytes) -> bool:
+        """Whether a connection sent so much nonsense that it is not read any more."""
+        return self._strikes.get(identity, 0) >= MAX_STRIKES
+
+    def count(self, reason: str) -> None:
+        """Count something that speaks against nobody: honest peers do it too, after a reset connection."""
+        self.counts[reason] += 1
+        if self.counts[reason] == 1:  # once a kind: a flood must not become a flood of log lines
+            _log.warning("refused a peer or message: %s (told once)", reason)
+
+    def strike(self, identity: bytes, reason: str) -> bool:
+        """Count nonsense against its connection; whether it is worth an answer."""
+        self.count(reason)
+        strikes = self._strikes[identity] = self._strikes.pop(identity, 0) + 1
+        if len(self._strikes) > _MAX_CONNECTIONS:
+            self._strikes.popitem(last=False)
+        return strikes <= MAX_ANSWERS
+
+
+HANDSHAKE_PATIENCE = 30.0
+"""Seconds that a connection gets to shake hands before it is cut off.
+
+Thousands of workers that come at once wait for each other's cryptography. One that is cut off meanwhile begins again,
+so that a short patience makes more work the more there is.
+"""
+
+_EVENT = struct.Struct("=HI")
+_FAILURES = {
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "no handshake in time",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "handshake without our key",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "key not on the list",
+}
+_WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | sum(_FAILURES)
+_ROUND = 2000
+
+
+class Handshakes:
+    """Lets peers of the run into a ROUTER socket and counts the others.
+
+    Args:
+        socket: Not yet bound.
+        allowed: Says who may come in.
+        refusals: Where the others are counted.
+
+    Attributes:
+        sockets: To be polled for :meth:`attend`.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], allowed: AllowList, refusals: Refusals) -> None:
+        socket.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_PATIENCE * 1000))
+        self._socket = socket
+        self._allowed = allowed
+        self._refusals = refusals
+        self._monitor = _monitor(socket)
+        self._open: deque[float] = deque()  # when connections came whose handshake has not ended
+        self._attended = time.monotonic()
+        self.sockets = (allowed.socket, self._monitor)
+
+    def attend(self, ready: Container[object]) -> None:
+        """Take in what happened; bounded, never waits.
+
+        Args:
+            ready: Those of :attr:`sockets` that can be read; to try the others takes time from each message.
+        """
+        for _ in range(_ROUND if self._allowed.socket in ready else 0):
+            if not self._allowed.answer():
+                break
+        for _ in range(_ROUND if self._monitor in ready else 0):
+            try:
+                event, _ = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
+            except zmq.Again:
+                break
+            if event == zmq.EVENT_ACCEPTED:
+                self._open.append(time.monotonic())
+            elif self._open:
+                self._open.pop()
+            if event in _FAILURES:
+                self._refusals.count(_FAILURES[event])
+        # What speaks another protocol is cut off at once, and ZeroMQ tells of no failure: only that no end came.
+        now = time.monotonic()
+        if (stood_still := now - self._attended) > HANDSHAKE_PATIENCE / 2:  # so may ZeroMQ have, and tell in a moment
+            self._open = deque(came + stood_still for came in self._open)
+        self._attended = now
+        late = now - 2 * HANDSHAKE_PATIENCE
+        while self._open and self._open[0] < late:
+            self._open.popleft()
+            self._refusals.count("not ZeroMQ")
+
+    def close(self) -> None:
+        """Close, before the socket itself."""
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._allowed.socket.close(0)
+
+
+def _monitor(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+    """What tells of a socket's handshakes, without a bound on what waits there.
+
+    At a bound libzmq's I/O thread would stand still until somebody reads, and with it every connection.
+    """
+    address = f"inproc://handshakes-{id(socket)}"
+    socket.monitor(address, _WATCHED)
+    monitor: zmq.Socket[bytes] = socket.context.socket(zmq.PAIR)
+    monitor.setsockopt(zmq.RCVHWM, 0)
+    monitor.connect(address)
+    return monitor
+
+
+MAX_BEATS = 10.0
+"""Beats of a worker a second that are passed on; as many may come at once after a pause. More are counted only."""
+
+REMINDER = 1.0
+"""Seconds after which a worker that says something, and does not acknowledge what it was sent, is shown what that was:
+it may have been lost."""
+
+MIN_RESEND = 0.02
+"""Seconds between two times that a worker may have everything sent again."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """A worker's session, and the connection that it has now.
+
+    Attributes:
+        worker: Whose session it is.
+        link: Numbers and acknowledges what is sent in it.
+        route: ZeroMQ's name of the connection.
+        connection: How many the worker has made.
+        leaves: Whether it has said goodbye.
+    """
+
+    worker: WorkerId
+    link: Link
+    route: bytes
+    connection: int
+    leaves: bool = False
+    _beat_at: float = 0.0
+    _beats: float = MAX_BEATS
+    _resent_at: float = 0.0
+    _sent_at: float = 0.0
+
+    def may_beat(self, now: float) -> bool:
+        """Whether a beat that comes now is passed on."""
+        left = min(MAX_BEATS, self._beats + (now - self._beat_at) * MAX_BEATS)
+        allowed = left >= 1
+        self._beat_at, self._beats = now, left - 1 if allowed else left
+        return allowed
+
+    def was_sent(self, now: float) -> None:
+        """Take in that the worker is sent something that it must acknowledge."""
+        self._sent_at = now
+
+    def must_be_reminded(self, now: float) -> bool:
+        """Whether a worker that has just said something should have acknowledged by now what it was sent."""
+        if self.link.is_empty or now - self._sent_at < REMINDER:
+            return False
+        self._sent_at = now
+        return True
+
+    def may_resend(self, now: float) -> bool:
+        """Whether all that is not acknowledged may be sent again now."""
+        if now - self._resent_at < MIN_RESEND:
+            return False
+        self._resent_at = now
+        return True
+
+
+def listen(socket: zmq.Socket[bytes], address: str, ports: PortRange) -> int:
+    """Listen at the first free port of a range; gives the port.
+
+    Raises:
+        EngineError: None is free, or may be taken.
+    """
+
+    def bind(port: int) -> int:
+        try:
+            socket.bind(f"tcp://{bracketed(address)}:{port or '*'}")
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, str(error)) from None
+        return int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+
+    return take_port(address, ports, bind)
+
 
 FETCH = 1000
 """Parts of messages that are fetched at once, at most; a message should be one."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maggy_like.errors import EngineError
-from maggy_like.rpc.endpoint import Endpoint, listens_here, resolves
-from maggy_like.rpc.ports import PortRange
+from maggy_like.rpc.endpoint import Endpoint, PortRange, listens_here, resolves
 from maggy_like.spark.connection.connect import address_towards, server_endpoint
 from maggy_like.spark.kinds import is_classic, is_local_master
 

@@ -20,8 +20,7 @@ from maggy_like.cluster_driver.slots import DriverHost
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.protocol.task import KeyPair, WorkerTask
-from maggy_like.rpc.endpoint import Endpoint, read_host, read_ports, read_reachable
-from maggy_like.rpc.ports import ANY_PORT, PortRange
+from maggy_like.rpc.endpoint import ANY_PORT, Endpoint, PortRange, read_host, read_ports, read_reachable
 from maggy_like.spark.capacity import dynamic_allocation as elastic
 from maggy_like.spark.capacity.connect_slots import slots_of
 from maggy_like.spark.capacity.executors import Executors

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.engines.base import EngineRun
 from maggy_like.protocol.task import KeyPair, WorkerTask
-from maggy_like.rpc.reach import CANNOT_REACH
+from maggy_like.rpc.endpoint import CANNOT_REACH
 from maggy_like.spark.capacity.executors import first_failure, in_words, is_cluster_s
 from maggy_like.spark.connection.connect import is_released, is_unknown, unknown_session
 from maggy_like.spark.connection.server_watch import ServerWatch, Watch

@@ -36,8 +36,7 @@ from maggy_like.protocol.messages import (
     awaits_answer,
 )
 from maggy_like.protocol.task import LOG_PATIENCE, WorkerContext, WorkerTask
-from maggy_like.rpc.client import Client
-from maggy_like.rpc.poller import Poller
+from maggy_like.rpc.client import Client, Poller
 from maggy_like.worker.agent import fork_server
 from maggy_like.worker.agent.attempt import Attempt
 from maggy_like.worker.agent.child import Child

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from maggy_like.protocol.task import WorkerContext, WorkerTask
-from maggy_like.rpc.poller import Poller
+from maggy_like.rpc.client import Poller
 from maggy_like.worker.agent.child import Child
 from maggy_like.worker.agent.exiting_children import ExitingChildren
 from maggy_like.worker.agent.fork_server import ImportedAhead, NotShared

@@ -8,7 +8,7 @@ import time
 from maggy_like.protocol.messages import PROTOCOL_VERSION, Hello
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.protocol.versions import own_versions
-from maggy_like.rpc.reach import CANNOT_REACH, why_unreachable
+from maggy_like.rpc.endpoint import CANNOT_REACH, why_unreachable
 from maggy_like.storage.store_marks import look_for_mark
 
 CONTACT_PATIENCE = 15.0

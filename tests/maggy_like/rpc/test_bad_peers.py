@@ -22,11 +22,11 @@ from wire import EchoServer, Peer, echo_server, hello, peer, wait_for
 from maggy_like.protocol.codec import encode
 from maggy_like.protocol.messages import Beat, Decided, Ready, Reported
 from maggy_like.protocol.task import KeyPair
-from maggy_like.rpc import handshakes as handshakes
+from maggy_like.rpc import server as handshakes
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.link import Link, bare_frame, new_session
-from maggy_like.rpc.refusals import MAX_ANSWERS, MAX_STRIKES
 from maggy_like.rpc.security import new_key_pair, secure_client
+from maggy_like.rpc.server import MAX_ANSWERS, MAX_STRIKES
 
 pytestmark = pytest.mark.e2e
 

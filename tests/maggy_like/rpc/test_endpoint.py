@@ -12,8 +12,7 @@ from wire import EchoServer, Peer, peer, proxy
 
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.rpc import endpoint
-from maggy_like.rpc.endpoint import read_host, read_ports, read_reachable
-from maggy_like.rpc.ports import first_free, shown
+from maggy_like.rpc.endpoint import first_free, read_host, read_ports, read_reachable, shown
 from maggy_like.rpc.server import Server
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maggy_like.rpc.heartbeat import HEARSAY, HEARTBEAT, TALK, Heartbeat
+from maggy_like.rpc.client import HEARSAY, HEARTBEAT, TALK, Heartbeat
 
 SAID = st.lists(st.tuples(st.sampled_from(["speak", "hear"]), st.floats(0.0, 3.0)), max_size=60)
 

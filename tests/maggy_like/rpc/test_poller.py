@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from maggy_like.rpc.poller import Poller
+from maggy_like.rpc.client import Poller
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 from maggy_like.errors import WorkerError
 from maggy_like.protocol.task import WorkerContext, WorkerTask
-from maggy_like.rpc import reach
-from maggy_like.rpc.reach import why_unreachable
+from maggy_like.rpc import endpoint as reach
+from maggy_like.rpc.endpoint import why_unreachable
 from maggy_like.rpc.security import new_key_pair
 from maggy_like.worker.agent import first_contact
 from maggy_like.worker.agent.agent import Agent

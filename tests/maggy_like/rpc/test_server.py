@@ -29,12 +29,11 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.protocol.versions import own_versions
-from maggy_like.rpc import handshakes as handshakes
+from maggy_like.rpc import server as handshakes
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.limits import MAX_FRAME
-from maggy_like.rpc.refusals import Unfit
 from maggy_like.rpc.security import new_key_pair
-from maggy_like.rpc.server import Received, Server
+from maggy_like.rpc.server import Received, Server, Unfit
 
 WORKER = WorkerId(3, 0)
 
@@ -281,7 +280,7 @@ def test_a_worker_that_talks_comes_to_miss_what_was_lost(
     server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sends no beats, whose answers would say how much it was sent."""
-    monkeypatch.setattr("maggy_like.rpc.peer.REMINDER", 0.0)
+    monkeypatch.setattr("maggy_like.rpc.server.REMINDER", 0.0)
     arrived(server, client)
     with monkeypatch.context() as lossy:
         lossy.setattr(server, "_put", lambda route, frame: None)
@@ -293,7 +292,7 @@ def test_a_worker_that_talks_comes_to_miss_what_was_lost(
 def test_a_worker_is_reminded_of_nothing_that_may_be_on_its_way(
     server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maggy_like.rpc.peer.REMINDER", 1e9)
+    monkeypatch.setattr("maggy_like.rpc.server.REMINDER", 1e9)
     client.send(Ready())
     arrived(server, client, 2)
     server.send(WORKER, Stop(1, 1))

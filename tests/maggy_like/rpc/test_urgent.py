@@ -8,8 +8,7 @@ from wire import hello
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Finished, Hello, Logged, Reported, ToDriver
 from maggy_like.rpc.client import Client
-from maggy_like.rpc.refusals import Unfit
-from maggy_like.rpc.server import Server
+from maggy_like.rpc.server import Server, Unfit
 
 REPORT, LINE, END = Reported(0, 1, "loss", {}), Logged(1, 1, ["a line"]), Finished(1, 1, "returned")
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from maggy_like.errors import EngineError
-from maggy_like.rpc.endpoint import Endpoint
-from maggy_like.rpc.ports import ANY_PORT
+from maggy_like.rpc.endpoint import ANY_PORT, Endpoint
 from maggy_like.spark.connection import address
 from maggy_like.spark.connection.address import driver_endpoint, host_hints
 from maggy_like.spark.engine.job import SparkRun
