@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from maggy_like.results.result import Result
     from maggy_like.results.training import Training
     from maggy_like.spark.engine.engine import SparkEngine
-    from maggy_like.spark.servers.cluster import StandaloneCluster
-    from maggy_like.spark.servers.connect_server import ConnectServer
+    from maggy_like.spark.servers import ConnectServer, StandaloneCluster
     from maggy_like.spark.session import spark_session
     from maggy_like.storage.store import Store
     from maggy_like.worker.child.reporter import Reporter
@@ -59,7 +58,7 @@ _HOMES = {
     "BOHB": "optimizers.schedulers.asha_variants",
     "BayesianSearch": "optimizers.samplers.bayesian",
     "Choice": "optimizers.space.domains",
-    "ConnectServer": "maggy_like.spark.servers.connect_server",
+    "ConnectServer": "maggy_like.spark.servers",
     "Constant": "optimizers.space.domains",
     "FailurePolicy": "maggy_like.driver.failure_policy",
     "Float": "optimizers.space.domains",
@@ -82,7 +81,7 @@ _HOMES = {
     "SkoptSearch": "optimizers.samplers.skopt_search",
     "Sobol": "optimizers.samplers.sobol",
     "SparkEngine": "maggy_like.spark.engine.engine",
-    "StandaloneCluster": "maggy_like.spark.servers.cluster",
+    "StandaloneCluster": "maggy_like.spark.servers",
     "Store": "maggy_like.storage.store",
     "TPE": "optimizers.samplers.adapters",
     "Threshold": "optimizers.schedulers.stopping",

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from maggy_like.errors import EngineError
-from maggy_like.spark.connection.connect import check_server
+from maggy_like.spark.connection import check_server
 from maggy_like.spark.java import ensure_java
 
 __all__ = ["active_session", "spark_session"]

@@ -24,8 +24,8 @@ from maggy_like.ml.columns.spark_columns import columns_of_spark, quoted
 from maggy_like.ml.inference.predictor import Predictor, check_type, in_precision_of
 from maggy_like.ml.inference.results import FIELDS, Kinds, check_kinds, read_outputs
 from maggy_like.ml.inference.shipped import ShippedNetwork
-from maggy_like.spark.engine.entry import Sent
-from maggy_like.spark.engine.failures import check_local_workers
+from maggy_like.spark.engine.job import check_local_workers
+from maggy_like.spark.engine.task import Sent
 from maggy_like.spark.session import active_session
 
 Decode = Mapping[str, Callable[[bytes], Any]]

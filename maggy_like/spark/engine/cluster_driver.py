@@ -14,10 +14,9 @@ import msgspec
 from maggy_like.cluster_driver.keys import Keys
 from maggy_like.errors import EngineError
 from maggy_like.protocol.task import WorkerContext, WorkerTask
-from maggy_like.spark.connection.connect import address_towards
-from maggy_like.spark.engine.entry import entry
-from maggy_like.spark.engine.gpus import gpus_of
+from maggy_like.spark.connection import address_towards
 from maggy_like.spark.engine.job import SparkRun
+from maggy_like.spark.engine.task import entry, gpus_of
 
 if TYPE_CHECKING:
     import pyarrow

@@ -4,14 +4,95 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from maggy_like.processes.installation import is_installation
 from maggy_like.protocol.task import DriverProcess
 from maggy_like.protocol.versions import PYTHON
+from maggy_like.spark.kinds import is_classic
+from maggy_like.storage.run_paths import RunPaths
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MOUNTS = Path("/proc/self/mounts")
+
+_SHARED = re.compile(r"nfs|cifs|smb|fuse|lustre|ceph|gpfs|gluster|beegfs|afs|wekafs|9p")
+"""How the types of file systems begin that outlive a container."""
+
+_OVERLAY = "fuse-overlayfs"
+"""A container's own disk, though its type begins like a shared one's."""
+
+_OF_DATABRICKS = ("/dbfs", "/Volumes", "/Workspace")
+
+
+def path_hints(session: SparkSession, paths: RunPaths) -> list[str]:
+    """Hints about where a run is kept: on a disk that goes with the driver's container, or somewhere that stays.
+
+    Args:
+        session: Classic or Spark Connect; the driver of the latter's is here, wherever the server is.
+        paths: Where the run's files are. A URL, ``file://`` too, says that its place stays.
+    """
+    where = _driver_in_cluster(session, os.environ)
+    lost = [given for given, folder in _local_folders(paths) if not _stays(folder)]
+    if where is None or not lost:
+        return []
+    return [
+        f"the driver runs in the cluster ({where}), and {' and '.join(lost)} is on its own disk, which goes with it; "
+        "pass directory=URL of a place that stays, such as 's3://bucket/runs', or 'file:///PATH' of a volume that does"
+    ]
+
+
+def _driver_in_cluster(session: SparkSession, environment: Mapping[str, str]) -> str | None:
+    """What says that the driver's machine is one of the cluster's; None where nothing does."""
+    if version := environment.get("DATABRICKS_RUNTIME_VERSION"):
+        return f"Databricks {version}"
+    if not is_classic(session):
+        return None
+    if session.conf.get("spark.submit.deployMode", "client") == "cluster":
+        return "spark.submit.deployMode=cluster"
+    master = str(session.conf.get("spark.master", ""))
+    if master.startswith("k8s://") and "KUBERNETES_SERVICE_HOST" in environment:
+        return "a Kubernetes pod"
+    if master == "yarn" and "CONTAINER_ID" in environment:
+        return f"YARN's {environment['CONTAINER_ID']}"
+    return None
+
+
+def _local_folders(paths: RunPaths) -> Iterator[tuple[str, Path]]:
+    """The folders on which something of the run depends that were given as paths: as arguments, and where they are."""
+    if isinstance(paths.directory, Path):
+        yield f"directory={str(paths.directory.parent)!r}", paths.directory
+
+
+def _stays(folder: Path) -> bool:
+    """Whether a folder is on a file system that outlives the machine that mounts it."""
+    if any(folder.is_relative_to(root) for root in _OF_DATABRICKS):
+        return True
+    kind = _kind_of_file_system(folder)
+    return _SHARED.match(kind) is not None and _OVERLAY not in kind
+
+
+def _kind_of_file_system(folder: Path) -> str:
+    """The type of the file system that a folder is on, or would be; empty where that is not known."""
+    try:
+        lines = _MOUNTS.read_text().splitlines()
+    except OSError:
+        return ""
+    kinds = {Path(_plain(point)): kind for _, point, kind, *_ in map(str.split, lines)}  # the last at a point counts
+    return next((kinds[at] for at in (folder, *folder.parents) if at in kinds), "")
+
+
+def _plain(point: str) -> str:
+    """A mount point as the kernel writes it, with its spaces."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
+
 
 MAX_ENTRIES = 1000
 """Entries of a folder that are looked at: a home folder on a slow disk must not keep a search waiting."""

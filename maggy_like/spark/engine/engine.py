@@ -21,21 +21,15 @@ from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import ANY_PORT, Endpoint, PortRange, read_host, read_ports, read_reachable
-from maggy_like.spark.capacity import dynamic_allocation as elastic
-from maggy_like.spark.capacity.connect_slots import slots_of
+from maggy_like.spark.capacity import executors as elastic
 from maggy_like.spark.capacity.executors import Executors
-from maggy_like.spark.capacity.requirements import check_resources, resource_hints
 from maggy_like.spark.capacity.resources import read_resources
-from maggy_like.spark.connection.address import driver_endpoint, host_hints
-from maggy_like.spark.connection.connect import check_server, orphan_hint
-from maggy_like.spark.connection.server_watch import ServerWatch
+from maggy_like.spark.capacity.slots import check_resources, resource_hints, slots_of
+from maggy_like.spark.connection import ServerWatch, check_server, driver_endpoint, host_hints, orphan_hint
 from maggy_like.spark.engine.cluster_driver import ClusterDriverRun
-from maggy_like.spark.engine.deployment import path_hints
-from maggy_like.spark.engine.driver_site import driver_process
-from maggy_like.spark.engine.failures import check_local_workers
-from maggy_like.spark.engine.job import SparkRun
-from maggy_like.spark.engine.other_jobs import other_jobs_hints
-from maggy_like.spark.engine.waiting import Diagnosis
+from maggy_like.spark.engine.driver_site import driver_process, path_hints
+from maggy_like.spark.engine.job import SparkRun, check_local_workers
+from maggy_like.spark.engine.waiting import Diagnosis, other_jobs_hints
 from maggy_like.spark.kinds import is_classic, is_stopped
 from maggy_like.spark.session import active_session
 from maggy_like.storage.run_paths import RunPaths

@@ -1,4 +1,4 @@
-"""Why the workers of a gang do not start or do not connect, by what a classic session knows of its jobs."""
+"""Why the workers of a search do not start or do not connect, as far as Spark tells."""
 
 from __future__ import annotations
 
@@ -6,11 +6,38 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
+from maggy_like.spark.capacity.slots import Slots
 from maggy_like.spark.kinds import is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_HINTED: WeakSet[SparkSession] = WeakSet()
+
+
+def other_jobs_hints(session: SparkSession, slots: Slots, workers: int) -> list[str]:
+    """A hint that a gang takes all slots of a session that others may use; once a session.
+
+    A local master is its user's own, and a session that grows by dynamic allocation has room for others.
+
+    Args:
+        session: Whose slots they are.
+        slots: Counts them.
+        workers: How many the gang takes.
+    """
+    if slots.is_local or slots.is_elastic or session in _HINTED:
+        return []
+    count = slots.count()
+    if count is None or workers < count or count < 2:
+        return []
+    _HINTED.add(session)
+    return [
+        f"all {count} slots of the Spark session are taken until the search ends, and its other jobs wait; "
+        "SparkEngine(reserve=1) leaves one"
+    ]
+
 
 MUTE_PATIENCE = 10.0
 """Seconds that tasks may run without a worker that connects: its Python imports what it needs first."""

@@ -148,7 +148,7 @@ UNREACHABLE = """
 import socket
 from maggy_like import spark_session
 from maggy_like.errors import EngineError
-from maggy_like.spark.connection import connect
+from maggy_like.spark import connection as connect
 from maggy_like.spark.session import active_session
 connect.PATIENCE = 0.5
 held = socket.socket()

@@ -9,9 +9,8 @@ import pytest
 
 from maggy_like import SparkEngine
 from maggy_like.errors import ConfigError, EngineError
-from maggy_like.spark.capacity.requirements import check_resources
 from maggy_like.spark.capacity.resources import Resources, megabytes, own_executors, read_resources, shared_executors
-from maggy_like.spark.capacity.slots import Slots
+from maggy_like.spark.capacity.slots import Slots, check_resources
 
 ASKED = {"gpu": 1, "cpu": 4, "memory": "20g"}
 

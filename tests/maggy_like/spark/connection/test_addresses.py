@@ -9,8 +9,8 @@ import pytest
 
 from maggy_like.errors import EngineError
 from maggy_like.rpc.endpoint import ANY_PORT, Endpoint
-from maggy_like.spark.connection import address
-from maggy_like.spark.connection.address import driver_endpoint, host_hints
+from maggy_like.spark import connection as address
+from maggy_like.spark.connection import driver_endpoint, host_hints
 from maggy_like.spark.engine.job import SparkRun
 
 ON_A_CLUSTER = """
@@ -26,7 +26,7 @@ from gate import Gate
 from maggy_like import Float, SparkEngine, lagom, spark_session
 from maggy_like.driver import first_workers
 from maggy_like.errors import EngineError
-from maggy_like.spark.engine import other_jobs
+from maggy_like.spark.engine import waiting as other_jobs
 from maggy_like.spark.engine.waiting import running_jobs
 from spark_jobs import active_jobs
 

@@ -26,7 +26,7 @@ def test_a_server_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.Monk
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'no such class:' $2\nexit 3\n")
     program.chmod(0o755)
-    monkeypatch.setattr("maggy_like.spark.servers.connect_server.ensure_java", lambda: None)
+    monkeypatch.setattr("maggy_like.spark.servers.ensure_java", lambda: None)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
@@ -40,7 +40,7 @@ import os, signal, sys, threading, time, warnings
 from maggy_like import ConnectServer, Float, SparkEngine, lagom, spark_session
 from maggy_like.errors import EngineError
 from maggy_like.driver.supervisor import Supervisor
-from maggy_like.spark.connection import server_watch
+from maggy_like.spark import connection as server_watch
 from optimizers.core.events import AttemptStarted
 
 def train(x, reporter):

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from maggy_like.errors import EngineError
-from maggy_like.spark.connection.address import driver_address
-from maggy_like.spark.connection.connect import address_towards, server_endpoint
+from maggy_like.spark.connection import address_towards, driver_address, server_endpoint
 
 pytest.importorskip("grpc")
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from maggy_like.spark.connection import server_watch as module
-from maggy_like.spark.connection.connect import ServerSilent
-from maggy_like.spark.connection.server_watch import ServerWatch
+from maggy_like.spark import connection as module
+from maggy_like.spark.connection import ServerSilent, ServerWatch
 
 
 class Server:

@@ -15,8 +15,7 @@ from gate import Gate
 
 from maggy_like import Float, SparkEngine, lagom
 from maggy_like.errors import EngineError
-from maggy_like.spark.engine.failures import cause_of
-from maggy_like.spark.engine.job import SparkRun
+from maggy_like.spark.engine.job import SparkRun, cause_of
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA

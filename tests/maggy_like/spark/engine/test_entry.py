@@ -12,8 +12,8 @@ from typing import Any
 import cloudpickle
 
 from maggy_like.protocol.versions import own_versions
-from maggy_like.spark.engine.entry import Sent, entry
-from maggy_like.spark.engine.failures import unfit_worker
+from maggy_like.spark.engine.job import unfit_worker
+from maggy_like.spark.engine.task import Sent, entry
 
 RUN = """
 import pickle, sys

@@ -12,8 +12,7 @@ import pytest
 from maggy_like.api.engine_choice import choose_engine
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.spark.engine.engine import SparkEngine
-from maggy_like.spark.engine.failures import cause_of, check_python
-from maggy_like.spark.engine.job import SparkRun
+from maggy_like.spark.engine.job import SparkRun, cause_of, check_python
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from maggy_like.errors import EngineError
-from maggy_like.spark.engine.failures import unfit_worker
-from maggy_like.spark.engine.gpus import check_gpus
+from maggy_like.spark.engine.job import unfit_worker
+from maggy_like.spark.engine.task import check_gpus
 
 LISTED = """GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5a1e0c0e-0000)
 GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-77b2ac11-0000)

@@ -17,9 +17,8 @@ from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import EngineError
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.spark import kinds, session
-from maggy_like.spark.engine.details import write_details
-from maggy_like.spark.engine.failures import cause_of
-from maggy_like.spark.engine.progress_bar import hidden_progress_bar
+from maggy_like.spark.engine.job import cause_of, write_details
+from maggy_like.spark.engine.ui import hidden_progress_bar
 
 CRASHED = """An error occurred while calling o578.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier \

@@ -10,10 +10,10 @@ import pytest
 
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.spark.capacity.slots import Slots
-from maggy_like.spark.engine import other_jobs, waiting
+from maggy_like.spark.engine import waiting
+from maggy_like.spark.engine import waiting as other_jobs
 from maggy_like.spark.engine.engine import SparkEngine
-from maggy_like.spark.engine.other_jobs import other_jobs_hints
-from maggy_like.spark.engine.waiting import Diagnosis, RunningJob, holders
+from maggy_like.spark.engine.waiting import Diagnosis, RunningJob, holders, other_jobs_hints
 
 
 class FakeSession:

@@ -17,9 +17,7 @@ from maggy_like.engines.base import EngineRun, EngineStopped
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.spark.engine.cancellation import cancelled_by
-from maggy_like.spark.engine.failures import JavaEnd
-from maggy_like.spark.engine.job import SparkRun
+from maggy_like.spark.engine.job import JavaEnd, SparkRun, cancelled_by
 from maggy_like.spark.kinds import SESSION_STOPPED
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import TrialState

@@ -16,7 +16,7 @@ import pytest
 
 from maggy_like import StandaloneCluster
 from maggy_like.errors import EngineError, UserError
-from maggy_like.spark.servers.daemon import Daemon
+from maggy_like.spark.servers import Daemon
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -34,7 +34,7 @@ def test_a_process_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.Mon
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho $SPARK_DAEMON_JAVA_OPTS\necho 'no such class:' $1\nexit 3\n")
     program.chmod(0o755)
-    monkeypatch.setattr("maggy_like.spark.servers.cluster.ensure_java", lambda: None)
+    monkeypatch.setattr("maggy_like.spark.servers.ensure_java", lambda: None)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
@@ -112,7 +112,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_stop_ends_the_processes_and_removes_the_files(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fixture ``standalone_cluster`` checks the same of Spark's own processes."""
-    monkeypatch.setattr("maggy_like.spark.servers.cluster.ensure_java", lambda: None)
+    monkeypatch.setattr("maggy_like.spark.servers.ensure_java", lambda: None)
     monkeypatch.setattr(tempfile, "tempdir", str(programs))
     with StandaloneCluster(1) as cluster:
         pids = cluster.pids
@@ -129,7 +129,7 @@ def test_stop_ends_the_processes_and_removes_the_files(programs: Path, monkeypat
 def test_nothing_outlives_a_killed_caller(programs: Path) -> None:
     code = """
 import signal
-from maggy_like.spark.servers import cluster
+from maggy_like.spark import servers as cluster
 cluster.ensure_java = lambda: None
 made = cluster.StandaloneCluster(1)
 print(*made.pids, flush=True)

@@ -1,13 +1,17 @@
-"""A Spark Connect session's server: where it is, and whether it answers."""
+"""Where the driver of a session listens, and whether a Spark Connect server answers."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from maggy_like.errors import EngineError
+from maggy_like.rpc.endpoint import Endpoint, PortRange, listens_here, resolves
+from maggy_like.spark.kinds import is_classic, is_local_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,3 +173,141 @@ def orphan_hint(session: SparkSession) -> str:
     settings = (DETACHED, "5m"), (SESSION_TIMEOUT, "60m")
     limits = " and ".join(f"{key}={session.conf.get(key, default)}" for key, default in settings)
     return f"this process may go away; the Spark Connect server ends the search some time after that (it has {limits})"
+
+
+INTERVAL = 2.0
+"""Seconds between two questions."""
+
+REFUSED_PATIENCE = 10.0
+"""Seconds after which a server counts as gone whose host refuses connections: its process is not there."""
+
+SILENT_PATIENCE = 60.0
+"""Seconds after which a server counts as gone that says nothing: as many as a worker waits for its driver."""
+
+
+class ServerWatch:
+    """Pings a session's server while jobs of the session run.
+
+    Jobs that run at the same time share one thread. A server that was given up may answer again later, so a job that
+    begins after that is watched anew, whatever became of the jobs before it.
+
+    Args:
+        session: Of Spark Connect.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._current: Watch | None = None
+
+    def begin(self) -> Watch:
+        """Watch the server for one more job; the caller calls :meth:`Watch.end` once the job has ended."""
+        with self._lock:
+            if self._current is None or not self._current.add_job():
+                self._current = Watch(self._session)
+            return self._current
+
+
+class Watch:
+    """One thread that pings a server until its last job has ended, or the server counts as gone.
+
+    Args:
+        session: Of Spark Connect.
+
+    Attributes:
+        gone: Why the server counts as gone; empty while it does not.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self.gone = ""
+        self._session = session
+        self._lock = threading.Lock()
+        self._jobs = 1
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name="Spark Connect server", daemon=True).start()
+
+    def add_job(self) -> bool:
+        """Watch for one more job; False if this watch is over."""
+        with self._lock:
+            if self.gone or not self._jobs:
+                return False
+            self._jobs += 1
+            return True
+
+    def end(self) -> None:
+        """Note that a job has ended."""
+        with self._lock:
+            self._jobs -= 1
+            if self._jobs == 0:
+                self._over.set()
+
+    def _run(self) -> None:
+        answered = time.monotonic()
+        while not self._over.wait(INTERVAL):
+            try:
+                ping(self._session)
+            except ServerSilent as silent:
+                if time.monotonic() - answered > (REFUSED_PATIENCE if silent.is_refused else SILENT_PATIENCE):
+                    self._give_up(silent)
+                    return
+            except EngineError:  # it answers, and the job gets the same answer
+                answered = time.monotonic()
+            else:
+                answered = time.monotonic()
+
+    def _give_up(self, silent: ServerSilent) -> None:
+        with self._lock:
+            self.gone = str(silent)
+        if silent.is_refused:
+            # The session died with its server. Left open, it would keep this process for ten minutes at its exit.
+            with contextlib.suppress(Exception):
+                self._session.client.close()
+
+
+def driver_endpoint(session: SparkSession, host: str, bind: str, ports: PortRange) -> Endpoint:
+    """Return where the driver of a search listens, and the address at which its workers connect.
+
+    Args:
+        session: Says what is not given: ``spark.driver.host`` and ``spark.driver.bindAddress``.
+        host: The address at which workers connect; empty for the session's setting.
+        bind: What the server binds to. If empty, ``host`` where that is this machine's own, else the session's setting.
+        ports: The ports that it may take.
+
+    Raises:
+        EngineError: The workers run on this machine, and ``host`` is a name that it does not know.
+    """
+    master = str(session.conf.get("spark.master", "")) if is_classic(session) else ""
+    if host and is_local_master(master) and not resolves(host):
+        raise EngineError(
+            f"host={host!r} does not resolve on this machine, and the workers of the master {master!r} run here; leave "
+            "host out, or pass an address of this machine"
+        )
+    if not bind and host and listens_here(host):
+        bind = host
+    return Endpoint(host or driver_address(session), bind or bind_address(session), ports)
+
+
+def host_hints(host: str) -> list[str]:
+    """Hints about a name that workers are given: they resolve it, and may do so where this machine cannot."""
+    if not host or resolves(host):
+        return []
+    return [f"the name host={host!r} does not resolve on this machine: check that it does on those of the workers"]
+
+
+def driver_address(session: SparkSession) -> str:
+    """The name or address by which the session's executors reach this machine."""
+    if is_classic(session):
+        return unbracketed(session.conf.get("spark.driver.host", "127.0.0.1"))
+    return address_towards(*server_endpoint(session))
+
+
+def bind_address(session: SparkSession) -> str:
+    """The name or address of this machine that Spark's own driver is bound to."""
+    if is_classic(session):
+        return unbracketed(session.conf.get("spark.driver.bindAddress", driver_address(session)))
+    return driver_address(session)
+
+
+def unbracketed(host: str | None) -> str:
+    """A host without the brackets in which Spark wants IPv6 addresses."""
+    return str(host).removeprefix("[").removesuffix("]")

@@ -1,0 +1,203 @@
+"""What runs in each Spark task of a search: a check of the machine, its GPUs, and an agent until the search is over."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from maggy_like.errors import EngineError
+from maggy_like.protocol.task import WorkerContext, WorkerTask
+from maggy_like.protocol.versions import own_versions
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark import TaskContext
+
+TaskFunction = Callable[[Iterator[Any]], Iterator[Any]]
+"""Takes what Spark gives a task, rows or batches of them, and gives what the job returns."""
+
+UNFIT = "cannot serve this search"
+"""In the error of a task whose machine lacks something: another launch would end in the same way."""
+
+_REMEDY = (
+    "install the driver's maggy_like and what it needs there, send it (--py-files, or an environment with "
+    "spark.archives: docs/shipping.md), or set PYSPARK_PYTHON to a Python that has it (the driver runs {})"
+)
+
+
+def entry(function: TaskFunction) -> TaskFunction:
+    """A function that needs nothing of maggy_like to be unpickled, and runs ``function`` where that can be loaded.
+
+    Spark would load ``function`` itself, and its error names neither the machine nor the interpreter; an older
+    maggy_like there may even load it, and misread the task.
+    """
+    payload, load = cloudpickle.dumps(function), _loader(UNFIT)
+
+    def run(given: Iterator[Any]) -> Iterator[Any]:
+        yield from load(payload)(given)
+
+    return run
+
+
+class Sent:
+    """A function that arrives in a task as itself, where that can be loaded; else the error says what is missing.
+
+    Args:
+        function: Any callable.
+        unfit: What a machine cannot do that lacks something: ``cannot serve this search``.
+    """
+
+    def __init__(self, function: Callable[..., Any], unfit: str) -> None:
+        self._function, self._unfit = function, unfit
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return _loader(self._unfit), (cloudpickle.dumps(self._function),)
+
+
+def _loader(unfit: str) -> Callable[[bytes], Any]:
+    """A function that unpickles; it is carried by value, and needs nothing but what comes with Python."""
+    versions = own_versions()
+    package, home, remedy = versions.package, versions.home, _REMEDY.format(sys.executable)
+
+    def load(payload: bytes) -> Any:
+        import importlib
+        import pickle
+        import socket
+        import sys
+
+        loaded, lacks = None, ""
+        try:
+            maggy_like = importlib.import_module("maggy_like")  # whichever lies there
+
+            if maggy_like.__version__ == package:
+                loaded = pickle.loads(payload)  # noqa: S301 (it comes from the driver, as this function does)
+            else:
+                lacks = (
+                    f"the driver has maggy_like {package} ({home}) and the worker {maggy_like.__version__} "
+                    f"({maggy_like.__file__})"
+                )
+        except (ImportError, MemoryError, OSError, AttributeError) as error:
+            folders = [folder for folder in sys.path if "lib/python3" not in folder or folder.endswith("-packages")]
+            lacks = f"{type(error).__name__}: {error}; it looks for modules in {', '.join(folders[:8])}"
+        if lacks:
+            raise ImportError(f"{sys.executable} on {socket.gethostname()} {unfit}: {lacks}; {remedy}")
+        return loaded
+
+    return load
+
+
+QUERY_TIMEOUT_S = 20.0
+
+
+def gpus_of(context: TaskContext) -> tuple[str, ...]:
+    """The addresses of the GPUs that a task may use; its trials see these and no others.
+
+    Raises:
+        EngineError: This machine has no GPU of such an address, so CUDA would show fewer to the trials, or none.
+    """
+    gpu = context.resources().get("gpu")
+    addresses = tuple(gpu.addresses) if gpu is not None else ()
+    if addresses:
+        check_gpus(addresses, listing())
+    return addresses
+
+
+def check_gpus(addresses: tuple[str, ...], listed: str) -> None:
+    """Check addresses against what ``nvidia-smi -L`` prints; where it prints nothing, they may be made up.
+
+    Raises:
+        EngineError: An address is in no line of it.
+
+    Example:
+        >>> check_gpus(("0",), "GPU 0: NVIDIA A100 (UUID: GPU-4e1f)")
+    """
+    own = set(re.findall(r"^GPU (\d+):", listed, re.MULTILINE)) | set(re.findall(r"UUID: ([^\s)]+)", listed))
+    unknown = [address for address in addresses if own and not any(_names(address, name) for name in own)]
+    if unknown:
+        raise EngineError(
+            f"{socket.gethostname()} {UNFIT}: Spark gave a task GPU {', '.join(unknown)}, and nvidia-smi lists "
+            f"{', '.join(sorted(own))} there; correct the discovery script of its Worker or executor "
+            "(spark.worker.resource.gpu.discoveryScript, spark.executor.resource.gpu.discoveryScript)"
+        )
+
+
+def _names(address: str, name: str) -> bool:
+    """Whether an address means the GPU of that index or UUID; CUDA takes the beginning of a UUID too."""
+    return address == name or (not address.isdigit() and name.startswith(address))
+
+
+def listing() -> str:
+    """What ``nvidia-smi -L`` prints here; empty where there is no such program, or it fails."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=QUERY_TIMEOUT_S, check=True)
+    except (subprocess.SubprocessError, OSError):
+        return ""
+    return done.stdout
+
+
+TOO_FEW_PARTITIONS = (
+    "Spark made fewer partitions than there are workers: spark.sql.leafNodeDefaultParallelism, or else "
+    "spark.default.parallelism, is smaller than workers; leave them out, or set one to the number of workers at least"
+)
+
+
+STARTED_AGAIN = -1
+"""What a task returns instead of its worker's index if Spark started it again: the key in its row is used up."""
+
+
+Row = tuple[int, bytes, bytes]
+"""What one task gets: the worker's index, and its key pair."""
+
+
+def gang_task(task: WorkerTask, incarnation: int) -> Callable[[Iterator[Row]], Iterator[int]]:
+    """The function that each task runs: an agent, until the search is over.
+
+    Spark runs a task outside of a barrier stage again by itself. Such a task ends at once and without an error, so
+    that its job ends too, and the driver puts the next incarnation, with a key of its own, in the worker's place.
+    """
+
+    def run(given: Iterator[Row]) -> Iterator[int]:
+        from pyspark import TaskContext
+
+        from maggy_like.worker.agent.agent import Agent
+
+        rows = list(given)
+        if len(rows) != 1:
+            raise EngineError(TOO_FEW_PARTITIONS)
+        index, public, secret = rows[0]
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() > 0:
+            yield STARTED_AGAIN
+            return
+        Agent(task, WorkerContext(index, incarnation, socket.gethostname(), (public, secret), gpus_of(context))).run()
+        yield index
+
+    return run
+
+
+def in_arrow(
+    function: Callable[[Iterator[Row]], Iterator[int]],
+) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    """The same function for ``mapInArrow``."""
+
+    def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow
+
+        rows = (tuple(row.values()) for batch in batches for row in batch.to_pylist())
+        for index in function(rows):
+            yield pyarrow.RecordBatch.from_pydict({"worker": [index]})
+
+    return run
