@@ -8,11 +8,19 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from maggy_like.ablation.calls import FROM_DATA, NO_DATA, RESERVED, call, default_of, names_of
 from maggy_like.ablation.components import Modules, Setting, WantedModules, matching
-from maggy_like.ablation.declaration import Declaration
-from maggy_like.ablation.values import same_value
-from maggy_like.ablation.variant import Component, Variant
+from maggy_like.ablation.variant import (
+    FROM_DATA,
+    NO_DATA,
+    RESERVED,
+    Component,
+    Declaration,
+    Variant,
+    call,
+    default_of,
+    names_of,
+    same_value,
+)
 from maggy_like.errors import ConfigError
 from optimizers.checks.near_names import did_you_mean
 

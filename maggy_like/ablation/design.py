@@ -10,8 +10,7 @@ from itertools import combinations
 from typing import Literal
 
 from maggy_like.ablation import checks
-from maggy_like.ablation.declaration import BASE, Declaration, without_name
-from maggy_like.ablation.variant import Variant
+from maggy_like.ablation.variant import BASE, Declaration, Variant, without_name
 from maggy_like.errors import ConfigError
 from optimizers.comparisons.differences import Contrast
 from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats, repeats_space

@@ -1,8 +1,9 @@
-"""Modules of torch models: replaced, counted, and run on a sample. The only file of this package with torch."""
+"""Modules of torch models: replaced, counted, and run on a sample. Only this file of the package imports torch."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,41 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from maggy_like.ablation.nested import first_input, first_name, mapped, parts
 from maggy_like.errors import ConfigError
 
 if TYPE_CHECKING:
     from maggy_like.ablation.components import Modules
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """A function of all that tuples, lists and dicts hold, in their structure."""
+    if isinstance(value, dict):
+        made = copy.copy(value)
+        for key, part in value.items():
+            made[key] = mapped(function, part)
+        return made
+    if isinstance(value, tuple | list):
+        each = [mapped(function, part) for part in value]
+        return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
+    return function(value)
+
+
+def parts(value: Any) -> list[Any]:
+    """All that tuples, lists and dicts hold."""
+    if isinstance(value, dict):
+        return parts(tuple(value.values()))
+    return [one for part in value for one in parts(part)] if isinstance(value, tuple | list) else [value]
+
+
+def first_name(module: nn.Module) -> str:
+    """The name of a module's first parameter."""
+    return next(iter(inspect.signature(module.forward).parameters), "")
+
+
+def first_input(name: str, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The first input: the first in order, or that of the module's first parameter where all are given by name."""
+    return inputs[0] if inputs else named.get(name, next(iter(named.values()), None))
+
 
 _KNOWN_AT_MOST = 128
 """Calls whose outputs a stand-in remembers."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maggy_like.ablation.modules import first_line, run, shape_of, tensors
-from maggy_like.ablation.nested import first_input, first_name
+from maggy_like.ablation.modules import first_input, first_line, first_name, run, shape_of, tensors
 from maggy_like.errors import ConfigError
 
 if TYPE_CHECKING:

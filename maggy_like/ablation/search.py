@@ -1,24 +1,22 @@
-"""An ablation as a search: its optimizer goes through the variants and seeds, and its function gets a variant."""
+"""An ablation as a search: its optimizer goes through the variants and seeds."""
 
 from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from maggy_like.ablation.calls import RESERVED, names_of, parameters_of
 from maggy_like.ablation.design import AUTO_BOUND, Design, DesignName
-from maggy_like.ablation.function import check_filled
 from maggy_like.ablation.outcome import Ablation
-from maggy_like.ablation.sending import check_sendable
 from maggy_like.ablation.study import AblationStudy
+from maggy_like.ablation.variant import RESERVED, Declaration, check_filled, names_of, parameters_of
 from maggy_like.errors import ConfigError, TrainFunctionError
 from maggy_like.train_function.arguments import HasBudget, arguments_for
 from maggy_like.train_function.modules import modules_of
 from maggy_like.train_function.names import name_of
-from maggy_like.train_function.pickling import pickle_train_fn
+from maggy_like.train_function.pickling import pickle_named, pickle_train_fn
 from optimizers.comparisons.repeats import SEED, VARIANT
 from optimizers.comparisons.sequential_tests import SequentialTests
 from optimizers.comparisons.tuned_repeats import TunedRepeats, tuned_space
@@ -27,6 +25,32 @@ from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
     from maggy_like.results.result import Result
+
+
+def check_sendable(study: Declaration) -> None:
+    """Check each part of a bound study by itself, so that the one that cannot be sent is named.
+
+    Raises:
+        TrainFunctionError: One cannot be sent.
+    """
+    for what, value in _parts(study):
+        pickle_named(value, what)
+
+
+def _parts(study: Declaration) -> Iterator[tuple[str, Any]]:
+    base = study.variant()
+    yield "the model's factory", base.factory
+    for name, value in base.config.items():
+        yield f"the value of {name!r} in the study's config", value
+    for component in study.found:
+        variant = base.without(component)
+        for modules in variant.replaced:
+            yield f"the replacement of {component.name!r}", modules.replace
+        for change in (*variant.model_changes, *variant.data_changes):
+            yield f"the change of {component.name!r}", change
+        for name, value in variant.config.items():
+            if value is not base.config[name]:
+                yield f"the value of {name!r} without {component.name!r}", value
 
 
 @dataclass(frozen=True)

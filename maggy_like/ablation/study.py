@@ -6,7 +6,8 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
-from maggy_like.ablation import arguments, checks
+from maggy_like.ablation import checks
+from maggy_like.ablation import components as arguments
 from maggy_like.ablation.components import (
     Features,
     Patterns,
@@ -15,10 +16,8 @@ from maggy_like.ablation.components import (
     matching,
     named,
 )
-from maggy_like.ablation.declaration import Declaration
 from maggy_like.ablation.design import DESIGNS, Design, DesignName, make_design
-from maggy_like.ablation.function import taken
-from maggy_like.ablation.variant import Component, Custom, Variant
+from maggy_like.ablation.variant import Component, Custom, Declaration, Variant, taken
 from maggy_like.errors import ConfigError
 from optimizers.checks.near_names import did_you_mean
 from optimizers.comparisons.power import power

@@ -1,14 +1,113 @@
-"""The answer of an ablation study in words and tables."""
+"""The answer of an ablation study in words, tables and plots, and its report."""
 
 from __future__ import annotations
 
 import html as escaping
+import importlib.util
 import math
 import re
 import textwrap
+from collections.abc import Callable, Iterable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from maggy_like.ablation.comparisons import Comparisons, Row
+from maggy_like.ablation.comparisons import UNDECIDED, Comparisons, Row
 from maggy_like.display.text import clean, number
+from maggy_like.errors import UserError
+from maggy_like.extras import require
+from maggy_like.results.data import ResultData
+from maggy_like.results.report import Section, write_report
+from optimizers.comparisons.skewness import skewed_together
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+def notes(ablation: Comparisons) -> list[str]:
+    """The lines below the table: failed trials, too few repeats, repeats that do not differ, skewed differences."""
+    rows = ablation.rows
+    tested = [row for row in rows if row.p is not None]
+    untested = [row for row in rows if row.p is None and row.verdict != UNDECIDED]
+    lines = [
+        *_named("no seed has all results: {}", untested, lambda row: row.repeats == 0),
+        *_plain(
+            "one repeat says nothing of the noise, so there is no test; use repeats=5 or more",
+            any(row.repeats == 1 for row in untested),
+        ),
+        *_plain(
+            "two repeats find very large differences alone; use repeats=5 or more",
+            any(row.repeats == 2 for row in tested),
+        ),
+        *_named(
+            "every seed gave the same difference, so there is no test (is the seed used?): {}",
+            untested,
+            lambda row: row.repeats > 1,
+        ),
+        *_unchanged(ablation),
+        *_counted("seeds left out, since a trial failed: {}", rows, lambda row: row.dropped),
+        *_counted(
+            "seeds that lack a trial, fitted by least squares with no interaction of three and more: {}",
+            rows,
+            lambda row: row.fitted,
+        ),
+    ]
+    if open_rows := [row for row in rows if row.verdict == UNDECIDED]:
+        lines.append(_undecided(ablation, open_rows))
+    skewed = {row.component: row.skewed for row in tested if row.skewed is not None}
+    together = skewed_together([finding.sample for finding in ablation.findings.values() if finding.p is not None])
+    if together is not None:
+        lines.append(
+            f"the differences of all lines together are skewed (skewness {abs(together):.1f} on average), so that "
+            "t-tests find too many"
+        )
+    if skewed:
+        said = [f"{clean(name)} (skewness {g:.1f}, p {p:.2g})" for name, (g, p) in skewed.items()]
+        lines.append(
+            "differences that are skewed, where t-tests find too many; beside them the p-value of a studentised "
+            f"bootstrap, for one comparison alone: {', '.join(said)}"
+        )
+    return lines
+
+
+def _undecided(ablation: Comparisons, rows: list[Row]) -> str:
+    names = ", ".join(clean(row.component) for row in rows)
+    if ablation.bound is not None:
+        return f"ended before it was decided: {names}"
+    ended = min(row.repeats + row.dropped for row in rows)
+    return (
+        f"{ended} of {ablation.planned} seeds, so undecided: {names}; who may stop at the first difference seen finds "
+        "too many, so there is no test before all have ended (resume=True goes on)"
+    )
+
+
+def _unchanged(ablation: Comparisons) -> list[str]:
+    """Components of which every seed gave the difference zero, and whether the seeds did anything at all."""
+    zero = [row.component for row in ablation.rows if row.p is not None and row.repeats > 1 and row.is_zero]
+    if not zero:
+        return []
+    values: dict[str, set[float]] = {}
+    for run in ablation.runs:
+        if run.value is not None:
+            values.setdefault(run.variant, set()).add(run.value)
+    if all(len(seen) == 1 for seen in values.values()):
+        return ["every seed gave the same value, so the seed is not used, and the tests say nothing"]
+    return [f"changed nothing with any seed (is it used?): {', '.join(map(clean, zero))}"]
+
+
+def _plain(line: str, holds: bool) -> list[str]:
+    return [line] if holds else []
+
+
+def _named(line: str, rows: Iterable[Row], which: Callable[[Row], bool]) -> list[str]:
+    names = [clean(row.component) for row in rows if which(row)]
+    return [line.format(", ".join(names))] if names else []
+
+
+def _counted(line: str, rows: Iterable[Row], count: Callable[[Row], int]) -> list[str]:
+    names = [f"{clean(row.component)} ({count(row)})" for row in rows if count(row)]
+    return [line.format(", ".join(names))] if names else []
+
 
 WIDTH = 100
 """Columns of a terminal that the table keeps to."""
@@ -278,3 +377,134 @@ def _rounded(value: float, digits: int, sign: str = "-") -> str:
 
 def _tex(cell: str) -> str:
     return re.sub(r"[\\~^&%$#_{}]", lambda found: _LATEX[found[0]], cell.replace("<", "$<$")).replace(r"\$<\$", "$<$")
+
+
+WORSE, BETTER, OPEN = "#b2182b", "#2166ac", "#777777"
+"""Colours that people who do not see all of them tell apart."""
+
+_LONGEST = 60  # characters of a name
+_WIDEST = 4.0  # times the largest difference: intervals that reach further are cut, with an arrow
+
+
+def plot(ablation: Comparisons, path: str | Path) -> None:
+    """Draw it; see :meth:`~maggy_like.ablation.outcome.Ablation.plot`."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError("plot() needs matplotlib; install it with: pip install matplotlib")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = ablation.rows
+    reach = reach_of(rows)
+    names = [_without_markup(row.component) for row in rows]
+    longest = max(map(len, names))
+    figure = Figure(figsize=(6.2 + 0.075 * longest, 1.5 + 0.34 * len(rows)), layout="constrained", dpi=150)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.axvline(0.0, color="black", linewidth=0.8)
+    for place, row in enumerate(rows):
+        colour = colour_of(row)
+        low, high = max(row.low, -reach), min(row.high, reach)
+        if math.isfinite(row.low) or math.isfinite(row.high):
+            axes.plot([low, high], [place, place], color=colour, linewidth=1.8, solid_capstyle="butt")
+        for end, is_cut, marker in ((low, row.low < -reach, "<"), (high, row.high > reach, ">")):
+            if is_cut and math.isfinite(end) and row.p is not None:
+                axes.plot([end], [place], marker=marker, color=colour, markersize=5, clip_on=False)
+        if math.isfinite(row.difference):
+            face = colour if row.p is not None else "white"
+            axes.plot([row.difference], [place], marker="s", color=colour, markerfacecolor=face, markersize=6)
+        said = (difference_text(row), f"p {p_text(row.p).replace('<', '< ')}" if row.p is not None else "not tested")
+        for words, offset in zip(said, (8, 60), strict=True):
+            axes.annotate(
+                words,
+                (1.0, place),
+                xytext=(offset, 0),
+                xycoords=axes.get_yaxis_transform(),
+                textcoords="offset points",
+                va="center",
+                color=colour,
+                annotation_clip=False,
+                fontsize=9,
+            )
+    axes.set_yticks(range(len(rows)), names, parse_math=False)  # a dollar is no formula
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(-reach * 1.04, reach * 1.04)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    worse, better = ("left", "right") if ablation.direction == "max" else ("right", "left")
+    for side, words, colour in ((worse, "worse without it", WORSE), (better, "better without it", BETTER)):
+        axes.set_title(_pointed(words, side), loc="left" if side == "left" else "right", color=colour, fontsize=9)
+    kind = f"{100 * (1 - ablation.alpha):g} % intervals{' (simultaneous)' if len(rows) > 1 else ''}"
+    axes.set_xlabel(f"change of {_without_markup(ablation.metric)}, {kind}", parse_math=False)
+    figure.savefig(path)
+
+
+def reach_of(rows: list[Row]) -> float:
+    """How far the axis goes to either side."""
+    sizes = [abs(row.difference) for row in rows if math.isfinite(row.difference)]
+    ends = [abs(end) for row in rows for end in (row.low, row.high) if math.isfinite(end)]
+    largest = max(sizes, default=0.0)
+    return min(max([largest, *ends]) * 1.05, _WIDEST * largest) if largest else max(ends, default=1.0) or 1.0
+
+
+def colour_of(row: Row) -> str:
+    """The colour of a row's verdict."""
+    if row.verdict.startswith(("worse", "both: worse")):
+        return WORSE
+    return BETTER if row.verdict.startswith(("better", "both: better")) else OPEN
+
+
+def _without_markup(name: str) -> str:
+    """A name as it stands on the picture: on one line, and not too long."""
+    line = clean(name)
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def _pointed(words: str, side: str) -> str:
+    return f"← {words}" if side == "left" else f"{words} →"
+
+
+_LIVELY = {WORSE: "#d9534f", BETTER: "#3b8bc4", OPEN: "#8a8f98"}
+"""The forest plot's colours as they are on black, too."""
+
+
+def report(answer: Comparisons, result: ResultData, path: str | PathLike[str]) -> None:
+    """See :meth:`~maggy_like.ablation.outcome.Ablation.report`."""
+    require("plotly", "report()")
+    table = f'<div class="scroll">{html(answer)}</div>'
+    write_report(result, path, [Section("Differences", table, forest(answer))])
+
+
+def forest(answer: Comparisons) -> Figure:
+    """The differences under each other, each with its interval."""
+    from maggy_like.results import figures as style
+
+    rows = answer.rows
+    reach = reach_of(rows)
+    worse, better = ("left", "right") if answer.direction == "max" else ("right", "left")
+    kind = f"{100 * (1 - answer.alpha):g} % intervals{' (simultaneous)' if len(rows) > 1 else ''}"
+    figure = style.picture(
+        "Differences",
+        f"To the {worse}: worse without it; to the {better}: better without it.",
+        height=150 + 34 * len(rows),
+        x=f"change of {style.label(answer.metric)}, {kind}",
+    )
+    for place, row in enumerate(rows):
+        colour = _LIVELY[colour_of(row)]
+        low, high = max(row.low, -reach), min(row.high, reach)
+        p = f", p {p_text(row.p)}" if row.p is not None else ""
+        found = f"{difference_text(row)} {interval_text(row)}{p}; {row.verdict}"
+        said = f"{style.label(row.component)}: {style.label(found, most=120)}"
+        if math.isfinite(low) and math.isfinite(high):
+            line = {"color": colour, "width": 3}
+            figure.add_scatter(x=[low, high], y=[place] * 2, mode="lines", line=line, text=said, hoverinfo="text")
+        if math.isfinite(row.difference):
+            mark = {"symbol": "square" if row.p is not None else "square-open", "size": 10, "color": colour}
+            figure.add_scatter(x=[row.difference], y=[place], mode="markers", marker=mark, text=said, hoverinfo="text")
+    figure.update_layout(showlegend=False)
+    names = [style.label(row.component) for row in rows]
+    figure.update_yaxes(tickvals=[*range(len(rows))], ticktext=names, range=[len(rows) - 0.4, -0.6], automargin=True)
+    figure.update_xaxes(range=[-1.04 * reach, 1.04 * reach], zeroline=True)
+    return figure

@@ -14,7 +14,7 @@ from maggy_like.results.best_state import state_of
 from maggy_like.results.data import ResultData
 from maggy_like.results.export import to_optuna
 from maggy_like.results.importance import importance
-from maggy_like.results.plots.plots import Plots
+from maggy_like.results.plots import Plots
 from maggy_like.results.saved import read_log, read_saved
 from maggy_like.results.story import read_story
 from maggy_like.results.summary import summary
@@ -280,7 +280,7 @@ class Result(ResultData):
         Example:
             >>> load_run("maggy_runs/august").report("august.html")
         """
-        from maggy_like.results.report.write import write_report
+        from maggy_like.results.report import write_report
 
         write_report(self, path)
 

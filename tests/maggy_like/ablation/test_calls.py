@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from maggy_like.ablation import AblationStudy
-from maggy_like.ablation.calls import names_of, takes
+from maggy_like.ablation.variant import names_of, takes
 from maggy_like.errors import ConfigError
 
 

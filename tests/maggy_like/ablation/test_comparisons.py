@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
-from maggy_like.ablation.forest import colour_of
+from maggy_like.ablation.text import colour_of
 from maggy_like.errors import UserError
 from optimizers.comparisons.joint_tests import expected_level
 

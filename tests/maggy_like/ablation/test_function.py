@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from maggy_like.ablation import AblationStudy
-from maggy_like.ablation.function import check_filled
+from maggy_like.ablation.variant import check_filled
 from maggy_like.errors import ConfigError, TrainFunctionError, UserError
 
 

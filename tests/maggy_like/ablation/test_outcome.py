@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
-from maggy_like.ablation.report import forest
+from maggy_like.ablation.text import forest
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure, Trial, TrialState
 

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from maggy_like.ablation import AblationStudy
-from maggy_like.ablation.sending import check_sendable
+from maggy_like.ablation.search import check_sendable
 from maggy_like.errors import TrainFunctionError
 
 LOCK = threading.Lock()

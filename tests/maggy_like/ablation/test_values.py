@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from maggy_like.ablation import AblationStudy
-from maggy_like.ablation.values import same_value
+from maggy_like.ablation.variant import same_value
 from maggy_like.errors import ConfigError
 
 ARRAY = np.ones(3)

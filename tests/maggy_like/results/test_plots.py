@@ -12,7 +12,7 @@ from benchmarks.report import RUNGS, write_run
 from maggy_like import Choice, Float, Result, SearchSpace, compare_runs, load_run
 from maggy_like.errors import UserError
 from maggy_like.results.pareto_set import ParetoSet
-from maggy_like.results.plots.plots import Plots
+from maggy_like.results.plots import Plots
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.samplers.random_search import RandomSearch

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.report import chromium, open_page, write_run
 from maggy_like import Result, load_run
 from maggy_like.errors import UserError
-from maggy_like.results.report.sections import saved
+from maggy_like.results.report import saved
 from optimizers.core.trial import Trial, TrialState
 
 pytest.importorskip("plotly")

@@ -1,4 +1,4 @@
-"""The pictures of a result, one method each."""
+"""The plots of a result, one method each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Plots:
             UserError: plotly is missing, or the run's journal is gone.
         """
         require("plotly", "plot.history()")
-        from maggy_like.results.plots.history import history
+        from maggy_like.results.figures import history
 
         return history(read_record(self._result))
 
@@ -50,7 +50,7 @@ class Plots:
             UserError: plotly is missing, or no trial has reported anything.
         """
         require("plotly", "plot.curves()")
-        from maggy_like.results.plots.curves import curves
+        from maggy_like.results.figures import curves
 
         return curves(self._result)
 
@@ -63,7 +63,7 @@ class Plots:
         require("plotly", "plot.training()")
         if self._result.training is None:
             raise UserError("no training followed this search; pass train_best=True to lagom")
-        from maggy_like.results.plots.curves import training_curves
+        from maggy_like.results.figures import training_curves
 
         return training_curves(self._result.training)
 
@@ -77,7 +77,7 @@ class Plots:
             UserError: plotly is missing, no trial has a value, or there is no such parameter.
         """
         require("plotly", "plot.parallel()")
-        from maggy_like.results.plots.parameters import parallel
+        from maggy_like.results.figures import parallel
 
         return parallel(self._result, params)
 
@@ -91,7 +91,7 @@ class Plots:
             UserError: plotly is missing, no trial has a value, or there is no such parameter.
         """
         require("plotly", "plot.slices()")
-        from maggy_like.results.plots.parameters import slices
+        from maggy_like.results.figures import slices
 
         return slices(self._result, params)
 
@@ -102,7 +102,7 @@ class Plots:
             UserError: plotly or Optuna is missing, fewer than 20 trials ended, or they do not differ.
         """
         require("plotly", "plot.importance()")
-        from maggy_like.results.plots.parameters import importance_bars
+        from maggy_like.results.figures import importance_bars
 
         return importance_bars(importance(self._result))
 
@@ -113,7 +113,7 @@ class Plots:
             UserError: plotly is missing, or the run's journal is gone.
         """
         require("plotly", "plot.timeline()")
-        from maggy_like.results.plots.timeline import timeline
+        from maggy_like.results.figures import timeline
 
         return timeline(read_record(self._result))
 
@@ -124,6 +124,6 @@ class Plots:
             UserError: plotly is missing, or there is one objective only.
         """
         require("plotly", "plot.pareto()")
-        from maggy_like.results.plots.objectives import pareto
+        from maggy_like.results.figures import pareto
 
         return pareto(self._result)
