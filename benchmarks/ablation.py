@@ -40,10 +40,16 @@ from benchmarks.ablation_worlds import Case
 from benchmarks.common import parser, publish
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
 from optimizers import WAIT, History, Observation, Pending, Problem
-from optimizers.comparisons.differences import Differences
-from optimizers.comparisons.paired_tests import Finding, compare, p_value
-from optimizers.comparisons.power import power
-from optimizers.comparisons.skewness import bootstrap_p, skewed, skewed_together
+from optimizers.comparisons.paired_tests import (
+    Differences,
+    Finding,
+    bootstrap_p,
+    compare,
+    p_value,
+    power,
+    skewed,
+    skewed_together,
+)
 
 ALPHA, REPEATS, WORKERS = 0.05, 20, 4
 DesignName = Literal["leave_one_out", "pairs"]

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from maggy_like.ablation import AblationStudy
-from optimizers.comparisons.differences import Contrast
-from optimizers.comparisons.paired_tests import Finding, compare
+from optimizers.comparisons.paired_tests import Contrast, Finding, compare
 from optimizers.comparisons.sequential_tests import SequentialTests
 
 Values = NDArray[np.float64]

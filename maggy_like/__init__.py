@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from optimizers.samplers.random_search import RandomSearch
     from optimizers.samplers.skopt_search import SkoptSearch
     from optimizers.samplers.sobol import Sobol
-    from optimizers.schedulers.asha import ASHA
-    from optimizers.schedulers.asha_variants import BOHB, MOBSTER, Hyperband
+    from optimizers.schedulers.asha import ASHA, BOHB, MOBSTER, Hyperband
     from optimizers.schedulers.population import PBT
     from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
     from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
@@ -55,7 +54,7 @@ _HOMES = {
     "ASHA": "optimizers.schedulers.asha",
     "Ablation": "maggy_like.ablation.outcome",
     "AblationStudy": "maggy_like.ablation.study",
-    "BOHB": "optimizers.schedulers.asha_variants",
+    "BOHB": "optimizers.schedulers.asha",
     "BayesianSearch": "optimizers.samplers.bayesian",
     "Choice": "optimizers.space.domains",
     "ConnectServer": "maggy_like.spark.servers",
@@ -63,11 +62,11 @@ _HOMES = {
     "FailurePolicy": "maggy_like.driver.failure_policy",
     "Float": "optimizers.space.domains",
     "Grid": "optimizers.samplers.grid",
-    "Hyperband": "optimizers.schedulers.asha_variants",
+    "Hyperband": "optimizers.schedulers.asha",
     "InlineEngine": "maggy_like.engines.inline",
     "Integer": "optimizers.space.domains",
     "LocalEngine": "maggy_like.engines.local",
-    "MOBSTER": "optimizers.schedulers.asha_variants",
+    "MOBSTER": "optimizers.schedulers.asha",
     "MedianRule": "optimizers.schedulers.stopping",
     "OptunaSampler": "optimizers.samplers.adapters",
     "Ordinal": "optimizers.space.domains",

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from optimizers.samplers.random_search import RandomSearch
     from optimizers.samplers.skopt_search import SkoptSearch
     from optimizers.samplers.sobol import Sobol
-    from optimizers.schedulers.asha import ASHA
-    from optimizers.schedulers.asha_variants import BOHB, MOBSTER, Hyperband
+    from optimizers.schedulers.asha import ASHA, BOHB, MOBSTER, Hyperband
     from optimizers.schedulers.population import PBT
     from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
     from optimizers.space.config import Config
@@ -48,7 +47,7 @@ _HOMES = {
     "Answer": "optimizers.core.base",
     "AttemptEnded": "optimizers.core.events",
     "AttemptStarted": "optimizers.core.events",
-    "BOHB": "optimizers.schedulers.asha_variants",
+    "BOHB": "optimizers.schedulers.asha",
     "BayesianSearch": "optimizers.samplers.bayesian",
     "CheckpointSaved": "optimizers.core.events",
     "Choice": "optimizers.space.domains",
@@ -62,9 +61,9 @@ _HOMES = {
     "Grant": "optimizers.core.base",
     "Grid": "optimizers.samplers.grid",
     "History": "optimizers.core.base",
-    "Hyperband": "optimizers.schedulers.asha_variants",
+    "Hyperband": "optimizers.schedulers.asha",
     "Integer": "optimizers.space.domains",
-    "MOBSTER": "optimizers.schedulers.asha_variants",
+    "MOBSTER": "optimizers.schedulers.asha",
     "MaggyError": "optimizers.errors",
     "Measured": "optimizers.core.events",
     "MedianRule": "optimizers.schedulers.stopping",

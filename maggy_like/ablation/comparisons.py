@@ -10,11 +10,16 @@ from functools import cached_property
 from typing import Literal
 
 from maggy_like.ablation.design import Design, Effect
-from optimizers.comparisons.differences import Differences, differences, is_usable
-from optimizers.comparisons.least_squares import LeastSquares
-from optimizers.comparisons.paired_tests import Finding, compare
+from optimizers.comparisons.paired_tests import (
+    Differences,
+    Finding,
+    LeastSquares,
+    compare,
+    differences,
+    is_usable,
+    skewed,
+)
 from optimizers.comparisons.sequential_tests import SequentialTests
-from optimizers.comparisons.skewness import skewed
 
 UNDECIDED = "undecided"
 """The verdict where more repeats are due."""

@@ -12,7 +12,7 @@ from typing import Literal
 from maggy_like.ablation import checks
 from maggy_like.ablation.variant import BASE, Declaration, Variant, without_name
 from maggy_like.errors import ConfigError
-from optimizers.comparisons.differences import Contrast
+from optimizers.comparisons.paired_tests import Contrast
 from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats, repeats_space
 from optimizers.core.base import Optimizer
 from optimizers.space.config import Config

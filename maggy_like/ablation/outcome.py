@@ -20,8 +20,7 @@ from maggy_like.ablation.text import notes
 from maggy_like.display.text import clean
 from maggy_like.errors import UserError
 from maggy_like.extras import require
-from optimizers.comparisons.differences import Differences
-from optimizers.comparisons.paired_tests import Finding, compare_samples
+from optimizers.comparisons.paired_tests import Differences, Finding, compare_samples
 from optimizers.comparisons.repeats import SEED, VARIANT
 from optimizers.core.trial import Trial, TrialState
 
@@ -256,7 +255,7 @@ class Ablation(Answer):
     Differences are paired by seed. With a fixed number of repeats, they are tested by paired t-tests
     (:func:`optimizers.comparisons.paired_tests.compare`); with ``bound``, by the sequential tests that gave the repeats
     (:class:`optimizers.comparisons.sequential_tests.SequentialTests`). Both correct for the number of comparisons by
-    the joint distribution of their p-values (:class:`optimizers.comparisons.joint_tests.JointTests`).
+    the joint distribution of their p-values (:class:`optimizers.comparisons.paired_tests.JointTests`).
 
     Args:
         design: What was tried.
@@ -316,7 +315,7 @@ class Ablation(Answer):
 
         Args:
             seeds: How many seeds there are; trials of later ones are left out: they are the searches of a tuned
-                study (:class:`optimizers.comparisons.tuned_repeats.TunedRepeats`).
+                study (:class:`optimizers.comparisons.repeats.TunedRepeats`).
             result: Of the run that the trials are from, if there is one.
         """
         runs = [

@@ -17,9 +17,8 @@ from maggy_like.train_function.arguments import HasBudget, arguments_for
 from maggy_like.train_function.modules import modules_of
 from maggy_like.train_function.names import name_of
 from maggy_like.train_function.pickling import pickle_named, pickle_train_fn
-from optimizers.comparisons.repeats import SEED, VARIANT
+from optimizers.comparisons.repeats import SEED, VARIANT, TunedRepeats, tuned_space
 from optimizers.comparisons.sequential_tests import SequentialTests
-from optimizers.comparisons.tuned_repeats import TunedRepeats, tuned_space
 from optimizers.core.base import Optimizer
 from optimizers.space.search_space import SearchSpace
 

@@ -18,7 +18,7 @@ from maggy_like.errors import UserError
 from maggy_like.extras import require
 from maggy_like.results.data import ResultData
 from maggy_like.results.report import Section, write_report
-from optimizers.comparisons.skewness import skewed_together
+from optimizers.comparisons.paired_tests import skewed_together
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -27,7 +27,7 @@ from optimizers.core.objectives import read_directions
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.errors import SearchSpaceError
-from optimizers.schedulers.rungs import rung_levels
+from optimizers.schedulers.successive_halving import rung_levels
 from optimizers.space.config import Config
 from optimizers.space.domains import Constant
 from optimizers.space.search_space import SearchSpace

@@ -27,7 +27,7 @@ from maggy_like.storage.journal import (
     to_records,
 )
 from maggy_like.storage.store_marks import is_marked, mark_store, unmark_store
-from optimizers.comparisons.tuned_repeats import TunedRepeats
+from optimizers.comparisons.repeats import TunedRepeats
 from optimizers.core.trial import Trial
 
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""ASHA: asynchronous successive halving over the proposals of any sampler."""
+"""ASHA: asynchronous successive halving over the proposals of any sampler, and other names for it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ from optimizers.checks.options import integer, real
 from optimizers.core.base import Answer, History, Optimizer, Problem
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer
+from optimizers.samplers.adapters import TPE
 from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.schedulers.brackets import BracketScheduler, bracket_shares
-from optimizers.schedulers.rungs import rung_levels
-from optimizers.schedulers.successive_halving import PromotionScheduler, StoppingScheduler
+from optimizers.samplers.highest_rung import HighestRung
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.schedulers.successive_halving import (
+    BracketScheduler,
+    PromotionScheduler,
+    StoppingScheduler,
+    bracket_shares,
+    rung_levels,
+)
 from optimizers.space.search_space import SearchSpace
 
 Mode = Literal["promotion", "stopping"]
@@ -50,8 +57,8 @@ class ASHA(Optimizer):
             promotes.
         sampler: Proposes the configurations: a name (``"random"``), an optimizer or its class. None for
             ``BayesianSearch(min_share=1 / eta)``.
-        brackets: How many brackets of Hyperband run side by side (see :mod:`optimizers.schedulers.brackets`), each
-            with one rung less; None for all.
+        brackets: How many brackets of Hyperband run side by side (see
+            :mod:`optimizers.schedulers.successive_halving`), each with one rung less; None for all.
         early_eta: At rungs below ``max_budget // eta``, one trial in ``early_eta`` goes on; above 1. None for 1.5,
             or for ``eta`` where ``sampler`` is given.
 
@@ -165,3 +172,64 @@ def _checked_sampler(sampler: str | Optimizer | Callable[..., Optimizer]) -> Opt
             f"proposes, or use {name} alone"
         )
     return made
+
+
+class MOBSTER(ASHA):
+    """ASHA with rungs from one step on, over a joint Gaussian process of configuration and budget.
+
+    Source: Klein, Tiao, Lienart, Archambeau and Seeger, "Model-based Asynchronous Hyperparameter and Neural
+    Architecture Search", 2020. The scores that are modelled are ours, see
+    :mod:`optimizers.samplers.bayesian.surrogate`.
+
+    Args:
+        eta: As in :class:`ASHA`.
+        min_budget: Steps of the lowest rung, or a little more.
+        mode: As in :class:`ASHA`.
+        n_initial: Results before the model is used; until then, Sobol' points.
+
+    Example:
+        >>> lagom(train_fn, space, optimizer="mobster", max_budget=27)
+    """
+
+    def __init__(self, *, eta: int = 3, min_budget: int = 1, mode: Mode | None = None, n_initial: int = 8) -> None:
+        sampler = BayesianSearch(n_initial)
+        super().__init__(eta=eta, min_budget=min_budget, mode=mode, sampler=sampler)
+        self.n_initial = sampler.n_initial
+
+
+class Hyperband(ASHA):
+    """All brackets of Hyperband, run asynchronously, over random configurations.
+
+    See :mod:`optimizers.schedulers.successive_halving` for the sources.
+
+    Args:
+        eta: As in :class:`ASHA`.
+        min_budget: Steps of the lowest rung, or a little more.
+        mode: As in :class:`ASHA`.
+
+    Example:
+        >>> lagom(train_fn, space, optimizer="hyperband", max_budget=27)
+    """
+
+    def __init__(self, *, eta: int = 3, min_budget: int = 1, mode: Mode | None = None) -> None:
+        super().__init__(eta=eta, min_budget=min_budget, mode=mode, brackets=None, sampler=RandomSearch())
+
+
+class BOHB(ASHA):
+    """All brackets of Hyperband over the proposals of a density model of the highest rung that has enough results.
+
+    Source: Falkner, Klein and Hutter, "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018.
+    The density model is Optuna's (``pip install 'maggy_like[optuna]'``).
+
+    Args:
+        eta: As in :class:`ASHA`.
+        min_budget: Steps of the lowest rung, or a little more.
+        mode: As in :class:`ASHA`.
+
+    Example:
+        >>> lagom(train_fn, space, optimizer="bohb", max_budget=27)
+    """
+
+    def __init__(self, *, eta: int = 3, min_budget: int = 1, mode: Mode | None = None) -> None:
+        sampler = HighestRung(TPE(n_startup_trials=1))
+        super().__init__(eta=eta, min_budget=min_budget, mode=mode, brackets=None, sampler=sampler)

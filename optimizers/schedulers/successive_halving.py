@@ -1,33 +1,228 @@
-"""Asynchronous successive halving in its two forms: which trials go on from rung to rung.
-
-Source: Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for
-Massively Parallel Hyperparameter Tuning", MLSys 2020, Algorithm 2 (promotion). The stopping form is
-what most libraries call ASHA; it needs no checkpoints, and decides once, when a trial reaches a rung.
-
-Where the two differ from what is often written:
-
-- Rungs are anchored at the maximum budget ``R``: ``R, R // eta, R // eta**2, ...``, in integers, so
-  the top rung is ``R`` exactly.
-- The quota of a rung is ``floor(n / eta)`` of *all* ``n`` results ever recorded in it, and those
-  already promoted count: a rung never promotes more than one in ``eta``, also where later results
-  push earlier promotions out of the best. So the first to arrive does not pass because it is first.
-- A search has a full training. Where quotas are too small for one, the promotion form trains the best at rest on before
-  the search ends, and the stopping form never stops the best so far at a rung.
-- A rung takes the first report at or past its step, once. A report that skips a rung is not
-  entered there afterwards: it would compare a later step with earlier ones.
-- Results are compared by rank, ties by arrival. A crash or a value that is not finite ranks worst
-  and never goes on.
-"""
+"""Asynchronous successive halving in its two forms, with its rungs and brackets."""
 
 from __future__ import annotations
 
+import heapq
 import math
 import statistics
 from collections import deque
+from collections.abc import Sequence
 
-from optimizers.core.base import CONTINUE, Decision, Grant, Observation
-from optimizers.schedulers.brackets import RungScheduler
-from optimizers.schedulers.rungs import BestSoFar, Rung
+import numpy as np
+
+from optimizers.core.base import CONTINUE, Decision, Grant, Observation, Scheduler
+
+
+def rung_levels(max_budget: int, min_budget: int = 1, eta: int = 3) -> tuple[int, ...]:
+    """The steps of the rungs, rising, the last one ``max_budget`` exactly.
+
+    Example:
+        >>> rung_levels(1000, 1, 10)
+        (1, 10, 100, 1000)
+    """
+    levels = [max_budget]
+    while (below := levels[-1] // eta) >= min_budget:
+        levels.append(below)
+    return tuple(reversed(levels))
+
+
+_RUNS, _RESTS, _PROMOTED = range(3)
+"""Where a trial stands that has a result at a rung."""
+
+_Key = tuple[float, int, int]
+"""A result: its loss, its place in the order of arrival, and its trial. The smallest is the best."""
+
+_NO_KEY: _Key = (-math.inf, -1, -1)
+"""Before all results: no loss is that low."""
+
+
+class Rung:
+    """The results at one rung, split into the best ``floor(n / eta)`` and the rest; ``eta`` is above 1.
+
+    Two heaps face each other at the border between the two, so recording a result costs
+    O(log n) however many came before.
+    """
+
+    def __init__(self, eta: float) -> None:
+        self._eta = eta
+        self._results: dict[int, _Key] = {}  # by trial
+        self._stages = bytearray()  # by arrival
+        self._top: list[_Key] = []  # with loss and arrival negated: the worst comes first
+        self._rest: list[_Key] = []  # the best comes first
+        self._border = _NO_KEY  # the worst of the top
+        self._candidates: list[_Key] = []  # may hold stale entries, dropped when met
+        self._promoted = 0
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def __contains__(self, trial: int) -> bool:
+        return trial in self._results
+
+    @property
+    def promoted(self) -> int:
+        """How many trials were promoted out of this rung."""
+        return self._promoted
+
+    def record(self, trial: int, loss: float) -> bool:
+        """Enter a result; True if it is among the best ``floor(n / eta)`` now (one that is not finite never is)."""
+        key = (loss if math.isfinite(loss) else math.inf, len(self._results), trial)
+        self._results[trial] = key
+        self._stages.append(_RUNS)
+        if key < self._border:  # it takes the place of the worst of the top
+            worst = heapq.heapreplace(self._top, (-key[0], -key[1], trial))
+            heapq.heappush(self._rest, self._results[worst[2]])
+            self._border = self._results[self._top[0][2]]
+        else:
+            heapq.heappush(self._rest, key)
+        quota = len(self._results) // self._eta
+        while len(self._top) < quota:
+            self._raise_best()
+        return key <= self._border
+
+    def pause(self, trial: int) -> None:
+        """Take in that a recorded trial has come to rest and could be promoted."""
+        key = self._results[trial]
+        if self._stages[key[1]] == _RUNS:
+            self._stages[key[1]] = _RESTS
+            if key <= self._border:
+                self._consider(key)
+
+    def candidate(self) -> int | None:
+        """The best of the quota that rests and is not yet promoted, while the quota is not used up."""
+        if self._promoted >= len(self) // self._eta:
+            return None
+        while self._candidates:
+            key = self._candidates[0]
+            if self._stages[key[1]] == _RESTS and key <= self._border:
+                return key[2]
+            heapq.heappop(self._candidates)
+        return None
+
+    def best_at_rest(self) -> int | None:
+        """The best that rests and is not yet promoted, whatever the quota; one that is not finite never is."""
+        resting = (key for key in self._results.values() if self._stages[key[1]] == _RESTS)
+        best = min((key for key in resting if math.isfinite(key[0])), default=None)
+        return None if best is None else best[2]
+
+    def promote(self, trial: int) -> None:
+        """Mark ``trial`` as promoted; it still counts in the quota."""
+        self._stages[self._results[trial][1]] = _PROMOTED
+        self._promoted += 1
+
+    def _raise_best(self) -> None:
+        key = loss, arrival, trial = heapq.heappop(self._rest)
+        heapq.heappush(self._top, (-loss, -arrival, trial))
+        self._border = self._results[self._top[0][2]]
+        if self._stages[arrival] == _RESTS:
+            self._consider(key)
+
+    def _consider(self, key: _Key) -> None:
+        """Take in that a result rests and is among the best."""
+        if math.isfinite(key[0]):
+            heapq.heappush(self._candidates, key)
+
+
+class BestSoFar:
+    """The best loss at a rung, of those trials that neither failed nor diverged since."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[float, int]] = []  # a heap
+        self._left_out: set[int] = set()
+
+    def enter(self, trial: int, loss: float) -> bool:
+        """Enter a result; True if it is better than all before it."""
+        while self._entries and self._entries[0][1] in self._left_out:
+            heapq.heappop(self._entries)
+        is_best = not self._entries or loss < self._entries[0][0]
+        heapq.heappush(self._entries, (loss, trial))
+        return is_best
+
+    def leave_out(self, trial: int) -> None:
+        """Compare with this trial's result no more."""
+        self._left_out.add(trial)
+
+
+_STREAM = 3  # of the random numbers of a seed; an ask's own have another form
+
+
+def bracket_shares(n_levels: int, eta: int, brackets: int) -> list[float]:
+    """The share of the trials that each bracket gets, the one with all rungs first; they sum to 1.
+
+    Hyperband gives a bracket of ``s + 1`` rungs ``ceil(n_levels / (s + 1) * eta**s)`` configurations.
+
+    Example:
+        >>> bracket_shares(3, 3, 2)
+        [0.6666666666666666, 0.3333333333333333]
+    """
+    sizes = [-(-n_levels * eta**s // (s + 1)) for s in range(n_levels - 1, n_levels - 1 - brackets, -1)]
+    return [size / sum(sizes) for size in sizes]
+
+
+class RungScheduler(Scheduler):
+    """The schedule of one bracket.
+
+    Attributes:
+        has_full_training: Whether a trial of it was trained to the top rung, and neither failed nor diverged.
+    """
+
+    has_full_training: bool = False
+
+
+class BracketScheduler(Scheduler):
+    """Puts each trial into one of several schedulers, drawn from the seed and the trial's number.
+
+    Args:
+        inner: A scheduler for each bracket, all of one form.
+        shares: The share of the trials that each gets.
+        seed: Source of the draws.
+    """
+
+    def __init__(self, inner: Sequence[RungScheduler], shares: Sequence[float], seed: int) -> None:
+        self.may_promote = inner[0].may_promote
+        self._inner = list(inner)
+        self._borders = np.cumsum(shares)[:-1]
+        self._seed = seed
+        self._bracket: dict[int, RungScheduler] = {}
+
+    def bracket(self, trial: int) -> RungScheduler:
+        """The scheduler that ``trial`` belongs to."""
+        if trial not in self._bracket:
+            drawn = np.random.default_rng([self._seed, trial, _STREAM]).random()
+            self._bracket[trial] = self._inner[int(np.searchsorted(self._borders, drawn, side="right"))]
+        return self._bracket[trial]
+
+    def grant(self, trial: int) -> Grant:
+        return self.bracket(trial).grant(trial)
+
+    def report(self, trial: int, step: int, loss: float) -> Decision:
+        return self.bracket(trial).report(trial, step, loss)
+
+    def fail(self, trial: int) -> None:
+        self.bracket(trial).fail(trial)
+
+    def is_final(self, trial: int) -> bool:
+        return self.bracket(trial).is_final(trial)
+
+    def pause(self, trial: int) -> None:
+        self.bracket(trial).pause(trial)
+
+    def next_promotion(self) -> int | None:
+        due = (scheduler.next_promotion() for scheduler in self._inner)
+        return next((trial for trial in due if trial is not None), None)
+
+    def closing_promotion(self) -> int | None:
+        """That of the bracket whose trial has come furthest; none once a bracket has a full training."""
+        if any(scheduler.has_full_training for scheduler in self._inner):
+            return None
+        last = [trial for scheduler in self._inner if (trial := scheduler.closing_promotion()) is not None]
+        return max(last, key=lambda trial: self.grant(trial).budget, default=None)
+
+    def promote(self, trial: int) -> None:
+        self.bracket(trial).promote(trial)
+
+    def observe(self, observation: Observation) -> None:
+        self.bracket(observation.trial).observe(observation)
 
 
 class PromotionScheduler(RungScheduler):

@@ -17,8 +17,7 @@ from optimizers.samplers.grid import Grid
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.samplers.skopt_search import SkoptSearch
 from optimizers.samplers.sobol import Sobol
-from optimizers.schedulers.asha import ASHA
-from optimizers.schedulers.asha_variants import BOHB, MOBSTER, Hyperband
+from optimizers.schedulers.asha import ASHA, BOHB, MOBSTER, Hyperband
 from optimizers.schedulers.population import PBT
 from optimizers.space.config import Config
 from optimizers.space.domains import Float, Integer

@@ -38,7 +38,7 @@ class Front:
     Args:
         history: The search; its observations only ever grow.
         n_initial: Results before the first fits, if there is no earlier search.
-        min_share: Of the full budget; see :class:`~optimizers.samplers.bayesian.scores.Results`.
+        min_share: Of the full budget; see :class:`~optimizers.samplers.bayesian.surrogate.Results`.
     """
 
     little = -7.5

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.checks.options import integer, real
-from optimizers.core.base import History, Optimizer
-from optimizers.samplers.bayesian.agreement import short_trainings_agree
+from optimizers.core.base import History, Observation, Optimizer
 from optimizers.samplers.deduplication import untried
 from optimizers.samplers.sobol import Sobol
 from optimizers.space.config import Config
 
 if TYPE_CHECKING:
     from optimizers.samplers.bayesian.front import Front
-    from optimizers.samplers.bayesian.run_times import RunTimes
-    from optimizers.samplers.bayesian.surrogate import Surrogate
+    from optimizers.samplers.bayesian.surrogate import RunTimes, Surrogate
+
+_PAIRS = 6  # trials with a result at both of two budgets, from which on their order tells anything
+_AGREEMENT = 0.7  # rank correlation of the two from which on the shorter ones are believed
+
+
+def short_trainings_agree(observations: Sequence[Observation]) -> bool:
+    """Whether trials come in much the same order at the two lowest budgets of which enough have results of both.
+
+    Budgets within a factor of two count as one; what failed ranks last.
+    """
+    losses: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    for seen in observations:
+        losses[math.ceil(math.log2(max(seen.step, 1)) - 1e-9)][seen.trial] = seen.loss
+    levels = sorted(losses)
+    for level, above in pairwise(levels):
+        both = [trial for trial in losses[above] if trial in losses[level]]
+        if len(both) >= _PAIRS:
+            ranks = [np.argsort(np.argsort([at[trial] for trial in both])) for at in (losses[level], losses[above])]
+            return bool(np.corrcoef(ranks[0], ranks[1])[0, 1] >= _AGREEMENT)
+    return False
+
 
 Array = NDArray[np.float64]
 
@@ -41,7 +63,7 @@ class BayesianSearch(Optimizer):
       rung to rung; it proposes what it expects to be good at the full budget. With ``min_share``, whether short
       trainings are modelled is learned.
     - Losses of diverged and failed trials, and outliers: cut, see
-      :meth:`~optimizers.samplers.bayesian.scores.Results.scores`.
+      :meth:`~optimizers.samplers.bayesian.surrogate.Results.scores`.
     - A model that predicts left-out results badly is trusted less: up to half of the proposals are
       random then.
     - Choices: where the model expects hardly any improvement, half of the proposals differ from the best in one
@@ -114,8 +136,7 @@ class BayesianSearch(Optimizer):
 
     def _model(self, history: History) -> Surrogate | Front:
         from optimizers.samplers.bayesian.front import Front  # scipy takes a second that only models should cost
-        from optimizers.samplers.bayesian.run_times import RunTimes
-        from optimizers.samplers.bayesian.surrogate import Surrogate
+        from optimizers.samplers.bayesian.surrogate import RunTimes, Surrogate
 
         if self._known is None or self._known[0] is not history:
             made = Surrogate if history.problem.n_objectives == 1 else Front

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,12 +11,220 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from optimizers.core.base import History, Observation
-from optimizers.samplers.bayesian.acquisition import log_augmented_improvement
-from optimizers.samplers.bayesian.axes import Axes
+from optimizers.samplers.bayesian.acquisition import Axes, log_augmented_improvement
 from optimizers.samplers.bayesian.gp import GaussianProcess, Hyperparameters, fit
-from optimizers.samplers.bayesian.scores import CUT, Results
+from optimizers.samplers.clipped_losses import clipped
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_NO_LEVEL = 1 << 30
+_ENOUGH = 8  # finite results above the floor, from which on those below it are left out
+_WORST = 1 / 3  # the share of those below the floor that counts as failed
+
+CUT = 2.0
+"""In distances from the best to the median: losses further above the median are cut."""
+
+
+class Results:
+    """Observations in columns, which grow with a history.
+
+    Args:
+        max_budget: Steps of a full training.
+        min_share: Observations after less than this share of it have no score while there are enough others, but
+            those that failed and those of the worst third that got no further: these are ranked with the failed ones.
+        cut: See :data:`CUT`.
+
+    Attributes:
+        floor: The level of ``min_share``.
+        trials: The trial of each observation, shape (n,).
+        levels: How far it got, in halvings of the full budget, from 0 downwards: shape (n,).
+        losses: Shape (n,).
+    """
+
+    def __init__(self, max_budget: int, min_share: float = 0.0, *, cut: float = CUT) -> None:
+        self._max_budget = max_budget
+        self._cut = cut
+        self.floor = math.floor(math.log2(min_share) + 1e-9) if min_share else -_NO_LEVEL
+        self.trials: Integers = np.empty(0, dtype=np.int64)
+        self.levels: Integers = np.empty(0, dtype=np.int64)
+        self.losses: Array = np.empty(0)
+
+    def __len__(self) -> int:
+        return len(self.trials)
+
+    def extend(self, observations: Sequence[Observation]) -> None:
+        """Append observations; at least one."""
+        steps = np.array([max(seen.step, 1) for seen in observations], dtype=float)
+        halvings = np.ceil(np.log2(self._max_budget / np.minimum(steps, self._max_budget)) - 1e-9)
+        self.trials = np.append(self.trials, [seen.trial for seen in observations]).astype(np.int64)
+        self.levels = np.append(self.levels, -halvings).astype(np.int64)
+        self.losses = np.append(self.losses, [seen.loss for seen in observations])
+
+    def levels_for_model(self, rows: Integers) -> Integers:
+        """How far a model shall take observations to have got, shape (m,).
+
+        A training that failed, or whose loss is not finite, counts as one that did so at the full budget: a model that
+        saw it where it ended would blame the short training, and propose the same configuration again.
+        """
+        return np.where(np.isfinite(self.losses[rows]), self.levels[rows], 0)
+
+    def scores(self, n: int, *, floored: bool = True) -> tuple[Integers, Array]:
+        """The scores of the first ``n`` observations: small is good, and the variance is near 1.
+
+        At the lowest level a score is the standardized loss; one further above the median than twice the
+        distance from the best to the median is cut there, so that a training that diverged does not make
+        all others look the same. Further up there are only the trials that were best below, and their
+        losses are on another scale. So the scores that those trials had are dealt out anew among them, the
+        best one to the best loss: ranks, and no assumption on how losses fall with the steps.
+
+        Args:
+            floored: Whether observations below the floor are left out; else there is no floor.
+
+        Returns:
+            Which observations have a score (of several of a trial at one level the newest has), in order of
+            levels, shape (m,), and their scores, shape (m,).
+        """
+        if n == 0:
+            return np.empty(0, dtype=np.int64), np.empty(0)
+        trials = self.trials[:n]
+        kept, levels, losses = np.arange(n), self.levels[:n], self.losses[:n]
+        if floored:
+            kept, levels, losses = self._above_the_floor(losses)
+        trials = trials[kept]
+        levels = self._levels_of_failures_raised(levels, losses)
+        score_of = np.full(trials.max(initial=-1) + 1, np.nan)
+        rows, scores = [], []
+        for level in np.unique(levels):
+            at_level = np.flatnonzero(levels == level)
+            _, newest = np.unique(trials[at_level][::-1], return_index=True)
+            entries = np.sort(at_level[len(at_level) - 1 - newest])
+            before = score_of[trials[entries]]
+            known = np.sort(before[~np.isnan(before)])
+            given = _dealt(losses[entries], known) if len(known) else _standardized(losses[entries], self._cut)
+            score_of[trials[entries]] = given
+            rows.append(entries)
+            scores.append(given)
+        return kept[np.concatenate(rows)], np.concatenate(scores)
+
+    def _above_the_floor(self, losses: Array) -> tuple[Integers, Integers, Array]:
+        """Which of the first observations are scored, shape (m,), with their levels and losses."""
+        trials, levels = self.trials[: len(losses)], self.levels[: len(losses)]
+        is_low = levels < self.floor
+        if not is_low.any() or np.isfinite(losses[~is_low]).sum() < _ENOUGH:
+            return np.arange(len(losses)), levels, losses
+        low = np.flatnonzero(is_low)
+        ranked = np.where(np.isfinite(losses[low]), losses[low], np.inf)
+        is_worst = (ranked > np.quantile(ranked, 1.0 - _WORST, method="lower")) | np.isinf(ranked)
+        worst = low[is_worst & ~np.isin(trials[low], trials[~is_low])]
+        kept = np.sort(np.concatenate([np.flatnonzero(~is_low), worst]))
+        failed = np.isin(kept, worst)
+        return kept, np.where(failed, self.floor, levels[kept]), np.where(failed, np.inf, losses[kept])
+
+    @staticmethod
+    def _levels_of_failures_raised(levels: Integers, losses: Array) -> Integers:
+        """A training that failed before the first rung is compared with what passed it."""
+        finite = np.isfinite(losses)
+        return np.where(finite, levels, np.maximum(levels, levels[finite].min(initial=0)))
+
+
+def _standardized(losses: Array, distances: float) -> Array:
+    cut = clipped(losses, distances)
+    spread = cut.std()
+    return np.asarray((cut - cut.mean()) / spread) if spread > 0 else np.zeros(len(losses))
+
+
+def _dealt(losses: Array, scores: Array) -> Array:
+    """Rising ``scores``, stretched to as many as there are losses, to each loss by its rank; equal ones share."""
+    n = len(losses)
+    places = (np.arange(n) + 0.5) / n
+    stretched = np.interp(places, (np.arange(len(scores)) + 0.5) / len(scores), scores)
+    _, ranks, counts = np.unique(np.where(np.isfinite(losses), losses, np.inf), return_inverse=True, return_counts=True)
+    sums = np.add.reduceat(stretched, np.concatenate([[0], np.cumsum(counts)[:-1]]))
+    return np.asarray((sums / counts)[ranks])
+
+
+_FEWEST_TRAININGS = 8  # trainings before the first fit
+_GROWTH_OF_TRAININGS = 2  # trainings between two fits of the hyperparameters, as a factor
+_SIZE = 60  # trainings of the model at most, the newest
+_LEAST_SPREAD = 0.1  # of the logarithms, below which no time is worth a model
+
+
+class RunTimes:
+    """A model of the logarithm of a full training's seconds; all of its state can be rebuilt from the history.
+
+    Times of trials that failed say nothing of others. Where trainings are cut short, there is no model: what a
+    configuration costs depends on how far it gets then.
+
+    Args:
+        history: The search; its observations only ever grow.
+        axes: Those of its space.
+    """
+
+    def __init__(self, history: History, axes: Axes) -> None:
+        self._history = history
+        self._axes = axes
+        self._seen = 0  # observations taken in
+        self._are_full = True
+        self._units: list[Array] = []
+        self._logs: list[float] = []
+        self._fits: dict[int, tuple[Hyperparameters, float]] = {}
+
+    def update(self) -> None:
+        """Take in what is new in the history."""
+        problem = self._history.problem
+        for seen in self._history.observations[self._seen :]:
+            if math.isfinite(seen.loss):
+                self._are_full &= seen.step >= problem.max_budget
+                if seen.seconds > 0.0:
+                    self._units.append(problem.space.to_unit(seen.config))
+                    self._logs.append(math.log(seen.seconds))
+        self._seen = len(self._history.observations)
+
+    def log_seconds(self) -> Callable[[Array], Array] | None:
+        """What predicts the logarithm of the seconds, up to a constant: of points of shape (m, d) to (m,).
+
+        It is drawn towards the mean as far as the model predicts left-out trainings no better than their mean.
+
+        Returns:
+            None where there is no model, or nothing that it tells.
+        """
+        if not self._are_full:
+            return None
+        hyperparameters, trust = self._newest_fit()
+        if trust <= 0.0:
+            return None
+        features, targets, spread = self._data(len(self._logs))
+        model = GaussianProcess(features, self._axes.groups, hyperparameters)
+        weights = trust * spread * model.condition(targets)
+        return lambda units: model.mean(self._axes.features(units), weights)
+
+    def _newest_fit(self) -> tuple[Hyperparameters, float]:
+        """The newest hyperparameters, and how far they are to be trusted, from 0 to 1."""
+        newest, size = (Hyperparameters.default(self._axes.d), 0.0), _FEWEST_TRAININGS
+        while size <= len(self._logs):
+            if size not in self._fits:
+                self._fits[size] = self._fit(size, newest[0])
+            newest = self._fits[size]
+            size *= _GROWTH_OF_TRAININGS
+        return newest
+
+    def _fit(self, n: int, start: Hyperparameters) -> tuple[Hyperparameters, float]:
+        features, targets, spread = self._data(n)
+        if spread < _LEAST_SPREAD:
+            return start, 0.0
+        found = fit(features, self._axes.groups, targets, start)
+        model = GaussianProcess(features, self._axes.groups, found)
+        missed = targets - model.leave_out(targets, np.arange(len(targets)))
+        return found, max(0.0, 1.0 - float(np.mean(missed**2)))
+
+    def _data(self, n: int) -> tuple[Array, Array, float]:
+        """The newest of the first ``n`` trainings: features, standardized logarithms, and their spread."""
+        logs = np.array(self._logs[:n][-_SIZE:])
+        spread = max(float(logs.std()), 1e-9)
+        features = self._axes.features(np.array(self._units[:n][-_SIZE:]))
+        return features, (logs - logs.mean()) / spread, spread
+
 
 MODEL_SIZE = 200
 """Points of the model at most: the cost of a fit grows with their cube."""
@@ -37,7 +246,7 @@ class Data:
         units: Shape (n, d).
         features: Shape (n, p).
         scores: Shape (n,).
-        levels: How far each was trained, as in :class:`~optimizers.samplers.bayesian.scores.Results`, shape (n,).
+        levels: How far each was trained, as in :class:`~optimizers.samplers.bayesian.surrogate.Results`, shape (n,).
         trials: The trial that each point is of, shape (n,); those of earlier searches are below 0.
     """
 
@@ -78,8 +287,8 @@ class Surrogate:
     Args:
         history: The search; its observations only ever grow.
         n_initial: Results before the first fit, if there is no earlier search.
-        min_share: Of the full budget; see :class:`~optimizers.samplers.bayesian.scores.Results`.
-        cut: See :data:`~optimizers.samplers.bayesian.scores.CUT`.
+        min_share: Of the full budget; see :class:`~optimizers.samplers.bayesian.surrogate.Results`.
+        cut: See :data:`~optimizers.samplers.bayesian.surrogate.CUT`.
     """
 
     little = -4.0

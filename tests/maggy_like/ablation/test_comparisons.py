@@ -12,7 +12,7 @@ from scipy import stats
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
 from maggy_like.ablation.text import colour_of
 from maggy_like.errors import UserError
-from optimizers.comparisons.joint_tests import expected_level
+from optimizers.comparisons.paired_tests import expected_level
 
 SEEDS = 6
 

@@ -6,9 +6,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from optimizers.comparisons.differences import differences
-from optimizers.comparisons.least_squares import LeastSquares
-from optimizers.comparisons.paired_tests import compare
+from optimizers.comparisons.paired_tests import LeastSquares, compare, differences
 from optimizers.comparisons.sequential_tests import SequentialTests
 
 CELLS = ["".join(levels) for levels in product("01", repeat=4)]

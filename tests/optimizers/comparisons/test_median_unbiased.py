@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from optimizers.comparisons.median_unbiased import farther, median_unbiased
+from optimizers.comparisons.sequential_tests import farther, median_unbiased
 
 TIMES = [number / 10 for number in range(1, 11)]
 BOUNDARY = [2.2 * (1.0 + 0.5 * time) / 1.5 for time in TIMES]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from optimizers.comparisons.power import power
+from optimizers.comparisons.paired_tests import power
 from optimizers.errors import OptimizerError
 
 

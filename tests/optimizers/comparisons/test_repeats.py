@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 from scipy import stats
 
-from optimizers.comparisons.differences import Losses, differences
-from optimizers.comparisons.joint_tests import JointTests
-from optimizers.comparisons.paired_tests import compare
+from optimizers.comparisons.paired_tests import JointTests, Losses, compare, differences
 from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats, repeats_space
 from optimizers.comparisons.sequential_tests import SequentialTests, crossing_height, crossing_probability
 from optimizers.core.base import WAIT, History, Observation, Pending, Problem

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from optimizers.comparisons.repeats import TunedRepeats, tuned_space
 from optimizers.comparisons.sequential_tests import SequentialTests
-from optimizers.comparisons.tuned_repeats import TunedRepeats, tuned_space
 from optimizers.core.base import History, Observation, Optimizer, Pending, Problem, Proposal
 from optimizers.errors import OptimizerError
 from optimizers.samplers.grid import Grid

@@ -12,8 +12,7 @@ from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer
 from optimizers.samplers.bayesian import BayesianSearch
 from optimizers.samplers.random_search import RandomSearch
-from optimizers.schedulers.asha import ASHA
-from optimizers.schedulers.asha_variants import BOHB, MOBSTER, Hyperband
+from optimizers.schedulers.asha import ASHA, BOHB, MOBSTER, Hyperband
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule, Patience
 from optimizers.space.domains import Float

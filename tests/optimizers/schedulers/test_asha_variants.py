@@ -10,7 +10,7 @@ from optimizers.samplers.bayesian import BayesianSearch
 from optimizers.samplers.highest_rung import HighestRung
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.asha import ASHA
-from optimizers.schedulers.brackets import BracketScheduler
+from optimizers.schedulers.successive_halving import BracketScheduler
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
 

@@ -12,8 +12,12 @@ from optimizers.core.base import FullBudget, Problem, Scheduler
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial, TrialState
 from optimizers.schedulers.asha import ASHA
-from optimizers.schedulers.brackets import BracketScheduler, bracket_shares
-from optimizers.schedulers.successive_halving import PromotionScheduler, StoppingScheduler
+from optimizers.schedulers.successive_halving import (
+    BracketScheduler,
+    PromotionScheduler,
+    StoppingScheduler,
+    bracket_shares,
+)
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
 

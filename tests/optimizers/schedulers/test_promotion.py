@@ -11,8 +11,7 @@ from naive_rung import NOT_FINITE, SEEDED, NaiveRung
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial, TrialState
 from optimizers.schedulers.asha import ASHA
-from optimizers.schedulers.rungs import rung_levels
-from optimizers.schedulers.successive_halving import PromotionScheduler
+from optimizers.schedulers.successive_halving import PromotionScheduler, rung_levels
 from optimizers.space.domains import Float
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive_rung import LOSSES, NOT_FINITE, SEEDED, NaiveRung
 
-from optimizers.schedulers.rungs import Rung, rung_levels
+from optimizers.schedulers.successive_halving import Rung, rung_levels
 
 
 @pytest.mark.parametrize(

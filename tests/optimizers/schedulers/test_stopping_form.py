@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from naive_rung import LOSSES, SEEDED, NaiveRung
 
 from optimizers.core.base import Decision
-from optimizers.schedulers.rungs import Rung
-from optimizers.schedulers.successive_halving import StoppingScheduler
+from optimizers.schedulers.successive_halving import Rung, StoppingScheduler
 
 CONTINUE, STOP = Decision.CONTINUE, Decision.STOP
 

@@ -18,9 +18,8 @@ from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.asha import ASHA, Mode
-from optimizers.schedulers.rungs import rung_levels
 from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
-from optimizers.schedulers.successive_halving import PromotionScheduler
+from optimizers.schedulers.successive_halving import PromotionScheduler, rung_levels
 from optimizers.space.config import Config
 from optimizers.space.domains import Float
 

@@ -5,8 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from optimizers.samplers.bayesian.acquisition import log_augmented_improvement, maximize, one_choice_away
-from optimizers.samplers.bayesian.axes import Axes
+from optimizers.samplers.bayesian.acquisition import Axes, log_augmented_improvement, maximize, one_choice_away
 from optimizers.space.domains import Choice, Float, Integer
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES

@@ -8,7 +8,7 @@ import pytest
 
 from optimizers.core.base import History, Observation, Problem
 from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.samplers.bayesian.agreement import short_trainings_agree
+from optimizers.samplers.bayesian.search import short_trainings_agree
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from optimizers.samplers.bayesian.axes import Axes
+from optimizers.samplers.bayesian.acquisition import Axes
 from optimizers.space.domains import Choice, Float, Ordinal
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES

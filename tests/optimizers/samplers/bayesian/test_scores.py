@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from optimizers.core.base import Observation
-from optimizers.samplers.bayesian.scores import Results
+from optimizers.samplers.bayesian.surrogate import Results
 
 Array = NDArray[np.float64]
 Row = tuple[int, int, float]

@@ -12,8 +12,7 @@ from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 from optimizers.errors import OptimizerError
 from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.schedulers.asha import ASHA
-from optimizers.schedulers.asha_variants import MOBSTER
+from optimizers.schedulers.asha import ASHA, MOBSTER
 from optimizers.space.config import Config
 from optimizers.space.domains import Choice
 from optimizers.space.numeric import Float, Integer
