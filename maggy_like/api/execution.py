@@ -5,15 +5,16 @@ The driver, its server and its engines are loaded when a run starts, so that imp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from maggy_like.api.train_again import TrainAgain
 from maggy_like.argument_checks import flag
+from maggy_like.driver.callbacks import Callback
 from maggy_like.driver.run_handle import RunHandle
 from maggy_like.driver.run_spec import Outcome, RunSpec
-from maggy_like.results.result import Result
+from maggy_like.results.result import Result, RunActions
 
 T = TypeVar("T")
 
@@ -36,6 +37,22 @@ def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | 
     recorded = replace(spec, displays=(handle.recorder, *spec.displays))
     handle.begin(lambda: finish(recorded), spec.engine, outlives=spec.driver == "cluster")
     return handle
+
+
+def _watch(run: Result, progress: bool | str, callbacks: Sequence[Callback]) -> Result:
+    from maggy_like.cluster_driver.remote_run import watch_run
+
+    return watch_run(run, progress, callbacks, FOLLOW)
+
+
+def _stop(journal: str) -> None:
+    from maggy_like.cluster_driver.remote_run import stop_run
+
+    stop_run(journal)
+
+
+FOLLOW = RunActions(train=None, watch=_watch, stop=_stop)
+"""What a result does with a run whose function is not known here."""
 
 
 def search(spec: RunSpec) -> Result:
@@ -70,7 +87,6 @@ def execute_here(spec: RunSpec) -> Outcome:
 
 def _result_of(spec: RunSpec, outcome: Outcome) -> Result:
     """What came of a search, and of the training that followed it."""
-    from maggy_like.cluster_driver.remote_run import FOLLOW
     from maggy_like.results.runs import make_result
 
     machine, settings = outcome.machine, spec.settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os import PathLike
 
-from maggy_like.cluster_driver.remote_run import FOLLOW
+from maggy_like.api.execution import FOLLOW
 from maggy_like.errors import ConfigError
 from maggy_like.results.comparison import RunComparison
 from maggy_like.results.result import Result

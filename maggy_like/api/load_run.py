@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os import PathLike
 
-from maggy_like.cluster_driver.remote_run import FOLLOW
+from maggy_like.api.execution import FOLLOW
 from maggy_like.results.result import Result
 from maggy_like.results.runs import read_run
 

@@ -31,13 +31,14 @@ SUCCESSION_PATIENCE = 180.0
 """Seconds that Spark gets to start the driver's task, there or elsewhere, before the run counts as killed."""
 
 
-def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback]) -> Result:
+def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback], actions: RunActions) -> Result:
     """Show a run until it ends, wherever its driver is; Ctrl-C ends the watching alone.
 
     Args:
         run: As it was found.
         progress: As for :func:`maggy_like.lagom`.
         callbacks: Get each event from its first on.
+        actions: Those of the result.
 
     Returns:
         Its result.
@@ -62,10 +63,10 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback]) 
         _follow(str(run.directory), files, follower, watcher, stops)
         watcher.look(now=True)
     except KeyboardInterrupt:
-        return read_run(str(run.directory), FOLLOW)
+        return read_run(str(run.directory), actions)
     finally:
         watcher.finish(follower.ended.status if follower.ended is not None else Ending.STOPPED)
-    result, record = read_run(str(run.directory), FOLLOW), _driver(files)
+    result, record = read_run(str(run.directory), actions), _driver(files)
     if result.ending is Ending.ERROR and record is not None and record.error is not None:
         error = from_record(record.error)
         error.result = result
@@ -91,10 +92,6 @@ def stop_run(journal: str) -> None:
             "elsewhere)"
         )
     raise UserError(f"the run in {journal} does not go on any more; there is nothing to stop")
-
-
-FOLLOW = RunActions(train=None, watch=watch_run, stop=stop_run)
-"""What a result does with a run whose function is not known here."""
 
 
 def _follow(

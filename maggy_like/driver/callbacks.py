@@ -8,23 +8,24 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from maggy_like import trackers
 from maggy_like.argument_checks import listed
 from maggy_like.driver.followers import FUNCTION_PATIENCE, INTERRUPTED_PATIENCE, FunctionFollower
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
 from maggy_like.storage.run_paths import RunPaths
-from maggy_like.trackers import MLflow, TensorBoard, Tracker
-from maggy_like.trackers.base import TrackedEnd, TrackedRun
-from maggy_like.trackers.history import history_of
-from maggy_like.trackers.thread import TrackerThread
+from maggy_like.trackers.base import TrackedEnd, TrackedRun, Tracker
 from maggy_like.train_function.names import name_of
 from optimizers.core.events import AttemptEnded, Event, Measured
 from optimizers.core.study import Study
+
+if TYPE_CHECKING:
+    from maggy_like.trackers.thread import TrackerThread
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ Listener = Callable[[Event], None] | Tracker
 Callback = Listener | str
 """What a user gives: a listener, or the name of a tracker."""
 
-NAMED: dict[str, type[Tracker]] = {"mlflow": MLflow, "tensorboard": TensorBoard}
+NAMED = {"mlflow": "MLflow", "tensorboard": "TensorBoard"}
 """The trackers that a name stands for."""
 
 
@@ -63,7 +64,8 @@ def read_callbacks(callbacks: Sequence[Callback], directory: str) -> tuple[Liste
 
 def _named(name: str) -> Tracker:
     if name in NAMED:
-        return NAMED[name]()
+        made: Tracker = getattr(trackers, NAMED[name])()
+        return made
     near = difflib.get_close_matches(name.lower(), NAMED, 1)
     meant = f" (did you mean {near[0]!r}?)" if near else ""
     raise ConfigError(f"callbacks has no tracker named {name!r}; use {' or '.join(map(repr, NAMED))}{meant}")
@@ -156,6 +158,9 @@ class Callbacks:
         self._store, self._directory = paths.store, str(paths.directory)
         if not self._trackers:
             return
+        from maggy_like.trackers.history import history_of
+        from maggy_like.trackers.thread import TrackerThread
+
         problem = self._study().problem
         limits = {"optimizer": optimizer, "seed": problem.seed, "max_budget": problem.max_budget}
         settings = {key: str(value) for key, value in limits.items()}

@@ -27,7 +27,6 @@ from maggy_like.storage.journal import (
     to_records,
 )
 from maggy_like.storage.store_marks import is_marked, mark_store, unmark_store
-from optimizers.comparisons.repeats import TunedRepeats
 from optimizers.core.trial import Trial
 
 _log = logging.getLogger(__name__)
@@ -223,9 +222,8 @@ def _described(search: SearchSettings) -> str:
     """The optimizer and its options; of an ablation its design, since ``variants`` has what is in it."""
     if not search.is_ablation:
         return search.optimizer.describe()
-    if isinstance(search.optimizer, TunedRepeats):
-        return f"{search.optimizer_name} of {search.optimizer.optimizer.describe()}"
-    return search.optimizer_name
+    tuner = getattr(search.optimizer, "optimizer", None)  # which searches for each variant
+    return search.optimizer_name if tuner is None else f"{search.optimizer_name} of {tuner.describe()}"
 
 
 def _check_same(known: RunHeader, now: RunHeader) -> None:
