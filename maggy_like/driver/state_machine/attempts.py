@@ -108,7 +108,7 @@ class Attempts:
         """
         commands: Commands = []
         columns = message.columns
-        if trial.attempt > 1:
+        if trial.attempt > 1 and trial.reported is not None:
             fresh = ((name, _fresh(trial.curves.get(name), column)) for name, column in columns.items())
             columns = {name: column for name, column in fresh if column is not None}
         if len(columns) + len(trial.curves) > MAX_NAMES:
@@ -149,7 +149,7 @@ class Attempts:
 
     def conclude(self, trial: Trial, message: Finished, now: float) -> Commands:
         """End an attempt whose function returned."""
-        commands = self._warn_if_silent(trial)
+        commands = self._warn_if_silent(trial) + self._warn_if_uncounted(trial, message.value)
         if trial.training and not message.stored:
             commands.append(StoreReturned(message.returned))
         attributes = as_attributes(message.attributes)
@@ -250,6 +250,14 @@ class Attempts:
             return []
         text = "reported nothing before it returned, so it could not be stopped early"
         return self._warn("silent", f"{text}; call reporter.report(...) at each step", trial)
+
+    def _warn_if_uncounted(self, trial: Trial, value: float | None) -> Commands:
+        if value is None or trial.training or trial.reported is None or self._study.worth == "last":
+            return []
+        if value in trial.curve.values or not math.isfinite(value):
+            return []
+        text = f"returned {value:g} without having reported it; its value is its best report, so report it as well"
+        return self._warn("uncounted", text, trial)
 
 
 def _reached(trial: Trial) -> tuple[int, int]:

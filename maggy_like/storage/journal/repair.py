@@ -102,7 +102,7 @@ class Repairer:
         is_done = trial.step >= trial.budget if budget is None else budget > trial.budget
         if is_done and not self._study.is_final(trial):
             self.inferred.append(f"trial {trial.id}: that attempt {trial.attempt} paused was inferred")
-            return AttemptEnded(trial.id, trial.attempt, TrialState.PAUSED, self._now, trial.curve.last)
+            return AttemptEnded(trial.id, trial.attempt, TrialState.PAUSED, self._now, trial.last_value)
         self.inferred.append(f"trial {trial.id}: that attempt {trial.attempt} was lost was inferred")
         failure = Failure(FailureKind.DRIVER_LOST, "how the attempt ended was lost with a damaged line of the journal")
         return AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure)
