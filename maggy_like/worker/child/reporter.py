@@ -17,7 +17,6 @@ from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child.metrics import as_number, as_step, check_name, pick_objective
 from maggy_like.worker.child.saves import Saves
 from maggy_like.worker.child.sender import REPORT_COST, ROOM, Sender
-from maggy_like.worker.child.stop_state import TrialStopped
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +68,7 @@ class Reporter:
         self._saves = Saves(store or CheckpointStore(None), None, None, 0, 1)
         self._sender: Sender | None = None
         self._step: int | None = None
+        self._has_used_budget = False
         self._objective: str | None = None
         self._is_search = False  # alone, nothing is optimised
         self._milestones: tuple[int, ...] = ()
@@ -100,6 +100,16 @@ class Reporter:
     def is_under_way(self) -> bool:
         """Whether the trial has reported, in this attempt or before the state that it was restored from."""
         return self._step is not None or self._restored
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the function was told to stop, whatever it has made of that."""
+        return self._sender is not None and self._sender.stop.is_told
+
+    @property
+    def has_used_budget(self) -> bool:
+        """Whether the function was ended by a report past its budget, whatever it has made of that."""
+        return self._has_used_budget
 
     @property
     def is_main(self) -> bool:
@@ -215,7 +225,7 @@ class Reporter:
             if sender.fault is not None:
                 raise sender.fault
             if sender.stop.must_ask and not sender.stop.passes():
-                raise TrialStopped
+                sender.stop.tell()
         last = self._step
         if step is None:
             if last is None and self._restored:
@@ -227,6 +237,7 @@ class Reporter:
             if step <= last:
                 raise ReportError(f"step={step} does not come after step={last}, reported before; steps rise")
             if last >= self.budget:
+                self._has_used_budget = True
                 raise BudgetUsed
         if value is not None:
             metrics[self._objective or "value"] = value
@@ -247,7 +258,7 @@ class Reporter:
                 self._milestones = tuple(later for later in self._milestones if later > step)
                 if sender.wait_for_verdict():
                     self._saves.reported(step)  # the report counts, and so does the state that was saved before it
-                    raise TrialStopped
+                    sender.stop.tell()
             self._saves.reported(step)
 
     def _admit(self, name: str) -> None:
