@@ -150,6 +150,8 @@ class Attempts:
     def conclude(self, trial: Trial, message: Finished, now: float) -> Commands:
         """End an attempt whose function returned."""
         commands = self._warn_if_silent(trial) + self._warn_if_uncounted(trial, message.value)
+        if message.cut_at is not None:
+            commands += self._warn_of_cut(trial, message.cut_at)
         if trial.training and not message.stored:
             commands.append(StoreReturned(message.returned))
         attributes = as_attributes(message.attributes)
@@ -250,6 +252,17 @@ class Attempts:
             return []
         text = "reported nothing before it returned, so it could not be stopped early"
         return self._warn("silent", f"{text}; call reporter.report(...) at each step", trial)
+
+    def _warn_of_cut(self, trial: Trial, step: int) -> Commands:
+        problem = self._study.problem
+        option = "max_budget" if problem.n_trials != 0 else "budget"
+        whole = f", and {option}={problem.max_budget}" if trial.budget != problem.max_budget else f" ({option})"
+        steps = f"{trial.budget} step{'s' * (trial.budget > 1)}"
+        text = (
+            f"reported step {step} with a budget of {steps}{whole}: that ended the function, and nothing after that "
+            f"report was run; loop up to reporter.budget, or pass a larger {option}"
+        )
+        return self._warn("cut", text, trial)
 
     def _warn_if_uncounted(self, trial: Trial, value: float | None) -> Commands:
         if value is None or trial.training or trial.reported is None or self._study.worth == "last":

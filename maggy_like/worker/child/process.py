@@ -272,14 +272,14 @@ def call(train_fn: Callable[..., Any], arguments: dict[str, Any], reporter: Repo
         returned = train_fn(**arguments)
     except BaseException as error:
         is_own = task.isolation == "none" and _is_callers_own(error)
-        if is_own or not (reporter.is_stopped or reporter.has_used_budget):
+        if is_own or not (reporter.is_stopped or reporter.cut_at is not None):
             raise
         if not isinstance(error, TrialStopped | BudgetUsed):
             print(f"raised after a report had ended it:\n{format_traceback(error)}", file=sys.stderr)
         returned = None
     if reporter.is_stopped:
         raise TrialStopped
-    return None if reporter.has_used_budget else returned
+    return None if reporter.cut_at is not None else returned
 
 
 def _is_callers_own(error: BaseException) -> bool:

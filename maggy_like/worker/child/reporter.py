@@ -46,6 +46,7 @@ class Reporter:
         trial: Number of the trial.
         attempt: Which run of the trial this is, from 1.
         config: The configuration.
+        cut_at: The step past the budget whose report has ended the function, whatever it has made of that; else None.
         rank: Number of this worker among those that run the trial together; 0 where it is alone.
         world_size: How many they are.
 
@@ -63,12 +64,12 @@ class Reporter:
         self.trial = 0
         self.attempt = 1
         self.config: dict[str, Any] = {}
+        self.cut_at: int | None = None
         self.rank = int(os.environ.get("RANK", 0))
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))
         self._saves = Saves(store or CheckpointStore(None), None, None, 0, 1)
         self._sender: Sender | None = None
         self._step: int | None = None
-        self._has_used_budget = False
         self._objective: str | None = None
         self._is_search = False  # alone, nothing is optimised
         self._milestones: tuple[int, ...] = ()
@@ -105,11 +106,6 @@ class Reporter:
     def is_stopped(self) -> bool:
         """Whether the function was told to stop, whatever it has made of that."""
         return self._sender is not None and self._sender.stop.is_told
-
-    @property
-    def has_used_budget(self) -> bool:
-        """Whether the function was ended by a report past its budget, whatever it has made of that."""
-        return self._has_used_budget
 
     @property
     def is_main(self) -> bool:
@@ -237,7 +233,7 @@ class Reporter:
             if step <= last:
                 raise ReportError(f"step={step} does not come after step={last}, reported before; steps rise")
             if last >= self.budget:
-                self._has_used_budget = True
+                self.cut_at = self.cut_at or step
                 raise BudgetUsed
         if value is not None:
             metrics[self._objective or "value"] = value
