@@ -62,6 +62,8 @@ class XGBoostReport(xgboost.callback.TrainingCallback):
         metrics = {name: value[0] for name, value in newest.items()} if is_cv else newest  # of a mean and a deviation
         state = None if is_cv else lambda: {"model": bytes(model.save_raw())}
         self._progress.take(self._progress.step + 1, metrics, state)
+        if self._progress.is_stopped and is_cv and model.attr("best_iteration") is None:
+            model.best_iteration = epoch  # cv reads it when a callback ends the training
         return self._progress.is_stopped
 
     def after_training(self, model: Any) -> Any:

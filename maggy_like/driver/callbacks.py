@@ -184,7 +184,8 @@ class Callbacks:
         if isinstance(event, AttemptEnded):
             event = msgspec.structs.replace(event, config=self._study().trials[event.trial].config)
             tracked = msgspec.structs.replace(event, value=worth)  # of one that was stopped too
-        if not (isinstance(event, Measured) and event.repeats):  # at a step that the function did not take
+        is_result = isinstance(event, Measured) and event.returned
+        if not (is_result and self._study().trials[event.trial].reported is not None):  # it is no point of the curve
             for thread in self._threads:
                 thread.put(_copied(tracked))
         for function in self._functions:

@@ -183,6 +183,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
             (see :func:`maggy_like.protocol.attributes.as_attributes`).
         returned: What a function that is no training returned, if it is plain data.
         stored: Whether it is in the store, since it is not.
+        cut_at: The step past its budget whose report ended the function; None if it came to its own end.
     """
 
     trial: Number
@@ -199,6 +200,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     returned: Any = None
     stored: bool = False
     attributes: dict[str, Any] = {}
+    cut_at: Step | None = None
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind.is_drivers:

@@ -85,5 +85,6 @@ def _value_at(trial: Trial, step: int) -> float:
     if trial.last_value is None or not _is_usable(trial) or trial.step < step:
         return math.nan
     place = bisect.bisect_left(trial.curve.steps, step)
-    # what was returned beats what was reported last
-    return trial.last_value if place >= len(trial.curve) - 1 else trial.curve.values[place]
+    # what was returned beats what was reported last, at the same step
+    is_end = place >= len(trial.curve) - (trial.curve.last_step == trial.step)
+    return trial.last_value if is_end else trial.curve.values[place]

@@ -106,7 +106,8 @@ class Result(ResultData):
 
         A state belongs to the report that follows it, or to that of ``reporter.checkpoint(state, step=...)``. Where no
         state was saved at the step of the best value, it is the one with the best value of those that were saved;
-        where none of them belongs to a report, the newest. In a search with ``value="last"`` it is always the newest.
+        where none of them belongs to a report, the newest. In a search with ``value="last"`` it is that of the last
+        value, or the newest where that was not saved.
 
         Args:
             trial: The trial or its number.

@@ -56,10 +56,6 @@ class Curve(msgspec.Struct, gc=False):
         self.values.fromlist(fresh[1])
         return fresh
 
-    def drop_last(self) -> None:
-        """Take the newest measurement out."""
-        del self.steps[-1], self.values[-1]
-
 
 def _rise(steps: list[int]) -> bool:
     """Whether each step comes after the one before."""

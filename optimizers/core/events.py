@@ -75,9 +75,9 @@ class Measured(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="m
 
     Attributes:
         objective: The metric in ``columns`` that is optimised.
-        returned: Whether the function returned before it had reported its whole budget, and the value that it
-            returned stands for the rest: the step is that of the budget then, and no step of the function.
-        repeats: Whether that is the value of its last report: nothing new was measured.
+        returned: Whether the function returned before it had reported its whole budget: the value is then that of the
+            attempt, for the scheduler to compare at the step of the budget. It is not a point of the curve, unless the
+            function reports nothing.
         direction: Of the objective, where nobody had said it: settled by its first measurement (see
             :class:`~optimizers.core.objectives.Objectives`).
     """
@@ -88,7 +88,6 @@ class Measured(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="m
     columns: dict[str, Columns]
     returned: bool = False
     direction: Direction | None = None
-    repeats: bool = False
 
 
 @final

@@ -197,9 +197,8 @@ class Ledger:
             self.scheduler.promote(trial.id)
             self._updates.append(Pending(trial.id, trial.config))
         self._move(trial, _RUNNING)
-        curves = trial.opened_curves()
-        if trial.carried_to is not None:
-            curves[trial.objective or ""].drop_last()  # reports of these steps may come now
+        trial.opened_curves()
+        trial.returned_at = 0
         trial.attempt = event.attempt
         trial.budget = event.budget
         trial.worker = event.worker
@@ -213,7 +212,11 @@ class Ledger:
         trial = self.trials[event.trial]
         if trial.objective != objective:
             trial.objective = sys.intern(objective)
+        if event.returned:
+            return self._returned(trial, event)
         curves = trial.opened_curves()
+        if trial.reported is None:  # what was returned by attempts that reported nothing
+            curves.pop(objective, None)
         fresh: Columns = [], []
         for name, (steps, values) in event.columns.items():
             curve = curves.get(name)
@@ -227,9 +230,8 @@ class Ledger:
         milestones = scheduler.grant(number).milestones
         for step, value in zip(*fresh, strict=True):
             loss = self.objectives.loss(value)
-            if not event.returned:
-                trial.reported = step
-            self._ranking.measured(trial, value, loss, trial.reported)
+            trial.reported = step
+            self._ranking.measured(trial, value, loss, step)
             verdict = scheduler.report(number, step, loss)
             if verdict is _STOP:
                 decision, trial.stop_due = verdict, True
@@ -237,16 +239,40 @@ class Ledger:
                 self._observe(Observation(number, trial.config, step, loss, ended=False))
         return decision
 
+    def _returned(self, trial: Trial, event: Measured) -> Decision:
+        """Have the scheduler compare what a function returned before the end of its budget."""
+        steps, values = event.columns[event.objective]
+        if trial.reported is None:
+            trial.opened_curves().setdefault(event.objective, Curve()).extend(steps, values)
+        trial.returned_at = steps[-1]
+        self._take_result(trial, values[-1])
+        decision = self._scheduler_of(trial).report(trial.id, steps[-1], self.loss(values[-1]))
+        trial.stop_due |= decision is _STOP
+        return decision
+
+    def _take_result(self, trial: Trial, value: float) -> None:
+        """Enter what an attempt ended with."""
+        if self._ranking.returned(trial, value, self.loss(value)):
+            trial.best_checkpoint = trial.checkpoint
+
     def _saved(self, event: CheckpointSaved) -> None:
         trial = self.trials[event.trial]
         trial.checkpoint = Checkpoint(event.step, event.name)
         best = trial.best_checkpoint
-        known = math.inf if best is None else self.loss(trial.curve.at(best.step))
+        if best is None:
+            known = math.inf
+        elif trial.value_step is None:  # it is the state of the value that was returned
+            known = self.loss(trial.value)
+        else:
+            known = self.loss(trial.curve.at(best.step))
         if self.loss(trial.curve.at(event.step)) < known:
             trial.best_checkpoint = trial.checkpoint
 
     def _ended(self, event: AttemptEnded) -> None:
         trial, state = self.trials[event.trial], event.state
+        if trial.state is _FAILED and state is _PENDING:
+            self._reopen(trial, event)
+            return
         trial.failure, trial.stop_due = event.failure, False
         if event.failure is not None:
             self.failing.add(trial.id)
@@ -260,8 +286,9 @@ class Ledger:
         if (value := event.value) is not None:
             if value == trial.last_value:
                 value = trial.last_value  # the same object, since millions of them are kept
-            self._ranking.measured(trial, value, self.loss(value), trial.reported)
-        self._ranking.rested(trial)
+            self._take_result(trial, value)
+        if state is not _PENDING:
+            self._ranking.rested(trial)
         if event.metrics:
             trial.metrics = event.metrics
         if event.attributes:
@@ -281,7 +308,7 @@ class Ledger:
         if paused or trial.rest is None:
             trial.rest = trial.checkpoint
         # A trial that rests at a rung is compared with others there, by its value there.
-        worth = trial.last_value if paused else trial.value
+        worth = trial.value if self.worth == "best" and not paused else trial.last_value
         loss = math.inf if failed else self.loss(worth)
         losses: tuple[float, ...] = ()
         if self.problem.n_objectives > 1:
@@ -306,6 +333,31 @@ class Ledger:
         )
         if type(trial.curves) is dict and sum([len(curve.steps) for curve in trial.curves.values()]) <= LONGEST:
             trial.curves = PackedCurves.of(trial.curves, self._shared(trial.curves))
+
+    def _reopen(self, trial: Trial, event: AttemptEnded) -> None:
+        """Have a trial run again that had failed for good, while none of the search had succeeded.
+
+        The scheduler and the optimizer are to know nothing of its failure. No trial has paused yet, so what a new
+        scheduler needs is in the trials.
+        """
+        trial.failure, trial.rest, trial.losses, trial.gang_losses = event.failure, None, 0, 0
+        self._move(trial, _PENDING)
+        self._interrupted.add(trial.id)
+        self._updates = [
+            it for it in self._updates if not (isinstance(it, Observation) and it.trial == trial.id and it.ended)
+        ]
+        scheduler = self.scheduler = self.optimizer.scheduler(self.problem)
+        for each in self.trials:
+            if each.training:
+                continue
+            scheduler.create(each.id, each.parent)
+            for step, value in zip(each.curve.steps, each.curve.values, strict=True):
+                scheduler.report(each.id, step, self.loss(value))
+            if each.state is _FAILED:
+                scheduler.fail(each.id)
+        for update in self._updates:
+            if isinstance(update, Observation):
+                scheduler.observe(update)
 
     def _shared(self, names: Iterable[str]) -> tuple[str, ...]:
         """Names in one tuple for all trials that have them."""

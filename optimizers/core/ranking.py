@@ -12,7 +12,7 @@ from optimizers.core.trial import Trial, TrialState
 from optimizers.errors import UserError
 
 Worth = Literal["best", "last"]
-"""What a trial is worth: the best of its reports, or the newest one of its last ended attempt."""
+"""What a trial is worth: the best of its reports, or the newest one as it last paused or ended."""
 
 WORTHS: tuple[Worth, ...] = ("best", "last")
 
@@ -22,10 +22,13 @@ class Ranking:
 
     Where a trial is worth its best report, its value can only get better, and so can the best value of all: a trial
     that fails after good reports keeps them, since they were measured and its saved states stay. Where it is worth
-    the newest one, a trial is ranked by its last ended attempt (while it runs for the first time, by its newest
-    report), and one that failed does not count.
+    the newest one, a trial is ranked by what it last paused or ended with (while it runs for the first time, by its
+    newest report), and one that failed does not count.
 
     A value that is not finite is worth less than any other, and never the best.
+
+    What a function returns is a result of its attempt. It has no step of its own, and it is not known to which state it
+    belongs: so a trial is worth it only as long as the function has reported nothing.
 
     Args:
         trials: Of the study, which appends to them. Trainings are not ranked.
@@ -55,20 +58,30 @@ class Ranking:
             heapq.heappop(self._heap)
         return None
 
-    def measured(self, trial: Trial, value: float, loss: float, step: int | None) -> None:
-        """Take in a measurement of a running trial, which is a loss as well, at a step if it has one."""
+    def measured(self, trial: Trial, value: float, loss: float, step: int | None) -> bool:
+        """Take in a report of a running trial, which is a loss as well; whether the trial is worth it now."""
         trial.last_value = value
         if self.worth == "last":
-            if not trial.rested:
-                self._enter(trial, value, loss, step)
-        elif trial.value is None or loss < self._objectives.loss(trial.value):
+            counts = not trial.rested
+        else:
+            counts = trial.value is None or loss < self._objectives.loss(trial.value)
+        if counts:
             self._enter(trial, value, loss, step)
+        return counts
+
+    def returned(self, trial: Trial, value: float, loss: float) -> bool:
+        """Take in what an attempt ended with; whether the trial is worth it now."""
+        if trial.reported is None:
+            return self.measured(trial, value, loss, None)
+        trial.last_value = value
+        return False
 
     def rested(self, trial: Trial) -> None:
-        """Take in that an attempt has ended."""
+        """Take in that an attempt has ended that no other follows by itself."""
         trial.rested = True
-        if self.worth == "last" and trial.last_value is not None:
-            self._enter(trial, trial.last_value, self._objectives.loss(trial.last_value), trial.reported)
+        value = trial.last_value if trial.reported is None else trial.curve.last
+        if self.worth == "last" and value is not None:
+            self._enter(trial, value, self._objectives.loss(value), trial.reported)
 
     def _enter(self, trial: Trial, value: float, loss: float, step: int | None) -> None:
         trial.value, trial.value_step = value, step

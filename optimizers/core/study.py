@@ -132,14 +132,14 @@ class Study(Ledger):
     ) -> list[Event]:
         """The events that say: the training function returned.
 
-        What it returned is one more measurement of the objective, at the last step. If that lies before the end of
-        the budget, it stands for the rest of it.
+        What it returned is the result of the attempt. If the function returned before the end of its budget, the
+        scheduler compares that value at the step of the budget.
 
         Args:
             value: What it returned as the objective, or None to take the last report.
             attributes: What it returned that is no number.
         """
-        final = value if value is not None else trial.curve.last
+        final = value if value is not None else trial.last_value
         rest: dict[str, Any] = {"metrics": dict(metrics), "attributes": dict(attributes or {})}
         if final is None and trial.training:
             return [AttemptEnded(trial.id, trial.attempt, TrialState.COMPLETED, now, **rest)]
@@ -156,8 +156,7 @@ class Study(Ledger):
             sole = next(iter(metrics)) if len(metrics) == 1 else None
             objective = trial.objective or next(iter(self.objectives.given), None) or sole or "value"
             column = {objective: ([trial.budget], [final])}
-            repeats = trial.reported is not None and (value is None or value == trial.curve.last)
-            events.append(Measured(trial.id, trial.attempt, objective, column, returned=True, repeats=repeats))
+            events.append(Measured(trial.id, trial.attempt, objective, column, returned=True))
         state = TrialState.COMPLETED if self.is_final(trial) else TrialState.PAUSED
         events.append(AttemptEnded(trial.id, trial.attempt, state, now, final, **rest))
         return events

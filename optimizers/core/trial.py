@@ -18,7 +18,8 @@ class TrialState(enum.StrEnum):
     """Where a trial stands.
 
     ``PENDING -> RUNNING -> COMPLETED | STOPPED | FAILED``, with ways back: ``RUNNING -> PAUSED ->
-    RUNNING`` (promotion) and ``RUNNING -> PENDING`` (an attempt failed or was lost, and another follows).
+    RUNNING`` (promotion) and ``RUNNING -> PENDING`` (an attempt failed or was lost, and another follows). A resume may
+    take ``FAILED -> PENDING``: the first trials had failed alike, and their function may have been corrected.
     """
 
     PENDING = "pending"
@@ -84,22 +85,25 @@ class Trial(msgspec.Struct, gc=False):
         budget: Steps granted to the present or last attempt.
         curves: Reported metrics by name; short ones are packed while no attempt runs.
         objective: Name of the metric that is optimised, once known.
-        value: What the trial is worth: the best value of its objective that was reported or returned. In a search
-            with ``value="last"``, the newest one of its last ended attempt, or the newest of all while it runs for
-            the first time. None while there is none.
-        value_step: The step at which ``value`` was measured; None where the function reported nothing and only
-            returned it. A returned value belongs to the last step that was reported.
+        value: What the trial is worth: the best value of its objective that was reported. In a search with
+            ``value="last"``, the newest one as it last paused or ended, or the newest of all while it runs for the
+            first time. If the function has reported nothing, a value that it returned. None while there is none.
+        value_step: The step at which ``value`` was reported: the curve has it there. None for a value that was
+            returned.
         last_value: The objective's newest value: as returned, else as last reported.
+        returned_at: The step of the budget before whose end the last attempt returned; 0 if it reported up to the
+            budget, was not ended by its function, or runs.
         values: All objectives, in order, as of its last ended attempt; empty in a search of one.
         stop_due: Whether a rule has stopped it, and its attempt has yet to end.
-        rested: Whether an attempt has ended.
+        rested: Whether an attempt has ended; one that was lost, and that another follows, does not count.
         reported: The newest step that the function itself has reported; None where it has reported nothing.
         metrics: What ``train_fn`` returned beside the objective.
         attributes: What it returned that is no number: text, booleans, lists and dicts of such.
         failure: Why it failed, or why its last attempt was lost; the journal has every attempt's.
         checkpoint: The newest saved state.
         best_checkpoint: The saved state whose own step had the best value of the objective: that of ``value`` where the
-            state of that step was saved. None where no state was saved at a step with a finite value.
+            state of that step was saved, or the newest as the function returned the best value. None where no state
+            was saved with a finite value.
         rest: The state that another trial may start from: the newest as it last paused, or as it ended if it
             never did. Unlike ``checkpoint``, it stays in the store while the trial runs on.
         ask: Which call of the optimizer proposed it; None for a point given by the user.
@@ -124,6 +128,7 @@ class Trial(msgspec.Struct, gc=False):
     value: float | None = None
     value_step: int | None = None
     last_value: float | None = None
+    returned_at: int = 0
     values: tuple[float, ...] = ()
     stop_due: bool = False
     rested: bool = False
@@ -159,28 +164,12 @@ class Trial(msgspec.Struct, gc=False):
 
     @property
     def step(self) -> int:
-        """The newest step at which the objective was measured, or the one that the trial started from."""
-        return self.curve.last_step or self.start
-
-    @property
-    def carried_to(self) -> int | None:
-        """The step of the budget to which the last report is carried forward, as the function had returned before it.
-
-        The curve has it so that trials are compared at the same step, and the function has reported nothing there.
-        None where the curve ends with a report, or with another value that was returned.
-        """
-        curve = self.curve
-        if self.reported is None or curve.last_step <= self.reported:
-            return None
-        return curve.last_step if repr(curve.last) == repr(curve.at(self.reported)) else None  # nan is nan there
+        """The step that the trial has reached: that of its newest report, or of the budget if it returned before it."""
+        return self.returned_at or self.curve.last_step or self.start
 
     def columns(self) -> dict[str, tuple[list[int], list[float]]]:
-        """The measurements of each metric, as steps and values; a report that is :attr:`carried_to` a step is one."""
-        found = {name: (list(curve.steps), list(curve.values)) for name, curve in self.curves.items() if len(curve)}
-        if self.carried_to is not None:
-            for column in found[self.objective or ""]:
-                del column[-1]
-        return found
+        """The measurements of each metric, as steps and values."""
+        return {name: (list(curve.steps), list(curve.values)) for name, curve in self.curves.items() if len(curve)}
 
     @property
     def attempts(self) -> int:
@@ -197,12 +186,16 @@ class Trial(msgspec.Struct, gc=False):
         return reported | dict(self.metrics) if self.metrics else reported
 
     def saved(self, *, newest: bool) -> Checkpoint | None:
-        """The saved state that stands for the trial: that of its best value, or else the newest.
+        """The saved state that stands for the trial: that of its value if it was saved, or else the newest.
 
         Args:
-            newest: Whether it is always the newest: the trial is worth its last report.
+            newest: Whether the trial is worth its last report.
         """
-        return self.checkpoint if newest else self.best_checkpoint or self.checkpoint
+        if not newest:
+            return self.best_checkpoint or self.checkpoint
+        # A trial that runs again is worth what it was as it paused, and its newest state is a later one.
+        states = (self.checkpoint, self.rest, self.best_checkpoint)
+        return next((it for it in states if it is not None and it.step == self.value_step), self.checkpoint)
 
     @property
     def is_over(self) -> bool:

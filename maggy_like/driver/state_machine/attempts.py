@@ -111,7 +111,7 @@ class Attempts:
         """
         commands: Commands = []
         columns = message.columns
-        if trial.attempt > 1:
+        if trial.attempt > 1 and trial.reported is not None:
             fresh = ((name, _fresh(trial.curves.get(name), column)) for name, column in columns.items())
             columns = {name: column for name, column in fresh if column is not None}
         if len(columns) + len(trial.curves) > MAX_NAMES:
@@ -152,7 +152,9 @@ class Attempts:
 
     def conclude(self, trial: Trial, message: Finished, now: float) -> Commands:
         """End an attempt whose function returned."""
-        commands = self._warn_if_silent(trial)
+        commands = self._warn_if_silent(trial) + self._warn_if_uncounted(trial, message.value)
+        if message.cut_at is not None:
+            commands += self._warn_of_cut(trial, message.cut_at)
         if trial.training and not message.stored:
             commands.append(StoreReturned(message.returned))
         attributes = as_attributes(message.attributes)
@@ -198,6 +200,14 @@ class Attempts:
         commands = self.record(ended)
         self.retries.append(trial.id)
         return [*commands, *_show_loss(trial, failure)]
+
+    def reopen(self, trial: Trial, now: float) -> Commands:
+        """Have a trial run again that had failed for good before a resume."""
+        cause = "the search is resumed, and its trials had failed alike"
+        ended = AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, now, failure=trial.failure, cause=cause)
+        self.replay(ended)
+        self.retries.append(trial.id)
+        return [Append(ended)]
 
     def lose_with_driver(self, trial: Trial, now: float) -> Commands:
         """End an attempt that ran as an earlier driver ended: what time has gone by since then, it did not run."""
@@ -253,6 +263,25 @@ class Attempts:
             return []
         text = "reported nothing before it returned, so it could not be stopped early"
         return self._warn("silent", f"{text}; call reporter.report(...) at each step", trial)
+
+    def _warn_of_cut(self, trial: Trial, step: int) -> Commands:
+        problem = self._study.problem
+        option = "max_budget" if problem.n_trials != 0 else "budget"
+        whole = f", and {option}={problem.max_budget}" if trial.budget != problem.max_budget else f" ({option})"
+        steps = f"{trial.budget} step{'s' * (trial.budget > 1)}"
+        text = (
+            f"reported step {step} with a budget of {steps}{whole}: that ended the function, and nothing after that "
+            f"report was run; loop up to reporter.budget, or pass a larger {option}"
+        )
+        return self._warn("cut", text, trial)
+
+    def _warn_if_uncounted(self, trial: Trial, value: float | None) -> Commands:
+        if value is None or trial.training or trial.reported is None or self._study.worth == "last":
+            return []
+        if value in trial.curve.values or not math.isfinite(value):
+            return []
+        text = f"returned {value:g} without having reported it; its value is its best report, so report it as well"
+        return self._warn("uncounted", text, trial)
 
 
 def _reached(trial: Trial) -> tuple[int, int]:

@@ -62,7 +62,8 @@ class Repairer:
             elif not isinstance(event, TrialCreated):
                 yield from self._end_before(event.trial, event.attempt, None)
                 trial = self._study.trials[event.trial]
-                if trial.state is not TrialState.RUNNING:
+                is_reopened = trial.state is TrialState.FAILED and isinstance(event, AttemptEnded)
+                if trial.state is not TrialState.RUNNING and not is_reopened:
                     yield self._start(trial)
             yield event
 
@@ -102,7 +103,7 @@ class Repairer:
         is_done = trial.step >= trial.budget if budget is None else budget > trial.budget
         if is_done and not self._study.is_final(trial):
             self.inferred.append(f"trial {trial.id}: that attempt {trial.attempt} paused was inferred")
-            return AttemptEnded(trial.id, trial.attempt, TrialState.PAUSED, self._now, trial.curve.last)
+            return AttemptEnded(trial.id, trial.attempt, TrialState.PAUSED, self._now, trial.last_value)
         self.inferred.append(f"trial {trial.id}: that attempt {trial.attempt} was lost was inferred")
         failure = Failure(FailureKind.DRIVER_LOST, "how the attempt ended was lost with a damaged line of the journal")
         return AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure)

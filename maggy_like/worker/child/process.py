@@ -238,10 +238,7 @@ def run_attempt(
     membership: Membership | None = None
     try:
         membership = enter()
-        try:
-            returned = train_fn(**arguments_for(parameters, assign.config, reporter))
-        except BudgetUsed:
-            returned = None
+        returned = call(train_fn, arguments_for(parameters, assign.config, reporter), reporter, task)
         reporter.settle()
         finished = read_returned(returned, reporter, assign, task)
         if membership is not None:
@@ -260,6 +257,29 @@ def run_attempt(
         if isinstance(error, MemoryError):  # what the function holds leaves no room to say so
             traceback.clear_frames(error.__traceback__)
         return raised(trial, attempt, error, membership, at, advice_on(error, task.driver))
+
+
+def call(train_fn: Callable[..., Any], arguments: dict[str, Any], reporter: Reporter, task: WorkerTask) -> Any:
+    """What the training function returns; None if a report has ended it, at the end of its budget.
+
+    A function may swallow what a report raises, or raise something else instead, as libraries do that catch whatever
+    comes out of a callback. What it does after that does not count.
+
+    Raises:
+        TrialStopped: A report has told it to stop.
+    """
+    try:
+        returned = train_fn(**arguments)
+    except BaseException as error:
+        is_own = task.isolation == "none" and _is_callers_own(error)
+        if is_own or not (reporter.is_stopped or reporter.cut_at is not None):
+            raise
+        if not isinstance(error, TrialStopped | BudgetUsed):
+            print(f"raised after a report had ended it:\n{format_traceback(error)}", file=sys.stderr)
+        returned = None
+    if reporter.is_stopped:
+        raise TrialStopped
+    return None if reporter.cut_at is not None else returned
 
 
 def _is_callers_own(error: BaseException) -> bool:

@@ -17,7 +17,6 @@ from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child.metrics import as_number, as_step, check_name, pick_objective
 from maggy_like.worker.child.saves import Saves
 from maggy_like.worker.child.sender import REPORT_COST, ROOM, Sender
-from maggy_like.worker.child.stop_state import TrialStopped
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +46,7 @@ class Reporter:
         trial: Number of the trial.
         attempt: Which run of the trial this is, from 1.
         config: The configuration.
+        cut_at: The step past the budget whose report has ended the function, whatever it has made of that; else None.
         rank: Number of this worker among those that run the trial together; 0 where it is alone.
         world_size: How many they are.
 
@@ -64,6 +64,7 @@ class Reporter:
         self.trial = 0
         self.attempt = 1
         self.config: dict[str, Any] = {}
+        self.cut_at: int | None = None
         self.rank = int(os.environ.get("RANK", 0))
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))
         self._saves = Saves(store or CheckpointStore(None), None, None, 0, 1)
@@ -100,6 +101,11 @@ class Reporter:
     def is_under_way(self) -> bool:
         """Whether the trial has reported, in this attempt or before the state that it was restored from."""
         return self._step is not None or self._restored
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the function was told to stop, whatever it has made of that."""
+        return self._sender is not None and self._sender.stop.is_told
 
     @property
     def is_main(self) -> bool:
@@ -215,7 +221,7 @@ class Reporter:
             if sender.fault is not None:
                 raise sender.fault
             if sender.stop.must_ask and not sender.stop.passes():
-                raise TrialStopped
+                sender.stop.tell()
         last = self._step
         if step is None:
             if last is None and self._restored:
@@ -227,6 +233,7 @@ class Reporter:
             if step <= last:
                 raise ReportError(f"step={step} does not come after step={last}, reported before; steps rise")
             if last >= self.budget:
+                self.cut_at = self.cut_at or step
                 raise BudgetUsed
         if value is not None:
             metrics[self._objective or "value"] = value
@@ -247,7 +254,7 @@ class Reporter:
                 self._milestones = tuple(later for later in self._milestones if later > step)
                 if sender.wait_for_verdict():
                     self._saves.reported(step)  # the report counts, and so does the state that was saved before it
-                    raise TrialStopped
+                    sender.stop.tell()
             self._saves.reported(step)
 
     def _admit(self, name: str) -> None:

@@ -40,7 +40,15 @@ def read_returned(returned: object, reporter: Reporter, assign: Assign, task: Wo
         return Finished(trial, attempt, "returned")
     if not task.returns_anything:
         found = read_value(returned, reporter.objective, is_reported=reporter.is_under_way)
-        return Finished(trial, attempt, "returned", found.value, found.metrics, attributes=found.attributes)
+        return Finished(
+            trial,
+            attempt,
+            "returned",
+            found.value,
+            found.metrics,
+            attributes=found.attributes,
+            cut_at=reporter.cut_at,
+        )
     if is_flat(returned, MAX_NESTED) and is_plain(returned):
         return Finished(trial, attempt, "returned", returned=returned)
     reporter.keep(returned)

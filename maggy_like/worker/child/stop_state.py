@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import threading
 from queue import SimpleQueue
+from typing import NoReturn
 
 
 class TrialStopped(BaseException):
@@ -42,11 +43,13 @@ class StopState:
     Attributes:
         is_wide: The same.
         must_ask: Whether a report must ask :meth:`passes`; else it may go on without, which saves its time.
+        is_told: Whether the function was told to stop, whatever it has made of that.
     """
 
     def __init__(self, *, is_wide: bool) -> None:
         self.is_wide = is_wide
         self.must_ask = is_wide
+        self.is_told = False
         self._phase = Phase.RUNNING
         self._changed = threading.Condition()
         self._passed = 0
@@ -81,7 +84,19 @@ class StopState:
         """Pass on the driver's verdict to the trial, which waits for it."""
         self._verdicts.put(stop)
 
-    # -- questions, by the trial's thread -----------------------------------------------------
+    # -- by the trial's thread ----------------------------------------------------------------
+
+    def tell(self) -> NoReturn:
+        """Stop the function. If it swallows that, each further report stops it again.
+
+        Raises:
+            TrialStopped: Always.
+        """
+        with self._changed:
+            self.is_told = self.must_ask = True
+            self._phase = Phase.STOP_REQUESTED
+            self._changed.notify_all()
+        raise TrialStopped
 
     @property
     def is_requested(self) -> bool:

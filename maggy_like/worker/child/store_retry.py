@@ -11,7 +11,6 @@ from maggy_like.protocol.messages import Beat, Waiting
 from maggy_like.protocol.texts import encodable
 from maggy_like.storage.faults import is_store_fault, refusal
 from maggy_like.worker.child.sender import Sender
-from maggy_like.worker.child.stop_state import TrialStopped
 
 T = TypeVar("T")
 
@@ -84,5 +83,5 @@ class StoreRetry:
         until = time.monotonic() + seconds * random.Random().uniform(0.75, 1.25)
         while (left := until - time.monotonic()) > 0:
             if self._sender.stop.is_requested:
-                raise TrialStopped
+                self._sender.stop.tell()
             time.sleep(min(_LOOK, left))

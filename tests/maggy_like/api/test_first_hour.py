@@ -65,3 +65,21 @@ def test_a_sampler_that_goes_through_all_configurations_tries_them_all_by_defaul
     result = lagom(lambda a: a, space, optimizer=optimizer, engine="inline", directory=tmp_path, progress=False)
     assert result.best_config == {"a": 60}
     assert len(result.trials) == 60
+
+
+def test_a_loop_that_is_longer_than_the_budget_is_answered_with_both_numbers(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train(x: float, reporter: Reporter) -> dict[str, float]:
+        for epoch in range(1, 41):
+            reporter.report(accuracy=x, step=epoch)
+        return {"accuracy": x, "test_accuracy": 0.5}
+
+    options = {"optimizer": "random", "n_trials": 3, "engine": "inline", "directory": tmp_path}
+    lagom(train, {"x": Float(0, 1)}, progress="plain", **options)
+    said = capfd.readouterr()
+    lines = [line for line in (said.out + said.err).splitlines() if "that ended the function" in line]
+    assert len(lines) == 1
+    assert "reported step 28 with a budget of 27 steps (max_budget)" in lines[0]
+    lagom(train, {"x": Float(0, 1)}, progress="plain", max_budget=40, **options)
+    assert "that ended the function" not in "".join(capfd.readouterr())

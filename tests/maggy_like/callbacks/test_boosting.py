@@ -10,7 +10,13 @@ import pytest
 from continued import StopAtTwo, check_promoted_trials_equal_whole_trainings, search
 
 from maggy_like import Float, Reporter
+from maggy_like.protocol.codec import decode_to_driver
+from maggy_like.protocol.messages import Assign, Finished, Reported
 from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.task import WorkerTask
+from maggy_like.storage.checkpoints import CheckpointStore
+from maggy_like.worker.child.process import run_attempt
+from maggy_like.worker.child.sender import Sender
 from optimizers.core.trial import TrialState
 
 SPACE = {"lr": Float(0.01, 1.0, log=True)}
@@ -96,6 +102,88 @@ def cross_validate_xgboost(lr: float, reporter: Reporter) -> float:
         params, xgboost.DMatrix(x, y), report.num_boost_round, nfold=3, seed=1, callbacks=[report], as_pandas=False
     )
     return float(found["test-auc-mean"][-1])
+
+
+def fit_lightgbm(lr: float, reporter: Reporter) -> None:
+    import lightgbm
+
+    from maggy_like.callbacks import LightGBMReport
+
+    x, y, held_out, truth = halves()
+    report = LightGBMReport(reporter)
+    model = lightgbm.LGBMClassifier(n_estimators=report.num_boost_round, learning_rate=lr, n_jobs=1, verbose=-1)
+    model.fit(x, y, eval_set=[(held_out, truth)], eval_metric="auc", callbacks=[report], init_model=report.init_model)
+
+
+def fit_xgboost(lr: float, reporter: Reporter) -> None:
+    import xgboost
+
+    from maggy_like.callbacks import XGBoostReport
+
+    x, y, held_out, truth = halves()
+    report = XGBoostReport(reporter)
+    rounds = report.num_boost_round
+    model = xgboost.XGBClassifier(n_estimators=rounds, eta=lr, n_jobs=1, eval_metric="auc", callbacks=[report])
+    model.fit(x, y, eval_set=[(held_out, truth)], verbose=False, xgb_model=report.xgb_model)
+
+
+def stop_early_in_xgboost_cv(lr: float, reporter: Reporter) -> None:
+    import xgboost
+
+    from maggy_like.callbacks import XGBoostReport
+
+    x, y, *_ = halves()
+    report = XGBoostReport(reporter)
+    params = {"objective": "binary:logistic", "eval_metric": "auc", "eta": lr, "nthread": 1}
+    xgboost.cv(
+        params, xgboost.DMatrix(x, y), report.num_boost_round, nfold=3, callbacks=[report], early_stopping_rounds=3
+    )
+
+
+def update_xgboost(lr: float, reporter: Reporter) -> None:
+    import xgboost
+
+    x, y, held_out, truth = halves()
+    data, other = xgboost.DMatrix(x, y), xgboost.DMatrix(held_out, truth)
+    booster = xgboost.Booster({"objective": "binary:logistic", "eta": lr, "nthread": 1}, [data, other])
+    for step in range(1, reporter.budget + 1):
+        booster.update(data, step)
+        reporter.report(loss=float(booster.eval(other).rpartition(":")[2]), step=step)
+
+
+ENTRIES = [
+    train_lightgbm,
+    train_xgboost,
+    cross_validate_lightgbm,
+    cross_validate_xgboost,
+    stop_early_in_xgboost_cv,
+    fit_lightgbm,
+    fit_xgboost,
+    update_xgboost,
+]
+
+
+@pytest.mark.filterwarnings("ignore:The argument 'eval_set' is deprecated")
+@pytest.mark.parametrize("milestones", [(), (2,)], ids=["the search ends", "a rule stops it"])
+@pytest.mark.parametrize("train", ENTRIES)
+def test_a_stop_is_no_failure_whatever_was_called(
+    train: Any, milestones: tuple[int, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A time limit, a target and Ctrl-C ask for a stop at the next report; a rule answers one that waits."""
+
+    def hear(frame: bytes) -> None:
+        if isinstance(message := decode_to_driver(frame), Reported) and message.awaiting:
+            sender.stop.decide(True)
+
+    assign = Assign(0, 1, {"lr": 0.1}, 4, milestones, is_search=False)
+    sender = Sender(assign, hear)
+    if not milestones:
+        sender.stop.request()
+    reporter = Reporter.for_trial(assign, CheckpointStore(None), sender)
+    task = WorkerTask("tcp://x:1", b"", "run", b"", (), (), (), store="", logs="")
+    parameters = inspect.signature(train).parameters.values()
+    assert run_attempt(train, parameters, reporter, assign, task, lambda: None) == Finished(0, 1, "stopped")
+    assert "raised after a report had ended it" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

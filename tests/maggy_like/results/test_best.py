@@ -108,6 +108,51 @@ def test_the_headline_never_falls(tmp_path: Path, shown: Recorder) -> None:
     assert result.to_optuna().best_value == result.best_value
 
 
+@pytest.mark.parametrize("worth", ["best", "last"])
+@pytest.mark.parametrize("first", [1, 0], ids=["from 1", "from 0"])
+@pytest.mark.parametrize("returns", ["best", "last", "test score"])
+def test_a_function_with_a_patience_of_its_own_hides_no_report(
+    tmp_path: Path, returns: str, first: int, worth: str
+) -> None:
+    def train(x: float, reporter: Any) -> float:
+        accuracies = {1: 0.5, 2: 0.7, 5: 0.95}
+        epoch, best, bad = reporter.restore() or (first - 1, 0.0, 0)
+        bad = 0
+        while epoch + 1 < reporter.budget + first and bad < 2:
+            epoch += 1
+            accuracy = accuracies.get(epoch, 0.6)
+            best, bad = (accuracy, 0) if accuracy > best else (best, bad + 1)
+            reporter.checkpoint((epoch, best, bad))
+            reporter.report(acc=accuracy, step=epoch)
+        return {"best": best, "last": accuracy, "test score": 0.99}[returns]
+
+    asha = ASHA(min_budget=9, mode="promotion", sampler="random")
+    options = {"optimizer": asha, "n_trials": 3, "max_budget": 27, "metric": "acc", "value": worth}
+    result = search(train, tmp_path, space={"x": Float(0, 1)}, **options)
+    (top,) = (trial for trial in result.trials if trial.attempt > 1)
+    table = result.curves()
+    curve = table[table["trial"] == top.id].set_index("step")["value"].to_dict()
+    assert list(curve) == list(range(first, 8))
+    assert curve[5] == 0.95
+    assert (top.value, top.value_step) == ((0.95, 5) if worth == "best" else (0.6, 7))
+    assert result.load(top)[0] == top.value_step
+    if worth == "best":
+        assert (result.best_trial, result.best_value, result.best_step) == (top, 0.95, 5)
+        assert result.load_best()[0] == 5
+
+
+def test_a_returned_value_that_does_not_count_is_shown_once(tmp_path: Path, shown: Recorder) -> None:
+    def train(lr: float, reporter: Any) -> float:
+        reporter.report(acc=lr, step=1)
+        return 2 + lr
+
+    result = search(train, tmp_path, max_budget=1)
+    assert result.best_value is not None
+    assert result.best_value < 1
+    assert [trial.last_value for trial in result.trials] == [2 + trial.config["lr"] for trial in result.trials]
+    assert len([line for line in shown.lines if "without having reported it" in line]) == 1
+
+
 def test_what_is_exported_as_the_best_is_the_best_though_it_has_failed(tmp_path: Path) -> None:
     def train(lr: float, reporter: Any) -> None:
         reporter.report(acc=1.0 if lr > 0.5 else 0.1, step=1)

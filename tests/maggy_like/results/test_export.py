@@ -58,7 +58,7 @@ def searched(tmp_path: Path) -> Result:
     study.apply(AttemptEnded(third.id, 1, Ours.STOPPED, 0.0))
     study.tell(fifth, math.nan)
     study.report(second, 1, 0.2)
-    study.report(second, 2, 0.25)
+    study.report(second, 2, 0.6)
     study.tell(second, 0.9)
     for event in study.conclude(first, 0.5, {"accuracy": 0.75}, 2.5):
         study.apply(event)
@@ -73,14 +73,14 @@ def test_every_trial_keeps_its_number_configuration_and_outcome(searched: Result
     assert [trial.params for trial in study.trials] == [trial.config for trial in searched.trials]
     assert [(trial.state, trial.value) for trial in study.trials] == [
         (TrialState.COMPLETE, 0.5),
-        (TrialState.COMPLETE, 0.9),
+        (TrialState.COMPLETE, 0.6),
         (TrialState.PRUNED, 0.3),
         (TrialState.FAIL, None),
         (TrialState.FAIL, None),
         (TrialState.WAITING, None),
     ]
     assert study.best_trial.number == 1
-    assert study.trials[1].intermediate_values == {1: 0.2, 2: 0.25, 3: 0.9}
+    assert study.trials[1].intermediate_values == {1: 0.2, 2: 0.6}
     assert study.trials[0].user_attrs == {"attempts": 1, "accuracy": 0.75}
     assert study.trials[1].user_attrs == {"attempts": 1, "step": 2, "value_step": 2}
     assert study.trials[0].duration == timedelta(seconds=2.5)

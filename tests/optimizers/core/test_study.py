@@ -178,13 +178,17 @@ def test_a_wrong_direction_is_told() -> None:
 # -- ends of attempts -------------------------------------------------------------------------------
 
 
-def test_a_value_returned_early_stands_for_the_whole_grant() -> None:
-    study = Study(SPACE, RandomSearch(), max_budget=9)
-    trial = started(study)
+def test_a_value_returned_early_is_compared_at_the_end_of_the_grant_and_is_no_point_of_the_curve() -> None:
+    study = Study(SPACE, ASHA(sampler="random", min_budget=9), max_budget=27)
+    trial, other = started(study), started(study)
     study.report(trial, 2, 0.3)
     study.tell(trial, 0.7)
-    assert (trial.curve.steps.tolist(), trial.curve.values.tolist()) == ([2, 9], [0.3, 0.7])
-    assert trial.value == 0.7
+    study.tell(other, 0.6)
+    assert (trial.curve.steps.tolist(), trial.curve.values.tolist()) == ([2], [0.3])
+    assert (trial.value, trial.value_step, trial.last_value, trial.step) == (0.3, 2, 0.7, 9)
+    seen = [update for update in study.take_updates() if isinstance(update, Observation)]
+    assert [(each.step, each.loss, each.paused) for each in seen] == [(9, -0.7, True), (9, -0.6, True)]
+    assert study.closing_promotion() is trial
 
 
 def test_the_first_word_on_a_step_stands() -> None:
@@ -372,17 +376,30 @@ def test_the_values_of_several_objectives_may_be_an_array() -> None:
         study.tell(asked(study), [0.5, 0.25, 1])
 
 
-def test_what_stands_for_the_rest_of_a_budget_gives_way_to_reports_of_a_later_attempt() -> None:
+@pytest.mark.parametrize("returned", [None, 0.55])
+def test_a_value_returned_early_hides_no_report_of_a_later_attempt(returned: float | None) -> None:
     study = Study(SPACE, ASHA(sampler="random", min_budget=3), direction="max", n_trials=3, max_budget=9)
     for value in (0.5, 0.1, 0.2):
         trial = study.ask()
         assert trial is not None
         study.report(trial, 1, value)
-        study.tell(trial)  # as of a function that stops early
-    assert study.trials[0].curve.steps.tolist() == [1, 3]
+        study.tell(trial, returned and value + returned)  # as of a function that stops early
     assert study.trials[0].columns() == {"value": ([1], [0.5])}
     promoted = study.ask()
     assert promoted is not None
     for step in (2, 3, 4):
         study.report(promoted, step, 0.5 + step / 100)
     assert promoted.columns() == {"value": ([1, 2, 3, 4], [0.5, 0.52, 0.53, 0.54])}
+    assert (promoted.value, promoted.value_step) == (0.54, 4)
+
+
+def test_what_was_returned_is_the_curve_of_a_function_that_reports_nothing() -> None:
+    study = Study(SPACE, ASHA(sampler="random", min_budget=3, eta=2), direction="max", n_trials=2, max_budget=6)
+    for value in (0.5, 0.1):
+        study.tell(started(study), value)
+    assert study.trials[0].columns() == {"value": ([3], [0.5])}
+    promoted = started(study)
+    study.report(promoted, 2, 0.6)  # which it does now
+    assert promoted.columns() == {"value": ([2], [0.6])}
+    study.tell(promoted, 0.7)
+    assert promoted.columns() == {"value": ([2], [0.6])}

@@ -202,7 +202,7 @@ def test_promotion_asha_pauses_and_promotes_the_best() -> None:
     hand.finish(worker, 0.6)
     assert hand.machine.ending == "completed"
     assert hand.states() == ["paused", "completed", "paused"]
-    assert hand.study.trials[1].curve.steps.tolist() == [1, 3, 9]
+    assert (hand.study.trials[1].curve.steps.tolist(), hand.study.trials[1].step) == ([1], 9)
 
 
 def test_a_parked_worker_gets_a_promotion_that_comes_due() -> None:
@@ -309,3 +309,13 @@ def test_a_trial_that_was_slowed_is_told_of_once() -> None:
     assert hand.shown == [
         "reports faster than the driver takes it in (metrics: 1), so its report() waits; report fewer, or less often"
     ]
+
+
+def test_a_function_that_its_budget_has_ended_is_told_of_once_with_both_numbers() -> None:
+    hand = Hand(ASHA(sampler="random", mode="promotion"), n_trials=2, study={"direction": "max"}).start()
+    for worker in (hand.join(0), hand.join(1)):
+        hand.report(worker, 1, 0.5)
+        hand.finish(worker, cut_at=2)
+    (line,) = hand.shown
+    assert line.startswith("reported step 2 with a budget of 1 step, and max_budget=9: that ended the function")
+    assert line.endswith("loop up to reporter.budget, or pass a larger max_budget")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import inspect
 import resource
@@ -200,6 +201,71 @@ def test_a_process_may_have_more_than_1024_open_files(serve: Serve) -> None:
         assert agent.hear() == Finished(0, 1, "returned", 0.5)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def swallow(reporter: Reporter) -> float:
+    try:
+        for step in range(1, 20):
+            reporter.report(1.0, step=step)
+    except:  # noqa: E722
+        return 0.0
+    return 1.0
+
+
+def swallow_each_time(reporter: Reporter) -> float:
+    for step in range(1, 20):
+        with contextlib.suppress(BaseException):
+            reporter.report(1.0, step=step)
+    return 0.0
+
+
+def wrap(reporter: Reporter) -> None:
+    try:
+        for step in range(1, 20):
+            reporter.report(1.0, step=step)
+    except BaseException as error:
+        raise RuntimeError("the callback failed") from error
+
+
+def exit_instead(reporter: Reporter) -> None:
+    with contextlib.suppress(BaseException):
+        for step in range(1, 20):
+            reporter.report(1.0, step=step)
+    sys.exit(1)
+
+
+def train_in_a_thread(reporter: Reporter) -> float:
+    thread = threading.Thread(target=swallow, args=(reporter,))
+    thread.start()
+    thread.join()
+    return 0.0
+
+
+SWALLOWS = [swallow, swallow_each_time, wrap, exit_instead, train_in_a_thread]
+
+
+@pytest.mark.parametrize("train", SWALLOWS)
+@pytest.mark.parametrize("budget", [9, 1], ids=["stopped", "budget used"])
+def test_a_function_that_swallows_its_end_has_ended_there(serve: Serve, train: Any, budget: int) -> None:
+    agent = serve(train)
+    agent.tell(Assign(0, 1, {}, budget, (1,)))
+    messages = [agent.hear()]
+    agent.tell(Decided(0, 1, stop=budget > 1))
+    while not isinstance(messages[-1], Finished):
+        messages.append(agent.hear())
+    assert messages[:-1] == [Reported(0, 1, "value", {"value": ([1], [1.0])}, awaiting=True)]
+    stopped = Finished(0, 1, "stopped")
+    assert messages[-1] == (stopped if budget > 1 else Finished(0, 1, "returned", cut_at=2))
+
+
+def test_what_was_raised_instead_of_an_end_is_in_the_log(serve: Serve, capfd: pytest.CaptureFixture[str]) -> None:
+    agent = serve(wrap)
+    agent.tell(Assign(0, 1, {}, 9, (1,)))
+    agent.hear()
+    agent.tell(Decided(0, 1, stop=True))
+    agent.hear()
+    assert "raised after a report had ended it:" in (said := capfd.readouterr().err)
+    assert "RuntimeError: the callback failed" in said
 
 
 def end_of(train_fn: Callable[[], Any], **fields: Any) -> Finished:
