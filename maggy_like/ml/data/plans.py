@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame
 
 from maggy_like.ml.columns.spark_columns import quoted
-from maggy_like.ml.data.spark_urls import fsspec_url
+from maggy_like.ml.loader.spark_urls import fsspec_url
 
 _FILE_SCAN = re.compile(r"FileScan parquet .*PartitionFilters: \[\],.*ReadSchema: struct<", re.DOTALL)
 _FILES = re.compile(r"Relation ?\[.*\] (parquet|orc|csv|json|text|avro)$")

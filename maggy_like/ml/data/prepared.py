@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from maggy_like.errors import ConfigError
 from maggy_like.ml.columns.spark_columns import arrays_of_vectors, quoted
 from maggy_like.ml.data.plans import content_key, parquet_files
-from maggy_like.ml.data.spark_urls import fsspec_url
+from maggy_like.ml.loader.spark_urls import fsspec_url
 
 VALIDATION = "maggy_validation"
 """The column by which a copy is partitioned where some of its rows are for validation."""
