@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 import torch
+from torch import nn
 
 from maggy_like.errors import DataError
 from maggy_like.ml.columns.column import Column, is_bytes, is_list, is_vector
@@ -40,6 +41,16 @@ def to_tensor(array: pa.Array | pa.ChunkedArray, column: Column) -> torch.Tensor
     return torch.from_numpy(values if values.flags.owndata and values.flags.writeable else values.copy())
 
 
+def precision_of(network: nn.Module) -> torch.dtype:
+    """The type in which a network computes fractions: that of its parameters."""
+    return next((it.dtype for it in network.parameters() if it.is_floating_point()), torch.get_default_dtype())
+
+
+def fractions_of(network: nn.Module) -> str:
+    """What a network's columns of fractions are read as: a type that rounds them no more than the network does."""
+    return "float64" if precision_of(network) == torch.float64 else "float32"
+
+
 def to_numpy(array: pa.Array | pa.ChunkedArray, column: Column) -> Values:
     """The values of a column as an array, maybe a read-only view of Arrow's memory.
 
@@ -62,7 +73,7 @@ def to_numpy(array: pa.Array | pa.ChunkedArray, column: Column) -> Values:
     check_nulls(array, column)
     rows = len(array)
     if is_vector(array.type):
-        return _shaped(_of_vectors(array, column), column, rows)
+        return sparse_rows(array, column).filled()
     if is_bytes(array.type):
         return _shaped(_of_bytes(array, column), column, rows)
     lengths: tuple[int, ...] = ()
@@ -110,22 +121,61 @@ def _common(lengths: Values, column: Column) -> int:
     return int(lengths[0])
 
 
-def _of_vectors(array: pa.StructArray, column: Column) -> Values:
-    """Spark's vectors as rows: dense ones have values alone, sparse ones a size and the indices of their values."""
-    rows = len(array)
-    sparse = array.field("type").to_numpy(zero_copy_only=False) == 0
-    sizes = array.field("size").fill_null(0).to_numpy(zero_copy_only=False)
-    counts = pc.list_value_length(array.field("values")).to_numpy(zero_copy_only=False)
-    width = max(_common(np.where(sparse, sizes, counts), column), 0)
-    values = array.field("values").flatten().to_numpy()
-    if not sparse.any():
-        return _converted(values.reshape(rows, width), column)
+class SparseRows(NamedTuple):
+    """Rows of which only some values are kept, the others being 0.
+
+    Attributes:
+        counts: Values of each row.
+        places: Where each value is in its flattened row, a row after the other.
+        values: The values.
+        shape: Of a row.
+    """
+
+    counts: Values
+    places: Values
+    values: Values
+    shape: tuple[int, ...]
+
+    def filled(self) -> Values:
+        """The rows with all their values, ``[rows, *shape]``."""
+        rows, width = len(self.counts), math.prod(self.shape)
+        if len(self.values) == rows * width and (self.places.reshape(rows, width) == np.arange(width)).all():
+            return self.values.reshape(rows, *self.shape)
+        filled = np.zeros((rows, width), self.values.dtype)
+        filled[np.repeat(np.arange(rows), self.counts), self.places] = self.values
+        return filled.reshape(rows, *self.shape)
+
+    def taken(self, rows: Values) -> SparseRows:
+        """Some of the rows, in this order."""
+        starts, counts = (np.cumsum(self.counts) - self.counts)[rows], self.counts[rows]
+        among = np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        return SparseRows(counts, self.places[among], self.values[among], self.shape)
+
+
+def sparse_rows(array: pa.StructArray, column: Column) -> SparseRows:
+    """Spark's vectors without their zeros: dense ones have values alone, sparse ones a size and places too.
+
+    Raises:
+        DataError: As :func:`to_tensor`.
+    """
+    check_nulls(array, column)
+    is_sparse = array.field("type").to_numpy(zero_copy_only=False) == 0
+    counts = pc.fill_null(pc.list_value_length(array.field("values")), 0).to_numpy(zero_copy_only=False)
+    width = max(_common(vector_lengths(array), column), 0)
+    values = _converted(array.field("values").flatten().to_numpy(), column)
     starts = np.cumsum(counts) - counts  # of each row among all values
-    positions = np.arange(len(values)) - np.repeat(starts, counts)
-    positions[np.repeat(sparse, counts)] = array.field("indices").flatten().to_numpy()  # null, so none, in dense rows
-    filled = np.zeros((rows, width))
-    filled[np.repeat(np.arange(rows), counts), positions] = values
-    return _converted(filled, column)
+    places = np.arange(len(values)) - np.repeat(starts, counts)
+    if is_sparse.any():
+        places[np.repeat(is_sparse, counts)] = array.field("indices").flatten().to_numpy()  # null in dense rows
+    return SparseRows(counts, places, values, _shaped(np.empty((0, width)), column, 0).shape[1:])
+
+
+def vector_lengths(array: pa.StructArray) -> Values:
+    """How many numbers each of Spark's vectors stands for; 0 of nulls."""
+    lengths = pc.if_else(
+        pc.equal(array.field("type"), 0), array.field("size"), pc.list_value_length(array.field("values"))
+    )
+    return np.asarray(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False))
 
 
 def _of_bytes(array: pa.Array, column: Column) -> Values:

@@ -50,16 +50,19 @@ class Column:
         return replace(self, shape=shape)
 
 
-def columns_of_arrow(schema: pa.Schema, names: Iterable[str] | None = None) -> tuple[Column, ...]:
+def columns_of_arrow(
+    schema: pa.Schema, names: Iterable[str] | None = None, fractions: str = "float32"
+) -> tuple[Column, ...]:
     """What the columns of an Arrow schema are to a model.
 
-    Doubles and decimals become ``float32``, the type of a model's parameters; integers and booleans keep their type; so
-    do lists of them. Spark's vectors have the shape ``(-1,)``. Give a :class:`Column` of your own where another type is
-    wanted.
+    Floats, doubles and decimals become ``float32``, the type of most models' parameters; integers and booleans keep
+    their type; so do lists of them. Spark's vectors have the shape ``(-1,)``. Give a :class:`Column` of your own where
+    another type is wanted.
 
     Args:
         schema: Of a table, or of a Parquet file.
         names: The columns that are wanted, in order; all if omitted.
+        fractions: What floats, doubles and decimals become: ``"float32"``, or ``"float64"``, which rounds no double.
 
     Raises:
         DataError: A column is missing, or has a type that no tensor can have.
@@ -70,7 +73,8 @@ def columns_of_arrow(schema: pa.Schema, names: Iterable[str] | None = None) -> t
     """
     wanted = list(schema.names if names is None else names)
     check_names(wanted, schema.names)
-    return tuple(column_of_type(name, schema.field(name).type) for name in wanted)
+    found = (column_of_type(name, schema.field(name).type) for name in wanted)
+    return tuple(replace(it, dtype=fractions) if it.dtype == "float32" else it for it in found)
 
 
 def check_names(wanted: Sequence[str], there: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from maggy_like.ml.columns.column import Column, check_names, columns_of_arrow
 
@@ -31,8 +31,7 @@ def columns_of_spark(schema: StructType, names: Iterable[str] | None = None) -> 
     """
     wanted = list(schema.names if names is None else names)
     check_names(wanted, schema.names)
-    fields = [_without_vector(schema[name]) for name in wanted]
-    return columns_of_arrow(to_arrow_schema(StructType(fields)))
+    return columns_of_arrow(to_arrow_schema(with_plain_vectors(StructType([schema[name] for name in wanted]))))
 
 
 def arrays_of_vectors(df: DataFrame, names: Iterable[str] | None = None, dtype: str = "float32") -> DataFrame:
@@ -64,8 +63,11 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _without_vector(field: StructField) -> StructField:
-    """The field as :func:`arrays_of_vectors` leaves it: Arrow knows no vectors."""
-    if isinstance(field.dataType, VectorUDT):
-        return StructField(field.name, ArrayType(FloatType()), field.nullable)
-    return field
+def with_plain_vectors(schema: StructType) -> StructType:
+    """The schema with vectors as the structs that they are stored as, of which Spark's functions see the parts."""
+    return StructType(
+        [
+            StructField(field.name, VectorUDT.sqlType() if isinstance(field.dataType, VectorUDT) else field.dataType)
+            for field in schema
+        ]
+    )

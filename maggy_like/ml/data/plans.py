@@ -1,4 +1,4 @@
-"""What Spark says of a DataFrame's plan: whether it just scans Parquet files, and what it is read from.
+"""What Spark says of a DataFrame: whether its rows are those of some Parquet files, and a key of what they hold.
 
 The text of a plan is what classic sessions and Spark Connect both give, and Connect gives nothing else.
 """
@@ -11,27 +11,38 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+import pyarrow.types as kind
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType
 
-from maggy_like.ml.columns.spark_columns import quoted
-from maggy_like.ml.data.spark_urls import fsspec_url
+from maggy_like.errors import DataError
+from maggy_like.ml.columns.column import is_bytes, is_list
+from maggy_like.ml.columns.spark_columns import quoted, with_plain_vectors
+from maggy_like.ml.loader.sources import FileSource
 
 _FILE_SCAN = re.compile(r"FileScan parquet .*PartitionFilters: \[\],.*ReadSchema: struct<", re.DOTALL)
-_FILES = re.compile(r"Relation ?\[.*\] (parquet|orc|csv|json|text|avro)$")
 _PASSES_ALONG = re.compile(r"(\*\(\d+\) )?ColumnarToRow$")
 
 
 def parquet_files(df: DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
     """The Parquet files whose rows and columns are just those of ``df``; none where there is more to its plan.
 
-    A plan that filters, computes, renames, joins or unions has to be written before others can read its rows.
+    A plan that filters, computes, renames, joins or unions has to be written before others can read its rows. So have
+    files that others would read otherwise than Spark does: those whose types are not the DataFrame's (unsigned numbers,
+    or a schema that was given to the reader), and those whose rows are not as many (a path that was named twice).
 
     Args:
         df: The columns may be more than are asked for.
         columns: Those that are needed.
+
+    Returns:
+        Their names, as Spark spells them.
     """
     selected = df.select(*(quoted(name) for name in columns))
-    plan = explained(selected, "simple").split("== Physical Plan ==", 1)[-1].strip()
+    plan = _explained(selected, "simple").split("== Physical Plan ==", 1)[-1].strip()
     nodes = [line.lstrip("+-: ") for line in plan.splitlines() if line.strip()]
     scans = [node for node in nodes if not _PASSES_ALONG.match(node)]
     if len(scans) != 1 or not _FILE_SCAN.match(scans[0]) or "DataFilters: []" not in scans[0]:
@@ -40,23 +51,34 @@ def parquet_files(df: DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
     there = re.findall(r"(?:^|,)([^:<>,]+):", re.sub(r"<[^<>]*>", "", read))  # without the fields of structs
     if not set(columns).issubset(there):  # of a folder's name (date=2026-01-01), in no file; or cut off
         return ()
-    return tuple(sorted(map(unquote, selected.inputFiles())))  # Spark gives them percent-encoded
+    files = tuple(sorted(map(unquote, selected.inputFiles())))  # Spark gives them percent-encoded
+    return files if files and _are_read_alike(files, selected) else ()
 
 
-def content_key(df: DataFrame) -> str:
-    """A key that two DataFrames share only if their rows are the same, up to the order.
-
-    Where files alone are read, it is made of the plan and of each file's path, size and time: nothing is computed.
-    Otherwise (rows from Python, a table of a database) the rows are hashed, which computes the plan once.
+def rows_key(df: DataFrame) -> tuple[int, str]:
+    """How many rows there are, and a key that two DataFrames share only if theirs are the same, up to the order.
 
     Args:
-        df: What is to be written.
+        df: Rows that are stored: each look at a plan may give others (a clock, a random number, a function of Python).
     """
-    parts: list[Any] = [df.schema.json(), *_plan_key(df)]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+    given = [part for name in df.columns for part in _hashed(df, name)]
+    sums = [F.sum(F.xxhash64(F.lit(salt), *given).cast("decimal(38,0)")) for salt in (1, 2)]
+    rows, *found = df.agg(F.count(F.lit(1)), *sums).first() or (0,)
+    return rows, hashlib.sha256(repr([df.schema.json(), rows, *found]).encode()).hexdigest()[:24]
 
 
-def explained(df: DataFrame, mode: str) -> str:
+def _hashed(df: DataFrame, name: str) -> Iterator[Column]:
+    """What a column gives to the hash of a row, which passes over nulls and does not see where a list ends."""
+    column, of = df[quoted(name)], df.schema[name].dataType
+    if isinstance(of, ArrayType) and isinstance(of.elementType, ArrayType):
+        yield F.to_json(F.struct(column))
+        return
+    yield from (column, column.isNull())
+    if isinstance(of, ArrayType):
+        yield from (F.size(column), F.exists(column, lambda value: value.isNull()))
+
+
+def _explained(df: DataFrame, mode: str) -> str:
     """The text that ``df.explain(mode=mode)`` prints."""
     inner: Any = df  # to catch what is printed would catch what other threads print, too
     if hasattr(df, "_jdf"):
@@ -64,36 +86,30 @@ def explained(df: DataFrame, mode: str) -> str:
     return str(inner._explain_string(mode=mode))
 
 
-def _plan_key(df: DataFrame) -> Iterator[Any]:
-    analyzed = explained(df, "extended").split("== Analyzed Logical Plan ==", 1)[-1].split("== Optimized", 1)[0]
-    leaves = list(_leaves(analyzed.strip().splitlines()[1:]))  # the first line is the schema
-    files = df.inputFiles() if leaves and all(_FILES.match(leaf) for leaf in leaves) else []
-    if files:
-        yield df.semanticHash()
-        yield re.sub(r"#\d+L?", "", analyzed)
-        yield from _described([*map(unquote, files)])
-    else:
-        from pyspark.sql import functions as F
-
-        # As JSON, since Spark's hashes pass over nulls: (null, 1) and (1, null) would have the same.
-        row = F.to_json(F.struct(*(F.col(quoted(name)) for name in df.columns)))
-        sums = [F.sum(F.xxhash64(F.lit(salt), row).cast("decimal(38,0)")) for salt in (1, 2)]
-        yield tuple(df.agg(F.count(F.lit(1)), *sums).first() or ())
-
-
-def _leaves(tree: Sequence[str]) -> Iterator[str]:
-    """The nodes of a plan's text that have none below them."""
-    depths = [len(line) - len(line.lstrip("+-: ")) for line in tree]
-    for line, depth, following in zip(tree, depths, [*depths[1:], 0], strict=True):
-        if following <= depth:
-            yield line.lstrip("+-: ")
+def _are_read_alike(files: Sequence[str], df: DataFrame) -> bool:
+    """Whether who reads the files gets the DataFrame's types, and as many rows."""
+    try:
+        source = FileSource(files)
+    except (DataError, FileNotFoundError):  # Spark may be set to pass over such files
+        return False
+    wanted = to_arrow_schema(with_plain_vectors(df.schema))
+    return (
+        all(
+            schema.names.count(field.name) == 1 and _is_alike(schema.field(field.name).type, field.type)
+            for schema in source.schemas
+            for field in wanted
+        )
+        and sum(source.group_rows) == df.count()
+    )
 
 
-def _described(files: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    import fsspec
-
-    for file in sorted(files):
-        filesystem, path = fsspec.core.url_to_fs(fsspec_url(file))
-        about = filesystem.info(path)
-        changed = about.get("mtime") or about.get("LastModified") or about.get("ETag") or ""
-        yield file, str(about.get("size")), str(changed)
+def _is_alike(file: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a file's type holds the values of a DataFrame's; how lists and bytes are laid out does not matter."""
+    if kind.is_dictionary(file):
+        file = file.value_type
+    if is_list(file) and is_list(wanted):
+        return _is_alike(file.value_type, wanted.value_type)
+    if kind.is_struct(file) and kind.is_struct(wanted):
+        same = [field.name for field in file] == [field.name for field in wanted]
+        return same and all(_is_alike(one.type, other.type) for one, other in zip(file, wanted, strict=True))
+    return bool(file.equals(wanted)) or (is_bytes(file) and is_bytes(wanted))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import threading
 import uuid
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +15,20 @@ from pathlib import Path
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from maggy_like.errors import ConfigError
-from maggy_like.ml.columns.spark_columns import arrays_of_vectors, quoted
-from maggy_like.ml.data.plans import content_key, parquet_files
-from maggy_like.ml.data.spark_urls import fsspec_url
+from maggy_like.ml.columns.spark_columns import quoted, with_plain_vectors
+from maggy_like.ml.data.plans import parquet_files, rows_key
+from maggy_like.ml.loader.spark_urls import fsspec_url
 
 VALIDATION = "maggy_validation"
 """The column by which a copy is partitioned where some of its rows are for validation."""
 
 _OWN = uuid.uuid4().hex[:8]
-"""Ends the names of this process's copies, so that no other process writes to them, or reads one that goes with us."""
+"""Ends the marks of this process's copies, so that no other process reads one that goes with us."""
 
 _FULL_OR_CLOSED = (
     "No space left on device",
@@ -38,7 +39,7 @@ _FULL_OR_CLOSED = (
 )
 """How the systems beneath Spark say that nothing can be written somewhere."""
 
-_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # of each folder, as fits may run side by side
+_lock = threading.Lock()  # as fits may run side by side
 _written: dict[str, int] = {}  # the process that wrote each: a fork of it removes nothing
 
 
@@ -49,14 +50,27 @@ class PreparedData:
     Attributes:
         train: URLs of the rows to train on, as fsspec reads them: files, or a folder of some.
         validation: Those of the rows to validate on; none where nothing was set apart.
+        is_split: Whether rows were to be set apart.
         columns: The columns that the files have, and may have more.
         copy: URL of the folder that was written; None where the DataFrame was in Parquet files already.
+        paths: Where all rows are, as Spark spells it.
     """
 
     train: tuple[str, ...]
     validation: tuple[str, ...]
+    is_split: bool
     columns: tuple[str, ...]
     copy: str | None
+    paths: tuple[str, ...]
+
+    def rows(self, df: DataFrame) -> DataFrame:
+        """The rows as they are stored, vectors as structs of their parts.
+
+        Args:
+            df: The DataFrame that they were prepared from.
+        """
+        has_vectors = any(isinstance(df.schema[name].dataType, VectorUDT) for name in self.columns)
+        return df if self.copy is None and not has_vectors else _read(df, self.columns, self.paths)
 
     def delete(self) -> None:
         """Remove the copy, if one was made."""
@@ -83,11 +97,13 @@ def prepare_data(
 ) -> PreparedData:
     """Make the rows of a DataFrame readable for all workers, as Parquet files.
 
-    A DataFrame that just reads Parquet files is left where it is. Any other is written to a folder of its own beneath
-    ``url``, once: the same rows by the same plan are found there again, by this process, and by others with ``keep``.
+    A DataFrame that just reads Parquet files is left where it is. Any other is computed once and written to a folder of
+    its own beneath ``url``. If a copy with the same rows is there already, of this process or of one with ``keep``,
+    that one is used, and the new one is removed: only the rows say whether they are the same, as a plan may read a
+    clock, a setting or a function's globals.
 
     Args:
-        df: Vectors in it are written as arrays.
+        df: Vectors in it are written as they are, sparse ones sparse.
         columns: Those that are needed, and no others are written.
         url: Path or URL of a folder that Spark and all workers see.
         validation_column: Name of a boolean column: true where the row is to validate on. Setting rows apart
@@ -106,32 +122,40 @@ def prepare_data(
     """
     is_split = validation_column is not None or validation_fraction > 0
     if not is_split and (files := parquet_files(df, columns)):
-        return PreparedData(tuple(map(fsspec_url, files)), (), tuple(columns), None)
-    wanted = [F.col(quoted(name)) for name in columns]
+        return PreparedData(tuple(map(fsspec_url, files)), (), False, tuple(columns), None, files)
+    wanted, mark = [F.col(quoted(name)) for name in columns], "_rows"
     if validation_column is not None:
         wanted.append(F.coalesce(F.col(quoted(validation_column)), F.lit(False)).alias(VALIDATION))
-    rows = arrays_of_vectors(df.select(*wanted), columns)  # which are read without a loop over rows
-    folder = f"{_absolute(url)}/{content_key(rows)}"
+    rows = df.select(*wanted)
     if validation_fraction:
-        folder += f"-{validation_fraction:g}-{seed}"
         rows = rows.withColumn(VALIDATION, F.rand(seed) < validation_fraction)
-    if not keep and not _is_complete(folder):  # one that is kept serves all
-        folder += f"-{_OWN}"
-    with _locks[folder]:
-        if not _is_complete(folder):
-            _write(rows, folder, is_split)
-            if not keep:
-                _written[folder] = os.getpid()
-    if not is_split:
-        return PreparedData(_parts(folder), (), tuple(columns), folder)
-    parts = [_parts(f"{folder}/{VALIDATION}={value}") for value in ("false", "true")]
-    return PreparedData(parts[0], parts[1], tuple(columns), folder)
+        mark += f"-{validation_fraction:g}-{seed}"
+    folder = f"{_absolute(url)}/{uuid.uuid4().hex}"
+    _write(rows, folder, is_split)
+    stored = _read(df, columns, (folder,))
+    count, key = rows_key(stored if validation_column is not None else stored.drop(VALIDATION))
+    if count and not _parts(folder, is_split):
+        raise ConfigError(
+            f"Spark wrote the DataFrame to {folder}, which this process does not see; name a directory that Spark's "
+            "executors and this process share, such as 's3a://bucket/folder'"
+        )
+    folder = _settled(folder, f"{mark}-{key}", keep)
+    parts: dict[bool, list[str]] = {True: [], False: []}
+    for part in _parts(folder, is_split):
+        parts[f"/{VALIDATION}=true/" in part].append(part)
+    return PreparedData(tuple(parts[False]), tuple(parts[True]), is_split, tuple(columns), folder, (folder,))
+
+
+def _read(df: DataFrame, columns: Sequence[str], paths: Sequence[str]) -> DataFrame:
+    """Columns of a DataFrame that are stored in files, vectors as structs of their parts, and the partition's."""
+    schema = with_plain_vectors(df.select(*(quoted(name) for name in columns)).schema)
+    return df.sparkSession.read.schema(schema.add(VALIDATION, "string")).parquet(*map(_escaped, paths))
 
 
 def _write(rows: DataFrame, folder: str, is_split: bool) -> None:
-    writer = rows.write.mode("overwrite")
+    _written[folder] = os.getpid()  # before anything is there: nothing is left behind, however this ends
     try:
-        (writer.partitionBy(VALIDATION) if is_split else writer).parquet(folder)
+        (rows.write.partitionBy(VALIDATION) if is_split else rows.write).parquet(folder)
     except Exception as error:
         with contextlib.suppress(Exception):
             _remove(folder)
@@ -144,24 +168,40 @@ def _write(rows: DataFrame, folder: str, is_split: bool) -> None:
                 f"the DataFrame cannot be written to {folder}: {error}; name another directory"
             ) from error
         raise
-    if not _is_complete(folder):
-        raise ConfigError(
-            f"Spark wrote the DataFrame to {folder}, which this process does not see; name a directory that Spark's "
-            "executors and this process share, such as 's3a://bucket/folder'"
-        )
 
 
-def _is_complete(folder: str) -> bool:
+def _settled(folder: str, mark: str, keep: bool) -> str:
+    """The folder of these rows: another that had them before, or else the new one, which is marked.
+
+    Args:
+        folder: The new one, all of which is written.
+        mark: Name of a file in all folders of just these rows; no reader takes it for rows.
+    """
+    own = mark if keep else f"{mark}-{_OWN}"
     filesystem, path = fsspec.core.url_to_fs(fsspec_url(folder))
-    return bool(filesystem.exists(f"{path}/_SUCCESS"))
+    base, _, name = path.rpartition("/")
+    with _lock:
+        filesystem.invalidate_cache(base)
+        for other in filesystem.ls(base, detail=False):
+            if any(filesystem.exists(f"{other.rstrip('/')}/{it}") for it in {mark, own}):  # one that is kept serves all
+                _remove(folder)
+                return f"{folder.removesuffix(name)}{other.rstrip('/').rpartition('/')[2]}"
+        filesystem.pipe_file(f"{path}/{own}", b"")
+        if keep:
+            _written.pop(folder, None)
+    return folder
 
 
-def _parts(folder: str) -> tuple[str, ...]:
+def _parts(folder: str, is_split: bool) -> tuple[str, ...]:
     """URLs of the files in a folder, in order; none where no row got there."""
     filesystem, path = fsspec.core.url_to_fs(fsspec_url(folder))
-    if not filesystem.exists(path):
-        return ()
-    return tuple(sorted(filesystem.unstrip_protocol(part) for part in filesystem.glob(f"{path}/*.parquet")))
+    found = filesystem.find(path, maxdepth=2 if is_split else 1) if filesystem.exists(path) else []
+    return tuple(sorted(filesystem.unstrip_protocol(part) for part in found if part.endswith(".parquet")))
+
+
+def _escaped(path: str) -> str:
+    """A path as Spark's readers take it, for which some signs stand for others."""
+    return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)
 
 
 def _absolute(url: str | Path) -> str:

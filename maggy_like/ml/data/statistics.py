@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DoubleType, FloatType, NumericType
+from pyspark.sql.types import ArrayType, DoubleType, FloatType, NumericType, StructType
 
 from maggy_like.ml.columns.spark_columns import quoted
 
@@ -52,7 +52,7 @@ class Statistics:
 
 
 def statistics_of(df: DataFrame, columns: Sequence[str]) -> Statistics:
-    """Statistics of columns, computed by one Spark job."""
+    """Statistics of columns, computed by one Spark job; vectors are given as structs of their parts."""
     measured: list[tuple[str, str, Column]] = []
     for name in columns:
         measured += [(name, key, value) for key, value in _measures(df, name).items()]
@@ -83,6 +83,11 @@ def _measures(df: DataFrame, name: str) -> dict[str, Column]:
         if isinstance(inner, DoubleType | FloatType):
             nan = F.exists(numbers, _is_no_number)
         measures |= {"shortest": F.min(F.size(column)), "longest": F.max(F.size(column))}
+    elif isinstance(kind, StructType):  # a vector's parts: a sparse one has a size, a dense one values alone
+        numbers = column["values"]
+        wrong, nan = wrong | numbers.isNull(), F.exists(numbers, _is_no_number)
+        length = F.coalesce(column["size"], F.size(numbers))
+        measures |= {"shortest": F.min(length), "longest": F.max(length)}
     elif isinstance(kind, NumericType):
         number = column.cast("double")
         nan = _is_no_number(number)

@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from maggy_like.errors import DataError
 from maggy_like.ml.columns.column import Column, columns_of_arrow
-from maggy_like.ml.columns.spark_columns import arrays_of_vectors
 from maggy_like.ml.data.prepared import VALIDATION, PreparedData, schema_of
 from maggy_like.ml.data.statistics import Statistics, statistics_of, weights_of
 from maggy_like.ml.estimator.checks import check_rows, check_sample, check_weight
@@ -62,13 +61,11 @@ def check_data(
     Raises:
         UserError: The rows, the network or the loss do not fit each other; the column is named.
     """
-    read = df if prepared.copy is None else df.sparkSession.read.parquet(prepared.copy)
-    written = arrays_of_vectors(read, plan.columns)
-    is_split = prepared.copy is not None and VALIDATION in written.columns
-    train = written.where(F.col(VALIDATION) == "false") if is_split else written
+    written = prepared.rows(df)
+    train = written.where(F.col(VALIDATION) == "false") if prepared.is_split else written
     found = statistics_of(train, plan.columns)
     check_rows(found)
-    if is_split:
+    if prepared.is_split:
         validation = statistics_of(written.where(F.col(VALIDATION) == "true"), plan.columns)
         if not validation.rows:
             raise DataError(f"no row was set apart to validate on, of {found.rows}; set more apart, or none at all")
@@ -80,7 +77,14 @@ def check_data(
     if workers is not None:
         check_ranks(found.rows, workers, plan.batch_size)
     plan = replace(plan, data=Data(prepared.train, prepared.validation, found.rows))
-    loader = ParquetLoader(list(prepared.train), plan.columns, batch_size=min(2, found.rows), shuffle=False)
+    loader = ParquetLoader(
+        list(prepared.train), plan.columns, batch_size=min(2, found.rows), fractions="float64", shuffle=False
+    )
+    if loader.rows != found.rows:
+        raise DataError(
+            f"Spark counts {found.rows} rows to train on, and its files have {loader.rows}; write the DataFrame to a "
+            "new folder (df.write.parquet) and read that"
+        )
     batch = decoded(next(iter(loader)), plan.decode, torch.device("cpu"))
     shapes = check_sample(plan.with_config(config), batch, found, given)
     inputs = columns_of_arrow(schema_of(prepared), plan.features)

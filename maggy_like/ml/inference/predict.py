@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import torch
-from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
@@ -215,12 +215,15 @@ def _input(df: DataFrame, column: Column) -> SparkColumn:
     """The column of a DataFrame as the network's function takes it.
 
     Raises:
-        DataError: It is missing, or of another type.
+        DataError: It is missing, of another type, or has vectors of another length.
     """
     (there,) = columns_of_spark(df.schema, [column.name])
     check_type(there, column)
-    found = df[quoted(column.name)]
-    if isinstance(df.schema[column.name].dataType, VectorUDT):
-        dtype = "float64" if column.dtype == "float64" else "float32"
-        return F.when(found.isNotNull(), vector_to_array(found, dtype))  # which fails on nulls
-    return found
+    field, expected = df.schema[column.name], math.prod(column.shape or ())
+    told = field.metadata.get("ml_attr", {}).get("num_attrs")  # by the stage of pyspark.ml that made the vectors
+    if isinstance(field.dataType, VectorUDT) and -1 not in (column.shape or ()) and told not in (None, expected):
+        raise DataError(
+            f"column {column.name!r} has vectors of {told} numbers, and the network takes {expected}; make them with "
+            "the stages that made those of the training"
+        )
+    return df[quoted(column.name)]

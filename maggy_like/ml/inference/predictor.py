@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -14,8 +15,8 @@ import torch
 from torch import nn
 
 from maggy_like.errors import DataError
-from maggy_like.ml.columns.arrays import to_tensor
-from maggy_like.ml.columns.column import Column, column_of_type
+from maggy_like.ml.columns.arrays import precision_of, to_tensor, vector_lengths
+from maggy_like.ml.columns.column import Column, column_of_type, is_vector
 from maggy_like.ml.inference.read_ahead import read_ahead
 from maggy_like.ml.inference.results import FIELDS, NOT_FINITE, Kinds, read_outputs, to_struct
 from maggy_like.ml.inference.rows import fault, usable_rows
@@ -26,6 +27,12 @@ _Values: TypeAlias = Any | dict[int, torch.Tensor]
 """A column as it came, or decoded, by row."""
 _Outputs: TypeAlias = list[dict[str, torch.Tensor]]
 """Values of some rows, by field, of each output."""
+
+
+_VECTOR_BYTES = 64 << 20
+"""Memory of the vectors that a network gets at once, which come without their zeros and are filled up."""
+
+_log = logging.getLogger(__name__)
 
 
 class _Group(NamedTuple):
@@ -58,7 +65,8 @@ class Predictor:
         network: The network, loaded once a worker.
         inputs: Its inputs, in order.
         kind: What its output is, or each of several by name: the results then have a field for each.
-        batch_size: Rows that it gets at once, at most.
+        batch_size: Rows that it gets at once, at most; fewer of long vectors, which are held without their zeros until
+            then.
         decode: By names of columns of bytes, functions that make a tensor or array of a row's bytes.
         fields: Fields of the results of an output.
         device: Where to compute; None takes the GPU of the Spark task if it has one, or else the CPU.
@@ -77,15 +85,29 @@ class Predictor:
         device = self.device or task_device()
         prepared = read_ahead(self._prepare(part, device) for batch in batches for part in self._parts(batch))
         network = self.network.load(device)  # while the first batch is fetched
+        is_told = False
         for batch in prepared:
+            if batch.errors and len(batch.errors) == batch.size and not is_told:
+                is_told = True
+                _log.warning(
+                    "none of %d rows has a prediction; the first: %s (the field 'error' has each row's, errorCol in a "
+                    "TorchModel)",
+                    batch.size,
+                    batch.errors[0],
+                )
             yield self._results(network, batch)
 
     def _parts(self, batch: Sequence[pa.Array]) -> Iterator[Sequence[pa.Array]]:
         for array, column in zip(batch, self.inputs, strict=True):
             if not pa.types.is_null(array.type):  # NULL, as SQL has it
                 check_type(column_of_type(column.name, array.type), column)
-        for start in range(0, len(batch[0]), self.batch_size):
-            yield [array.slice(start, self.batch_size) for array in batch]
+        vectors = [it for it in zip(batch, self.inputs, strict=True) if is_vector(it[0].type)]
+        row_bytes = sum(
+            int(vector_lengths(array).max(initial=0)) * np.dtype(column.dtype).itemsize for array, column in vectors
+        )
+        rows = max(min(self.batch_size, _VECTOR_BYTES // max(row_bytes, 1)), 1)
+        for start in range(0, len(batch[0]), rows):
+            yield [array.slice(start, rows) for array in batch]
 
     def _prepare(self, batch: Sequence[pa.Array], device: torch.device) -> _Prepared:
         usable = np.logical_and.reduce([usable_rows(*it) for it in zip(batch, self.inputs, strict=True)])
@@ -176,7 +198,7 @@ class Predictor:
 
 def in_precision_of(network: nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Inputs, of which fractions are in the precision of the network's parameters."""
-    dtype = next((it.dtype for it in network.parameters() if it.is_floating_point()), torch.get_default_dtype())
+    dtype = precision_of(network)
     return [it.to(dtype) if it.is_floating_point() else it for it in tensors]
 
 
@@ -211,6 +233,9 @@ def _shapes(values: _Values, column: Column, usable: npt.NDArray[np.bool_]) -> S
     if isinstance(values, dict):
         return [values[int(row)].shape for row in rows]
     if column.shape and column.shape[0] == -1:
+        if is_vector(values.type):
+            found: list[int] = vector_lengths(values)[rows].tolist()
+            return found
         lengths: list[int] = pc.list_value_length(values).take(pa.array(rows)).to_pylist()
         return lengths
     return None

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maggy_like.ml.columns.column import Column, is_bytes, is_list
+from maggy_like.ml.columns.arrays import vector_lengths
+from maggy_like.ml.columns.column import Column, is_bytes, is_list, is_vector
 
 Mask = npt.NDArray[np.bool_]
 
@@ -25,6 +26,10 @@ def usable_rows(values: pa.Array, column: Column) -> Mask:
     if column.shape is not None and is_bytes(values.type):
         length = math.prod(column.shape) * np.dtype(column.dtype).itemsize
         return np.array(pc.fill_null(pc.equal(pc.binary_length(values), length), False).to_numpy(zero_copy_only=False))
+    if is_vector(values.type):
+        is_there = np.array(values.is_valid().to_numpy(zero_copy_only=False))
+        (length,) = _lengths(values.type, column)
+        return is_there if length < 0 else is_there & (vector_lengths(values) == length)
     return _usable(values, _lengths(values.type, column))
 
 
@@ -35,7 +40,10 @@ def fault(value: pa.Scalar, column: Column) -> str | None:
         >>> fault(pa.scalar([3.0]), Column("x", (2,), "float32"))
         "column 'x' has 1 elements where 2 are expected"
     """
-    found = _fault(value.as_py(), _lengths(value.type, column))
+    plain = value.as_py()
+    if plain is not None and is_vector(value.type):
+        plain = range(len(plain["values"]) if plain["size"] is None else plain["size"])
+    found = _fault(plain, _lengths(value.type, column))
     if found is None and column.shape is not None and is_bytes(value.type):
         found = f"has {len(value.as_py())} bytes, which do not fill the shape {column.shape} of {column.dtype}"
     return found and f"column {column.name!r} {found}"
@@ -43,7 +51,7 @@ def fault(value: pa.Scalar, column: Column) -> str | None:
 
 def _lengths(kind: pa.DataType, column: Column) -> tuple[int, ...]:
     """Lengths that lists within lists have to have; flat ones have all values of a shape."""
-    depth = 0
+    depth = 1 if is_vector(kind) else 0
     while is_list(kind):
         depth, kind = depth + 1, kind.value_type
     shape = column.shape or ()

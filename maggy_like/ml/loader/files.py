@@ -9,7 +9,7 @@ import fsspec.core
 import pyarrow.fs as pafs
 
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.data.spark_urls import fsspec_url
+from maggy_like.ml.loader.spark_urls import fsspec_url
 
 
 def find_files(urls: str | Sequence[str]) -> tuple[pafs.FileSystem, bool, list[str]]:

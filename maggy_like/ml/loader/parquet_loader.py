@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import math
+import os
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -16,7 +20,7 @@ from maggy_like.distributed.loader import latest, to_device
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.column import Column, check_names, columns_of_arrow
 from maggy_like.ml.loader.plan import Plan
-from maggy_like.ml.loader.sources import Source, source_of
+from maggy_like.ml.loader.sources import Source, row_bytes, source_of
 from maggy_like.ml.loader.windows import Positions, Window, fill_windows
 
 _WINDOW_BYTES = 32 << 20
@@ -52,6 +56,8 @@ class ParquetLoader:
             enough to be kept in memory: of Arrow, pandas or Spark.
         columns: The columns to read, by name or as :class:`~maggy_like.ml.columns.column.Column`; all if omitted.
         batch_size: Rows of a batch of all ranks together; the shares of ranks differ by one row at most.
+        fractions: What floats, doubles and decimals become where a column is given by its name: ``"float32"``, or
+            ``"float64"``, which rounds no double.
         shuffle: Whether each epoch has an order of its own.
         seed: Of all orders.
         buffer_rows: Rows of a rank that are shuffled among each other. If omitted, as many as are 32 MB, and
@@ -85,6 +91,7 @@ class ParquetLoader:
         columns: Sequence[str | Column] | None = None,
         *,
         batch_size: int,
+        fractions: str = "float32",
         shuffle: bool = True,
         seed: int = 0,
         buffer_rows: int | None = None,
@@ -99,10 +106,11 @@ class ParquetLoader:
         self._prefetch = whole("prefetch", prefetch, least=1)
         self._drop_last = drop_last
         self._source = source_of(data)
-        self.columns, row_bytes = self._source.measured(_wanted(columns, self._source))
-        default = max(min(_WINDOW_BYTES // max(row_bytes, 1), _MOST_ROWS), 1)
+        measured = self._source.measured(_wanted(columns, self._source, fractions))
+        self.columns, self._sparse = measured.columns, measured.sparse
+        default = max(min(_WINDOW_BYTES // max(measured.row_bytes, 1), _MOST_ROWS), 1)
         self._buffer_rows = default if buffer_rows is None else whole("buffer_rows", buffer_rows, least=1)
-        self._read_rows = max(min(_READ_BYTES // max(row_bytes, 1), _READ_ROWS), 1)
+        self._read_rows = max(min(_READ_BYTES // max(measured.row_bytes, 1), _READ_ROWS), 1)
         self._device = _CPU
         self.epoch = 0
         self._step = 0
@@ -115,6 +123,7 @@ class ParquetLoader:
         if rank >= ranks:
             raise ConfigError(f"rank must be below ranks, {ranks}; got {rank}")
         self._plan = Plan(self._source.group_rows, self.batch_size, ranks, self._drop_last)
+        check_fits(self.columns, self._plan.share(0, 0).samples)
         self.rows = self._plan.rows
         self._windows = self._plan.windows(self._buffer_rows)
 
@@ -211,7 +220,8 @@ class ParquetLoader:
         pieces = plan.pieces(plan.order(self._seed if self._shuffle else None, epoch), begin, stop)
         batches = _ahead(self._source.read(iter(pieces), [column.name for column in self.columns], self._read_rows), 1)
         places = (self._places(epoch, steps) for steps in windows)
-        return fill_windows(batches, self.columns, places, pinned=self._device.type == "cuda")
+        is_cuda = self._device.type == "cuda"
+        return fill_windows(batches, self.columns, places, sparse=self._sparse, pinned=is_cuda)
 
     def _places(self, epoch: int, steps: range) -> Positions:
         """The place in its window of each row, in the order of reading."""
@@ -221,7 +231,34 @@ class ParquetLoader:
         return np.random.default_rng([self._seed, epoch, self._rank, steps.start]).permutation(stop - start)
 
 
-def _wanted(columns: Sequence[str | Column] | None, source: Source) -> tuple[Column, ...]:
+def check_fits(columns: Sequence[Column], rows: int) -> None:
+    """Refuse batches that this machine cannot hold, vectors with all their zeros.
+
+    Args:
+        columns: With the shapes of their rows.
+        rows: Rows of a batch.
+
+    Raises:
+        DataError: A batch takes more than all of the memory.
+    """
+    largest = max(columns, key=row_bytes)
+    size, memory = rows * sum(map(row_bytes, columns)), _memory()
+    if size > memory:
+        raise DataError(
+            f"a batch of {rows} rows with {math.prod(largest.shape or ())} numbers in column {largest.name!r} takes "
+            f"{size / 2**30:.1f} GiB, and this machine has {memory / 2**30:.1f}; use smaller batches or fewer features"
+        )
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine, or of the container that this process is in."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with contextlib.suppress(OSError, ValueError):  # there is no such file, or it says "max"
+        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(found)
+
+
+def _wanted(columns: Sequence[str | Column] | None, source: Source, fractions: str) -> tuple[Column, ...]:
     """The columns asked for, in order.
 
     Raises:
@@ -229,7 +266,7 @@ def _wanted(columns: Sequence[str | Column] | None, source: Source) -> tuple[Col
         DataError: One is missing, or of a type that no tensor has.
     """
     if columns is None:
-        return columns_of_arrow(source.schema)
+        return columns_of_arrow(source.schema, fractions=fractions)
     if isinstance(columns, str) or not columns:
         raise ConfigError(f"columns must be a list of columns, as in [{columns or 'features'!r}]; got {columns!r}")
     names = [column if isinstance(column, str) else column.name for column in columns]
@@ -240,7 +277,7 @@ def _wanted(columns: Sequence[str | Column] | None, source: Source) -> tuple[Col
                 "leaves it; write the rows without partitionBy, or partition by a copy of the column"
             )
     check_names(names, source.schema.names)
-    return tuple(columns_of_arrow(source.schema, [it])[0] if isinstance(it, str) else it for it in columns)
+    return tuple(columns_of_arrow(source.schema, [it], fractions)[0] if isinstance(it, str) else it for it in columns)
 
 
 class _Ahead(Generic[T]):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections import Counter
+import math
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -11,10 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as kind
 
 from maggy_like.errors import DataError
-from maggy_like.ml.columns.arrays import to_numpy
-from maggy_like.ml.columns.column import Column, columns_of_arrow
+from maggy_like.ml.columns.arrays import sparse_rows, to_numpy
+from maggy_like.ml.columns.column import Column, columns_of_arrow, is_vector
 from maggy_like.ml.loader.files import find_files
 
 _TABLE_ROWS = 4096
@@ -23,6 +25,24 @@ _TABLE_ROWS = 4096
 _DISK_BUFFER = 1 << 14  # bytes of a column that are read from a disk at a time: a wide table has many columns
 
 _OPENERS = 16  # footers read at a time: a store at a URL answers each in tens of milliseconds
+
+
+_FEW = 0.5  # share of a vector's numbers from which on the zeros among them are kept too
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What is known of columns before they are read.
+
+    Attributes:
+        columns: With the lengths that their rows have.
+        row_bytes: Of a row, about, as it is held in memory.
+        sparse: Names of vectors that are mostly zeros, which are held without them.
+    """
+
+    columns: tuple[Column, ...]
+    row_bytes: int
+    sparse: frozenset[str]
 
 
 class Source(Protocol):
@@ -38,8 +58,8 @@ class Source(Protocol):
     group_rows: list[int]
     partitions: frozenset[str]
 
-    def measured(self, columns: Sequence[Column]) -> tuple[tuple[Column, ...], int]:
-        """The columns with the lengths that are known before reading, and bytes of a row; it checks for nulls."""
+    def measured(self, columns: Sequence[Column]) -> Measured:
+        """What is known of the columns before reading; it checks for nulls."""
 
     def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Generator[pa.RecordBatch]:
         """Parts of row groups (group, start, stop), one after the other, in batches of so many rows at most."""
@@ -55,14 +75,21 @@ class TableSource:
         self.schema = table.schema
         self.group_rows = [min(_TABLE_ROWS, len(table) - start) for start in range(0, len(table), _TABLE_ROWS)]
 
-    def measured(self, columns: Sequence[Column]) -> tuple[tuple[Column, ...], int]:
+    def measured(self, columns: Sequence[Column]) -> Measured:
         """See :class:`Source`."""
         for column in columns:
             _check_nulls(column, self._table[column.name].null_count)
         wanted = self._table.select([column.name for column in columns])
         first = wanted.slice(0, 1)
-        known = [it if it.shape is None else it.with_shape(to_numpy(first[it.name], it).shape[1:]) for it in columns]
-        return tuple(known), wanted.nbytes // max(len(wanted), 1)
+        rows, known, width, sparse = max(len(wanted), 1), list[Column](), 0.0, set[str]()
+        for column in columns:
+            column = column if column.shape is None else _as_in(first[column.name].combine_chunks(), column)
+            stored = wanted[column.name].nbytes / rows
+            if is_vector(self.schema.field(column.name).type) and stored < _FEW * row_bytes(column):
+                sparse.add(column.name)
+            known.append(column)
+            width += stored
+        return Measured(tuple(known), int(width), frozenset(sparse))
 
     def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Generator[pa.RecordBatch]:
         """See :class:`Source`."""
@@ -77,6 +104,9 @@ class FileSource:
     Args:
         urls: A file or a folder of files, or several; any file system of fsspec.
 
+    Attributes:
+        schemas: The columns of each file.
+
     Raises:
         DataError: There are no files, or one of them is no Parquet.
     """
@@ -88,7 +118,11 @@ class FileSource:
             self._footers = list(pool.map(self._footer, self._paths))
         self._groups = [(n, group) for n, footer in enumerate(self._footers) for group in range(footer.num_row_groups)]
         self.group_rows = [self._footers[n].row_group(group).num_rows for n, group in self._groups]
-        self.schema = self._footers[0].schema.to_arrow_schema()
+        self.schemas = list[pa.Schema]()
+        for n, footer in enumerate(self._footers):
+            is_like_first = n and footer.schema.equals(self._footers[0].schema)
+            self.schemas.append(self.schemas[0] if is_like_first else footer.schema.to_arrow_schema())
+        self.schema = self.schemas[0]
         folders = {part for path in self._paths for part in path.split("/")[:-1]}
         self.partitions = frozenset(part.partition("=")[0] for part in folders if "=" in part)
 
@@ -104,29 +138,43 @@ class FileSource:
         except pa.ArrowInvalid as error:
             raise DataError(f"{path} is no Parquet file: {error}") from error
 
-    def measured(self, columns: Sequence[Column]) -> tuple[tuple[Column, ...], int]:
+    def measured(self, columns: Sequence[Column]) -> Measured:
         """See :class:`Source`."""
         self._check_alike(columns)
         rows = max(sum(self.group_rows), 1)
-        known, width = [], 0.0
-        totals = self._totals({column.name for column in columns})
+        known, width, sparse = list[Column](), 0.0, set[str]()
+        totals = self._totals([column.name for column in columns])
         for column in columns:
             elements, stored, nulls = totals[column.name]
             _check_nulls(column, nulls)
-            if column.shape is not None and column.shape.count(-1) == 1 and elements % rows == 0:
-                column = _with_length(column, elements // rows)
+            if column.shape is None:
+                width += stored / rows
+            elif is_vector(self.schema.field(column.name).type):
+                column = self._as_in_first_row(column)
+                held = elements / rows * (np.dtype(np.int64).itemsize + np.dtype(column.dtype).itemsize)
+                if held < _FEW * row_bytes(column):
+                    sparse.add(column.name)
+                width += held if column.name in sparse else row_bytes(column)
+            else:
+                if (column.shape or ()).count(-1) == 1 and elements % rows == 0:
+                    column = _with_length(column, elements // rows)
+                width += elements / rows * np.dtype(column.dtype).itemsize
             known.append(column)
-            width += stored / rows if column.shape is None else elements / rows * np.dtype(column.dtype).itemsize
-        return tuple(known), int(width)
+        return Measured(tuple(known), int(width), frozenset(sparse))
+
+    def _as_in_first_row(self, column: Column) -> Column:
+        """A column of vectors with the length of the first one, of which no footer tells."""
+        group = next((number for number, rows in enumerate(self.group_rows) if rows), None)
+        if group is None:
+            return column
+        with contextlib.closing(self.read(iter([(group, 0, 1)]), [column.name], 1)) as read:
+            return _as_in(next(read).column(0), column)
 
     def _check_alike(self, columns: Sequence[Column]) -> None:
         """Check that all files have the columns as the first has them."""
         names = [column.name for column in columns]
         first = columns_of_arrow(self.schema, names)
-        for path, footer in zip(self._paths[1:], self._footers[1:], strict=True):
-            if footer.schema.equals(self._footers[0].schema):
-                continue
-            schema = footer.schema.to_arrow_schema()
+        for path, schema in zip(self._paths[1:], self.schemas[1:], strict=True):
             if schema.equals(self.schema):
                 continue
             try:
@@ -140,21 +188,18 @@ class FileSource:
                         f"{self.schema.field(mine.name).type} in {self._paths[0]}; write the files with one type"
                     )
 
-    def _totals(self, names: set[str]) -> dict[str, list[int]]:
+    def _totals(self, names: Sequence[str]) -> dict[str, list[int]]:
         """By column: its elements in all files, their bytes as they are stored, and the nulls that footers tell of."""
         totals = {name: [0, 0, 0] for name in names}
-        for footer in self._footers:
-            schema = footer.schema
-            owned = ((place, _owner(schema.column(place).path, names)) for place in range(footer.num_columns))
-            places = [(place, name) for place, name in owned if name is not None]
-            owners = Counter(name for _, name in places)
+        for footer, schema in zip(self._footers, self.schemas, strict=True):
+            leaves = _leaves_of(schema)
             for group in map(footer.row_group, range(footer.num_row_groups)):
-                for place, name in places:
-                    chunk, total = group.column(place), totals[name]
-                    total[0] += chunk.num_values
-                    total[1] += chunk.total_uncompressed_size
+                for name, total in totals.items():
+                    chunks = [group.column(place) for place in leaves[name]]
+                    total[0] += chunks[-1].num_values  # of a vector those of its values, which come last
+                    total[1] += sum(chunk.total_uncompressed_size for chunk in chunks)
                     # A vector has several leaves, and nulls in some by its nature.
-                    if owners[name] == 1 and (found := chunk.statistics) is not None and found.has_null_count:
+                    if len(chunks) == 1 and (found := chunks[0].statistics) is not None and found.has_null_count:
                         total[2] += found.null_count
         return totals
 
@@ -168,7 +213,9 @@ class FileSource:
                     if file is not None:
                         file.close()
                     opened, file = n, self._open(n)
-                yield from _part(file.iter_batches(rows, [index], names), start, stop)
+                # Who asks for a struct "x" gets a column "x.y" that stands beside it, too.
+                batches = (batch.select(names) for batch in file.iter_batches(rows, [index], names))
+                yield from _part(batches, start, stop)
         finally:
             if file is not None:
                 file.close()
@@ -200,7 +247,7 @@ def source_of(data: Any) -> Source:
     if hasattr(data, "toArrow"):  # a DataFrame of Spark, which nobody has without pyspark
         from maggy_like.ml.columns.spark_columns import arrays_of_vectors
 
-        return TableSource(arrays_of_vectors(data).toArrow())
+        return TableSource(arrays_of_vectors(data, dtype="float64").toArrow())
     if hasattr(data, "__dataframe__") or type(data).__module__.startswith("pandas."):
         return TableSource(pa.Table.from_pandas(data, preserve_index=False))
     return FileSource(data)
@@ -218,13 +265,36 @@ def _part(batches: Iterator[pa.RecordBatch], start: int, stop: int) -> Iterator[
             return
 
 
-def _owner(path: str, names: set[str]) -> str | None:
-    """The column that a leaf of a Parquet schema, ``x.list.element`` say, belongs to."""
-    while path not in names:
-        path, dot, _ = path.rpartition(".")
-        if not dot:
-            return None
-    return path
+def _leaves_of(schema: pa.Schema) -> dict[str, range]:
+    """Which of a file's leaves belong to which column: they stand in the order of the schema.
+
+    Their paths would not say it: ``x.y`` is a field of a struct, or a column of this name.
+    """
+    leaves, start = dict[str, range](), 0
+    for field in schema:
+        stop = start + _leaf_count(field.type)
+        leaves[field.name] = range(start, stop)
+        start = stop
+    return leaves
+
+
+def _leaf_count(of: pa.DataType) -> int:
+    if isinstance(of, pa.BaseExtensionType):
+        return _leaf_count(of.storage_type)
+    if kind.is_dictionary(of) or not of.num_fields:
+        return 1
+    return sum(_leaf_count(of.field(place).type) for place in range(of.num_fields))
+
+
+def _as_in(values: pa.Array, column: Column) -> Column:
+    """The column with the shape of some of its rows."""
+    is_in_parts = is_vector(values.type)
+    return column.with_shape(sparse_rows(values, column).shape if is_in_parts else to_numpy(values, column).shape[1:])
+
+
+def row_bytes(column: Column) -> int:
+    """Bytes of a row of a column with all its numbers."""
+    return math.prod(max(length, 0) for length in column.shape or ()) * np.dtype(column.dtype).itemsize
 
 
 def _with_length(column: Column, length: int) -> Column:

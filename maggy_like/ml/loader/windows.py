@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from maggy_like.ml.columns.arrays import check_nulls, to_numpy
+from maggy_like.ml.columns.arrays import SparseRows, check_nulls, sparse_rows, to_numpy
 from maggy_like.ml.columns.column import Column
 
 Positions = npt.NDArray[np.int64]
@@ -23,14 +23,16 @@ class Window:
     Args:
         columns: What is read.
         positions: The place of each row, in the order of reading;
+        sparse: Names of vectors that are held without their zeros, and get these in their batch.
         pinned: Whether the memory is pinned, for copies to a GPU beside its computations.
     """
 
-    def __init__(self, columns: Sequence[Column], positions: Positions, pinned: bool) -> None:
+    def __init__(self, columns: Sequence[Column], positions: Positions, sparse: Set[str], pinned: bool) -> None:
         self._columns = list(columns)
         self._positions = positions
         self._rows = len(positions)
         self._pinned = pinned
+        self._sparse: dict[str, list[SparseRows]] = {name: [] for name in sparse}
         self._filled = 0
         self._tensors: dict[str, torch.Tensor] = {}
         self._bytes: dict[str, npt.NDArray[np.object_]] = {}
@@ -55,6 +57,9 @@ class Window:
                 held = self._bytes.setdefault(column.name, np.empty(self._rows, object))
                 held[here] = array.to_numpy(zero_copy_only=False)
                 continue
+            if column.name in self._sparse:
+                self._sparse[column.name].append(sparse_rows(array, column))
+                continue
             values = to_numpy(array, column)
             self._tensor(column, values.shape[1:]).numpy()[here] = values
             if -1 in column.shape:
@@ -69,12 +74,26 @@ class Window:
 
     def batches(self, sizes: list[int]) -> Iterator[dict[str, Any]]:
         """The rows in batches of these sizes: tensors that share the window's memory, and lists of bytes."""
+        parts = [self._parts(column, sizes) for column in self._columns]
         names = [column.name for column in self._columns]
-        parts = [
-            self._bytes_in(name, sizes) if name in self._bytes else torch.split(self._tensors[name], sizes)
-            for name in names
-        ]
         return (dict(zip(names, values, strict=True)) for values in zip(*parts, strict=True))
+
+    def _parts(self, column: Column, sizes: list[int]) -> Iterable[Any]:
+        """A column's values in batches of these sizes."""
+        if column.name in self._sparse:
+            return self._filled_in(self._sparse[column.name], sizes)
+        if column.name in self._bytes:
+            return self._bytes_in(column.name, sizes)
+        return torch.split(self._tensors[column.name], sizes)
+
+    def _filled_in(self, parts: list[SparseRows], sizes: list[int]) -> Iterator[torch.Tensor]:
+        """The rows of a column that is held without its zeros, each batch made when it is due."""
+        counts, places, values = (np.concatenate(part) for part in list(zip(*parts, strict=True))[:3])
+        whole = SparseRows(counts, places, values, parts[0].shape)
+        rows, start = np.argsort(self._positions), 0
+        for size in sizes:
+            yield torch.from_numpy(whole.taken(rows[start : start + size]).filled())
+            start += size
 
     def _bytes_in(self, name: str, sizes: list[int]) -> list[list[bytes]]:
         values = iter(self._bytes[name].tolist())
@@ -86,6 +105,7 @@ def fill_windows(
     columns: Sequence[Column],
     places: Iterator[Positions],
     *,
+    sparse: Set[str],
     pinned: bool,
 ) -> Generator[Window]:
     """Windows one after the other, each of the next rows.
@@ -94,12 +114,13 @@ def fill_windows(
         batches: The rows, with the columns in order.
         columns: What they are to a model.
         places: The place of each row, a window after the other.
+        sparse: Names of vectors that are mostly zeros.
         pinned: Whether in pinned memory.
     """
     left: pa.RecordBatch | None = None
     try:
         for positions in places:
-            window = Window(columns, positions, pinned)
+            window = Window(columns, positions, sparse, pinned)
             while window.missing:
                 batch = next(batches) if left is None else left
                 taken = min(window.missing, len(batch))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StructType
@@ -60,6 +61,14 @@ def test_vectors_dense_sparse_and_null_and_names_with_dots(spark_local: SparkSes
     made = predict(df, network, [Column("a.b", (2,), "float32")], "classes", into=INTO | {"all": "struct"}).collect()
     assert [row.prediction for row in made[:2]] == [label for label, _ in expected(network, [[1, 2], [0, 3]])]
     assert made[2].all.asDict() == {"label": None, "score": None, "vector": None, "error": "column 'a.b' is null"}
+
+
+def test_vectors_of_another_length_are_told_before_anything_starts(
+    spark_local: SparkSession, network: nn.Module
+) -> None:
+    made = VectorAssembler(inputCols=["id", "id", "id"], outputCol="v").transform(spark_local.range(2))
+    with pytest.raises(DataError, match="column 'v' has vectors of 3 numbers, and the network takes 2; make them with"):
+        predict(made, network, [Column("v", (2,), "float32")], "classes", into=INTO)
 
 
 def test_vectors_are_read_from_a_file_in_batch_and_on_a_stream(

@@ -120,6 +120,30 @@ def test_arrays_of_open_length_are_computed_apart() -> None:
     assert found == [[1, 1], [3, 2], None, [3, 1], [9, 2], [0, 0]]
 
 
+def test_long_vectors_are_filled_up_a_few_at_a_time() -> None:
+    class Counted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.stack([x[:, -1], torch.full((len(x),), float(len(x)))], 1)
+
+    length = 1 << 20
+    kind = pa.struct(
+        {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
+    )
+    made = [{"type": 0, "size": length, "indices": [length - 1], "values": [float(row)]} for row in range(40)]
+    rows = pa.array([*made, None, {"type": 1, "values": [1.0]}], kind)
+    found = vectors(Counted(), (Column("x", (length,), "float32"),), rows)
+    assert found == [[row, 16 if row < 32 else 8] for row in range(40)] + [None, None]
+    assert vectors(Counted(), (Column("x", (-1,), "float32"),), rows)[-1] == [1, 1]
+
+
+def test_a_table_without_any_prediction_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    results(Doubled(), (X,), pa.array([[1.0, 2.0, 3.0]] * 5), batch_size=2)
+    (told,) = caplog.messages
+    assert told.startswith("none of 2 rows has a prediction; the first: column 'x' has 3 elements where 2 are expected")
+    results(Doubled(), (X,), pa.array([[1.0, 2.0], [1.0]]))
+    assert len(caplog.messages) == 1
+
+
 def test_bytes_are_decoded_and_those_that_cannot_be_are_marked() -> None:
     def decode(content: bytes) -> np.ndarray[Any, Any]:
         if content == b"torn":

@@ -46,6 +46,23 @@ def test_usable_rows_of_bytes() -> None:
     assert usable_rows(images, Column("x", None, "uint8")).tolist() == [True, True, False]
 
 
+def test_usable_rows_of_vectors() -> None:
+    kind = pa.struct(
+        {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
+    )
+    dense, long = {"type": 1, "values": [1.0, 2.0]}, {"type": 0, "size": 3, "indices": [0, 2], "values": [1.0, 2.0]}
+    vectors = pa.array([dense, long, None, {"type": 0, "size": 2, "indices": [], "values": []}], kind)
+    column, open_ended = Column("x", (2,), "float32"), Column("x", (-1,), "float32")
+    assert usable_rows(vectors, column).tolist() == [True, False, False, True]
+    assert usable_rows(vectors, open_ended).tolist() == [True, True, False, True]
+    assert [fault(it, column) for it in vectors] == [
+        None,
+        "column 'x' has 3 elements where 2 are expected",
+        "column 'x' is null",
+        None,
+    ]
+
+
 @pytest.mark.parametrize(
     ("value", "column", "told"),
     [

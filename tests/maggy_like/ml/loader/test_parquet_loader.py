@@ -139,6 +139,77 @@ def test_a_table_in_memory_is_read_as_a_file_is() -> None:
         assert sorted(rows_of(loader)) == list(range(10_000))
 
 
+VECTOR = pa.struct(
+    {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
+)
+"""How Spark stores its vectors."""
+
+
+def vector(is_sparse: bool, values: list[float]) -> dict[str, Any]:
+    if not is_sparse:
+        return {"type": 1, "size": None, "indices": None, "values": values}
+    places = [place for place, value in enumerate(values) if value]
+    return {"type": 0, "size": len(values), "indices": places, "values": [values[place] for place in places]}
+
+
+@given(
+    vectors=st.lists(
+        st.tuples(st.booleans(), st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.1, -2.0]), min_size=6, max_size=6)),
+        min_size=1,
+        max_size=40,
+    ),
+    options=LOADERS,
+    group=st.integers(1, 15),
+    shape=st.sampled_from([None, (6,), (2, 3)]),
+)
+def test_vectors_are_the_rows_that_they_stand_for(
+    vectors: list[tuple[bool, list[float]]], options: dict[str, Any], group: int, shape: tuple[int, ...] | None
+) -> None:
+    made = pa.table({"v": pa.array([vector(*it) for it in vectors], VECTOR), "row": range(len(vectors))})
+    column = "v" if shape is None else Column("v", shape, "float64")
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(made, f"{folder}/part.parquet", row_group_size=group)
+        for data in (folder, made):
+            loader = ParquetLoader(data, [column, "row"], fractions="float64", **options)
+            assert loader.columns[0] == Column("v", shape or (6,), "float64")
+            read = {row: v for batch in loader for row, v in zip(batch["row"].tolist(), batch["v"], strict=True)}
+            assert [read[row].flatten().tolist() for row in range(len(vectors))] == [values for _, values in vectors]
+
+
+def test_long_vectors_are_filled_up_batch_by_batch(tmp_path: Path) -> None:
+    length = 1 << 22
+    rows = [{"type": 0, "size": length, "indices": [row, length - 1], "values": [1.0, row]} for row in range(2000)]
+    pq.write_table(pa.table({"v": pa.array(rows, VECTOR)}), tmp_path / "part.parquet")  # 32 GB of floats
+    (batch, *_) = itertools.islice(ParquetLoader(tmp_path, ["v"], batch_size=2, shuffle=False), 1)
+    assert batch["v"].shape == (2, length)
+    assert [batch["v"][1, 1].item(), batch["v"][1, -1].item(), batch["v"].sum().item()] == [1, 1, 3]
+
+
+def test_a_batch_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
+    rows = [{"type": 0, "size": 1 << 30, "indices": [1], "values": [1.0]}] * 4096
+    pq.write_table(pa.table({"v": pa.array(rows, VECTOR)}), tmp_path / "part.parquet")
+    message = r"a batch of 4096 rows with 1073741824 numbers in column 'v' takes 16384\.0 GiB, .*; use smaller batches"
+    with pytest.raises(DataError, match=message):
+        ParquetLoader(tmp_path, ["v"], batch_size=4096)
+
+
+@pytest.mark.parametrize("names", [["x"], ["x.y"], ["x", "x.y"], ["x.y", "row", "x"]])
+def test_a_name_that_begins_another_behind_a_dot_means_itself(names: list[str], tmp_path: Path) -> None:
+    made = {"x": [[1.0, 2.0, 3.0]] * 4, "x.y": [0.5] * 4, "s": [{"x": 1, "y": [2]}] * 4, "row": range(4)}
+    pq.write_table(pa.table(made), tmp_path / "part.parquet")
+    loader = ParquetLoader(tmp_path, names, batch_size=4)
+    shapes = {"x": (3,), "x.y": (), "row": ()}
+    assert [column.shape for column in loader.columns] == [shapes[name] for name in names]
+    assert {name: values.shape[1:] for name, values in next(iter(loader)).items()} == {it: shapes[it] for it in names}
+
+
+def test_fractions_come_as_they_are_asked_for() -> None:
+    made = pa.table({"x": [16_777_217.0], "n": pa.array([3], pa.int16())})
+    batch = next(iter(ParquetLoader(made, batch_size=1, fractions="float64")))
+    assert (batch["x"].item(), batch["n"].dtype) == (16_777_217.0, torch.int16)
+    assert next(iter(ParquetLoader(made, batch_size=1)))["x"].dtype == torch.float32
+
+
 def test_files_of_a_file_system_by_url() -> None:
     import fsspec
 
