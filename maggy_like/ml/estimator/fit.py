@@ -27,6 +27,7 @@ from maggy_like.ml.estimator.plan import Data, TrainingPlan, home_of
 from maggy_like.ml.estimator.run_checks import check_options, check_values
 from maggy_like.ml.estimator.train import loss_name, outcome, search_network, train_network
 from maggy_like.protocol.endings import Ending
+from optimizers.core.trial import TrialState
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def fit_network(params: TrainingParams, df: DataFrame) -> Fitted:
 
     Raises:
         UserError: A Param or a column is wrong; this is found before a worker starts.
-        TrainingError: The training failed, no epoch had a finite loss, or the search ended before the best was trained
-            (``error.result``).
+        TrainingError: The training failed, no epoch had a finite loss, or the search ended before the best was trained.
+            After a search, ``error.result`` is the search's.
         KeyboardInterrupt: Ctrl-C; its message says how to go on.
     """
     plan = plan_of(params)
@@ -116,30 +117,40 @@ def train_checked(
         "directory": params._given("directory"),
         **params._given("runOptions"),
     }
-    epochs, config, result = params._given("epochs"), dict[str, Any](), None
+    epochs = params._given("epochs")
     if space is None:
         found = run(partial(train_network, plan), budget=epochs, **options)
-        _check_losses(found, loss_name(one.plan))
-    else:
-        named: dict[str, Any] = {"seed": plan.seed, "train_best": True}
-        if options.get("metric") is None:  # another metric has a direction of its own
-            named |= {"metric": loss_name(one.plan), "direction": "min"}
-        result = lagom(partial(search_network, plan), space, max_budget=epochs, **named | options)
-        if result.training is None or result.best_config is None:
+        return _fitted(params, plan, checked, found, {}, None)
+    named: dict[str, Any] = {"seed": plan.seed, "train_best": True}
+    if options.get("metric") is None:  # another metric has a direction of its own
+        named |= {"metric": loss_name(one.plan), "direction": "min"}
+    result = lagom(partial(search_network, plan), space, max_budget=epochs, **named | options)
+    try:
+        training = result.training
+        if training is None or result.best_config is None or training.trial.state is not TrialState.COMPLETED:
             raise _no_model(result)
-        found, config = outcome(result.training.load()), dict(result.best_config)
+        return _fitted(params, plan, checked, outcome(training.load()), dict(result.best_config), result)
+    except BaseException as error:
+        error.__dict__["result"] = result  # hours of a search are not lost by what follows it
+        raise
+
+
+def _fitted(
+    params: TrainingParams,
+    plan: TrainingPlan,
+    checked: Mapping[tuple[Any, ...], CheckedData],
+    found: Mapping[str, Any],
+    config: dict[str, Any],
+    result: Result | None,
+) -> Fitted:
+    """The network with the weights that a training has found."""
     best = plan.with_config(config)
+    _check_losses(found, loss_name(best))
     network = build_network(best.model, best.model_params, best.seed)
     network.load_state_dict(found["network"])
     data = checked[tuple(config[name] for name in plan.stage_params)]
     return Fitted(
-        network.eval(),
-        data.inputs,
-        _kinds(params, data),
-        found["history"],
-        found["best_epoch"],
-        config,
-        result,
+        network.eval(), data.inputs, _kinds(params, data), found["history"], found["best_epoch"], config, result
     )
 
 
@@ -167,11 +178,9 @@ def _no_model(result: Result) -> BaseException:
         return KeyboardInterrupt(f"the search was interrupted before the best configuration was trained; {again}")
     if result.ending is Ending.COMPLETED and result.best_trial is None:
         again = f"no trial has a finite loss: {_FINITE}"
-    error = TrainingError(
+    return TrainingError(
         f"the search ended ({result.ending}) before the best configuration was trained; {again}\n{result}"
     )
-    error.result = result
-    return error
 
 
 def plan_of(params: TrainingParams) -> TrainingPlan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from maggy_like import Float, Integer
-from maggy_like.errors import ConfigError, DataError, TrainingError, UserError
+from maggy_like.errors import ConfigError, DataError, MaggyError, TrainingError, UserError
 from maggy_like.ml import TorchEstimator, TorchModel
 from optimizers.core.events import AttemptEnded
 
@@ -237,6 +238,55 @@ def test_a_search_that_ends_early_says_how_to_go_on(estimator: TorchEstimator, d
         estimator.fit(df)
     assert caught.value.result is not None
     assert caught.value.result.ending == "timeout"
+
+
+@pytest.mark.parametrize("wrong", [1, 3])
+def test_a_training_that_fails_after_a_search_gives_no_model_and_the_search_s_result(
+    estimator: TorchEstimator, df: DataFrame, tmp_path: Path, wrong: int
+) -> None:
+    def fill_the_disk(epoch: int, metrics: Any, network: nn.Module) -> None:
+        with Path(tmp_path, "epochs").open("a+") as file:
+            file.write(".")
+        if Path(tmp_path, "epochs").stat().st_size > 2 * 3 and epoch == wrong and not Path(tmp_path, "freed").exists():
+            raise OSError(28, "No space left on device")
+
+    options = {"progress": False, "n_trials": 2, "optimizer": "random", "name": "august"}
+    estimator.setParams(search={"hidden": [4, 8]}, callbacks=[fill_the_disk], runOptions=options)
+    with pytest.raises(TrainingError, match="No space left on device") as caught:
+        estimator.fit(df)
+    assert caught.value.result is not None
+    assert len(caught.value.result.trials) == 2
+    Path(tmp_path, "freed").touch()
+    model = estimator.setParams(runOptions={**options, "resume": True}).fit(df)
+    assert [row["epoch"] for row in model.history] == [1, 2, 3]
+
+
+def test_a_training_that_is_cut_off_gives_no_model(estimator: TorchEstimator, df: DataFrame, tmp_path: Path) -> None:
+    def interrupt(epoch: int, metrics: Any, network: nn.Module) -> None:
+        with Path(tmp_path, "epochs").open("a+") as file:
+            file.write(".")
+        if Path(tmp_path, "epochs").stat().st_size == 2 * 3 + 2:  # in the training's second epoch
+            signal.raise_signal(signal.SIGINT)
+
+    options = {"progress": False, "n_trials": 2, "optimizer": "random", "name": "august"}
+    estimator.setParams(search={"hidden": [4, 8]}, callbacks=[interrupt], runOptions=options)
+    with pytest.raises(KeyboardInterrupt, match=r"before the best configuration was trained; .*'resume': True"):
+        estimator.fit(df)
+    model = estimator.setParams(runOptions={**options, "resume": True}).fit(df)
+    assert [row["epoch"] for row in model.history] == [1, 2, 3]
+
+
+def test_what_fails_after_a_search_has_its_result(estimator: TorchEstimator, df: DataFrame, tmp_path: Path) -> None:
+    def lose_the_states(event: object) -> None:
+        if isinstance(event, AttemptEnded) and event.trial == 2:
+            shutil.rmtree(tmp_path / "runs" / "august" / "checkpoints")
+
+    options = {"progress": False, "n_trials": 2, "optimizer": "random", "name": "august"}
+    estimator.setParams(search={"hidden": [4, 8]}, runOptions={**options, "callbacks": [lose_the_states]})
+    with pytest.raises(MaggyError, match="saved state") as caught:
+        estimator.fit(df)
+    assert caught.value.result is not None
+    assert len(caught.value.result.trials) == 2
 
 
 class Positions(nn.Module):
