@@ -1,10 +1,26 @@
-"""The variables by which torchrun tells a process which rank it is; those of a platform are none of a trial's."""
+"""Ranks: the variables by which torchrun tells a process which one it is, and what they do when they part ways."""
 
 from __future__ import annotations
 
 import os
 
 from maggy_like.protocol.messages import RankInfo
+
+UNEVEN = "the ranks did not take the same steps"
+"""In the message of a rank that met another one in a different collective operation."""
+
+_MISMATCHES = ("Received data size doesn't match expected size", "Detected mismatch between collectives")
+"""What gloo and torch print then."""
+
+
+def on_uneven_steps(text: str) -> str:
+    """The likely cause of a rank's failure, where its text says that the collective operations did not match."""
+    if not any(mismatch in text for mismatch in _MISMATCHES):
+        return ""
+    return (
+        f": another rank was in a different collective operation, so {UNEVEN}. Give prepare() the loaders, which then "
+        "yield equally many batches on all ranks, and have all call average() and checkpoint() equally often"
+    )
 
 
 def environment(info: RankInfo, host: str, port: int) -> dict[str, str]:
