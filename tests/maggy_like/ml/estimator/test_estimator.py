@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from pyspark.ml import Estimator, Model
 from torch import nn
 
 from maggy_like import Float, Integer
@@ -445,3 +446,52 @@ def test_a_param_that_takes_lists_is_searched_too(estimator: TorchEstimator, df:
     model = PipelineSearch([assembler, estimator], {assembler.inputCols: columns}).fit(df)
     assert model.stages[0].getInputCols() in columns
     assert tuple(model.stages[0].getInputCols()) == model.stages[-1].config["inputCols"]
+
+
+class Fitted(Model):  # type: ignore[misc]
+    """Adds nothing."""
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        return dataset
+
+
+class Watching(Estimator[Fitted]):
+    """A stage that keeps the ids of the rows that it is fitted on."""
+
+    def __init__(self, seen: list[set[float]]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def _fit(self, dataset: DataFrame) -> Fitted:
+        self.seen.append({row["id"] for row in dataset.select("id").collect()})
+        return Fitted()
+
+
+@pytest.mark.parametrize("apart", [{"validationFraction": 0.3}, {"validationIndicatorCol": "later"}], ids=str)
+def test_stages_are_not_fitted_on_rows_to_validate_on(
+    estimator: TorchEstimator, spark_local: SparkSession, tmp_path: Path, apart: dict[str, Any]
+) -> None:
+    from pyspark.ml.feature import VectorAssembler
+    from pyspark.sql import functions as F
+
+    from maggy_like.ml import PipelineSearch
+
+    ids = F.col("id").cast("double")
+    df = spark_local.range(60).select(ids.alias("id"), (ids / 60).alias("x"), (F.col("id") % 3 == 0).alias("later"))
+    df = df.withColumn("later", F.when(F.col("id") != 1, F.col("later")))  # null is no
+    seen: list[set[float]] = []
+    assembler = VectorAssembler(inputCols=["x"], outputCol="features")
+    estimator.setParams(model=nn.Linear(1, 1), loss="mse", labelCol="id", epochs=1, **apart)
+    stages = [Watching(seen), assembler, estimator]
+    found = PipelineSearch(stages, {assembler.handleInvalid: ["error", "keep"]}).fit(df)
+    assert "validation_loss" in found.stages[-1].history[0]
+    (fitted_on,) = seen
+    (folder,) = {path.parent for path in tmp_path.glob("runs/data/*/maggy_validation=true")}
+    read = {name: spark_local.read.parquet(f"{folder}/maggy_validation={name}").collect() for name in ("true", "false")}
+    held, trained = ({row["id"] for row in rows} for rows in (read["true"], read["false"]))
+    assert fitted_on == trained
+    assert held == set(range(60)) - trained
+    assert held
+    assert apart != {"validationIndicatorCol": "later"} or held == {float(number) for number in range(0, 60, 3)}
+    with pytest.raises(DataError, match="no row is left to validate on"):
+        PipelineSearch(stages, {}).fit(df.where("id % 3 = 1 AND id < 2"))
