@@ -15,8 +15,9 @@ import pytest
 import torch
 from pyspark.ml import Estimator, Model
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
-from maggy_like import Float, Integer
+from maggy_like import Float, Integer, LocalEngine
 from maggy_like.errors import ConfigError, DataError, MaggyError, TrainingError, UserError
 from maggy_like.ml import TorchEstimator, TorchModel
 from optimizers.core.events import AttemptEnded
@@ -358,6 +359,7 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"featuresCol": "endless"}, DataError, "'endless' is or holds NaN or infinity in 120 of 120 rows"),
     ({"featuresCol": "nested"}, DataError, "'nested' is or holds NaN or infinity in 120 of 120 rows"),
     ({"featuresCol": "maggy_validation"}, ConfigError, "featuresCol: the name 'maggy_validation' is that of a column"),
+    ({"featuresCol": "huge"}, DataError, r"'huge' has numbers up to 1e\+39, which are infinite as float32"),
     ({"labelCol": "infinite"}, DataError, "'infinite' is or holds NaN or infinity in 120 of 120 rows"),
     ({"decode": {"image": len}}, ConfigError, "decode: 'image' is no column that is read; those are features, label"),
     ({"workers": 121}, ConfigError, "121 workers cannot share 120 rows"),
@@ -377,6 +379,7 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
     df = df.select("array", "label", "number", F.lit("a").alias("text"), F.lit(b"a").alias("bytes"))
     df = df.withColumn("gaps", F.array_append("array", F.lit(None))).withColumn("shifted", F.col("label") + 1)
     df = df.withColumn("endless", F.array_append("array", F.lit(float("inf")))).withColumn("infinite", F.lit(-math.inf))
+    df = df.withColumn("huge", F.array_append("array", F.lit(-1e39)))
     df = df.withColumn("nested", F.array(F.array(F.lit(1.0)), F.array(F.lit(math.nan))))
     df = df.withColumn("maggy_validation", F.col("number"))
     df.withColumn("features", F.col("array")).write.parquet(f"{tmp_path}/wrong")
@@ -495,3 +498,63 @@ def test_stages_are_not_fitted_on_rows_to_validate_on(
     assert apart != {"validationIndicatorCol": "later"} or held == {float(number) for number in range(0, 60, 3)}
     with pytest.raises(DataError, match="no row is left to validate on"):
         PipelineSearch(stages, {}).fit(df.where("id % 3 = 1 AND id < 2"))
+
+
+def test_a_network_that_does_not_pickle_predicts_and_is_saved(
+    estimator: TorchEstimator, df: DataFrame, tmp_path: Path
+) -> None:
+    def normed(hidden: int = 4) -> nn.Module:
+        return nn.Sequential(weight_norm(nn.Linear(4, hidden)), nn.BatchNorm1d(hidden), nn.Linear(hidden, 3))
+
+    estimator.setParams(model=normed, modelParams={"hidden": 5}, batchSize=7, epochs=1)  # one row is left over
+    model = estimator.fit(df)
+    rows = model.transform(df).select("prediction").collect()
+    with torch.no_grad():
+        x = torch.tensor([row["array"] for row in df.collect()], dtype=torch.float32)
+        assert [row["prediction"] for row in rows] == model.network(x).argmax(1).tolist()
+    model.save(f"{tmp_path}/model")
+    again = TorchModel.load(f"{tmp_path}/model")
+    assert again.transform(df).select("prediction").collect() == rows
+
+
+def test_arrays_of_whole_numbers_are_fractions_to_a_layer_that_wants_them(
+    estimator: TorchEstimator, df: DataFrame
+) -> None:
+    from pyspark.sql import functions as F
+
+    whole = df.select(F.transform("array", lambda it: (it * 10).cast("int")).alias("features"), "label")
+    model = estimator.setParams(epochs=1).fit(whole)
+    rows = model.transform(whole).collect()
+    with torch.no_grad():
+        x = torch.tensor([row["features"] for row in rows], dtype=torch.float32)
+        assert [row["prediction"] for row in rows] == model.network(x).argmax(1).tolist()
+
+
+class TwoSlots(LocalEngine):
+    """Has two workers where nobody says how many."""
+
+    def default_workers(self) -> int:
+        return 2
+
+
+def test_workers_that_cannot_share_the_rows_are_known_before_they_start(
+    estimator: TorchEstimator, df: DataFrame
+) -> None:
+    estimator.setParams(engine=TwoSlots(), epochs=1)
+    searches: list[tuple[dict[str, Any], str]] = [
+        (
+            {"search": {"batchSize": [4, 8, 16, 32, 64, 1]}},
+            "2 workers cannot share batches of batchSize=1; .*workers=1",
+        ),
+        ({"search": {"hidden": [4, 8]}, "batchSize": 1}, "2 workers cannot share batches of batchSize=1"),
+        ({"workers": 2, "batchSize": 1}, "2 workers cannot share batches of batchSize=1"),
+    ]
+    for given, message in searches:
+        with pytest.raises(ConfigError, match=message):
+            estimator.copy().setParams(**given, runOptions={"name": "never"}).fit(df)
+    assert not Path(estimator.getOrDefault("directory"), "never").exists()
+    held = df.withColumn("later", df["number"] == df.agg({"number": "max"}).first()[0])
+    estimator.setParams(validationIndicatorCol="later")
+    with pytest.raises(ConfigError, match="2 workers cannot share 1 rows to validate on"):
+        estimator.copy().setParams(search={"hidden": [4, 8]}).fit(held)
+    assert estimator.fit(held).history  # on one
