@@ -79,7 +79,7 @@ class JournalLostError(JournalError):
 
 
 class TrainingError(MaggyError):
-    """What :func:`maggy_like.run` was to run failed for good."""
+    """A training failed for good: of :func:`maggy_like.run`, of ``result.train`` or after a search."""
 
 
 class InfraError(MaggyError):

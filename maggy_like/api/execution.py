@@ -14,7 +14,9 @@ from maggy_like.argument_checks import flag
 from maggy_like.driver.callbacks import Callback
 from maggy_like.driver.run_handle import RunHandle
 from maggy_like.driver.run_spec import Outcome, RunSpec
+from maggy_like.errors import TrainingError
 from maggy_like.results.result import Result, RunActions
+from maggy_like.results.training import failed_training
 
 T = TypeVar("T")
 
@@ -59,14 +61,26 @@ def search(spec: RunSpec) -> Result:
     """Execute a search, and the training that follows it.
 
     Raises:
+        TrainingError: The training failed for good; the error has the search's result.
         Exception: Something ended it early, such as a MaggyError; the error has the result so far.
     """
     outcome = execute_anywhere(spec)
     result = _result_of(spec, outcome)
-    if outcome.error is None:
+    error = outcome.error or _error_of_training(spec, outcome, result)
+    if error is None:
         return result
-    outcome.error.__dict__["result"] = result  # it may be of any kind: an optimizer's own, say
-    raise outcome.error
+    error.__dict__["result"] = result  # it may be of any kind: an optimizer's own, say
+    raise error
+
+
+def _error_of_training(spec: RunSpec, outcome: Outcome, result: Result) -> TrainingError | None:
+    """The error of the training that followed the search, if it failed; whoever stops a run has its result."""
+    if spec.settings.training is None or result.training is None or not outcome.ending.is_planned:
+        return None
+    error = failed_training(result.training.trial, spec.settings.paths.logs)
+    if error is not None:
+        error.add_note("error.result has what the search found; resume=True trains the best configuration again")
+    return error
 
 
 def execute_anywhere(spec: RunSpec) -> Outcome:

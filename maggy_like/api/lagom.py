@@ -147,6 +147,7 @@ def lagom(
         EngineError: The engine cannot provide the gang.
         JournalError: The run's files are in use, damaged, or of another search.
         StoreError: A disk or store refused for ten minutes what the run had to write or read.
+        TrainingError: The training that follows the search failed for good.
 
     An error that ends a search which had begun has the result so far: ``error.result``.
 

@@ -8,6 +8,7 @@ from maggy_like.api.execution import execute_here
 from maggy_like.driver.run_spec import RunSpec
 from maggy_like.errors import TrainingError
 from maggy_like.protocol.endings import Ending
+from maggy_like.results.training import failed_training
 from maggy_like.storage.checkpoints import load_state, returned_url, save_state
 from optimizers.core.trial import TrialState
 
@@ -55,9 +56,7 @@ def execute_and_return(spec: RunSpec) -> Any:
         raise outcome.error
     machine = outcome.machine
     trial = machine.study.trials[-1]
-    if trial.state is TrialState.FAILED and trial.failure is not None:
-        error = TrainingError(f"{trial.failure.message}\n{trial.failure.traceback}".rstrip())
-        error.add_note(f"logs of all ranks are in {files.paths.logs}")
+    if (error := failed_training(trial, files.paths.logs)) is not None:
         raise error
     if machine.ending is Ending.INTERRUPTED:
         raise KeyboardInterrupt

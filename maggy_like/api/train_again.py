@@ -14,7 +14,7 @@ from maggy_like.driver.run_handle import StopSwitch
 from maggy_like.driver.run_spec import Outcome, RunSpec
 from maggy_like.driver.settings import FileSettings, LimitSettings, TrainingSettings
 from maggy_like.errors import ConfigError
-from maggy_like.results.training import Training
+from maggy_like.results.training import Training, failed_training
 from maggy_like.storage.run_paths import check_name
 from maggy_like.train_function.modules import RENDEZVOUS
 from optimizers.core.direction import Direction
@@ -88,4 +88,8 @@ class TrainAgain:
             raise outcome.error
         from maggy_like.results.runs import training_of
 
-        return training_of(outcome.machine, settings.paths, outcome.machine.objective or "value")
+        training = training_of(outcome.machine, settings.paths, outcome.machine.objective or "value")
+        if (error := failed_training(training.trial, settings.paths.logs)) is not None:
+            error.add_note(f"result.train(..., name={name!r}, resume=True) trains again")
+            raise error
+        return training

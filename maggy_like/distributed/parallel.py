@@ -99,7 +99,7 @@ def choose_backend(devices: Sequence[str]) -> str:
     return "cpu:gloo,cuda:nccl" if all(devices) and len(set(devices)) == len(devices) else "gloo"
 
 
-def prepare(*objects: Any) -> Any:
+def prepare(*objects: Any, ranks: int | None = None) -> Any:
     """Make what a training function has made fit for this rank and its device.
 
     - A module is moved to the device, and with several ranks becomes a
@@ -116,6 +116,10 @@ def prepare(*objects: Any) -> Any:
     With one rank on the CPU everything comes back as it is. With several, every rank must call it with the same kinds
     of objects; it makes the process group if there is none.
 
+    Args:
+        *objects: What to prepare.
+        ranks: How many ranks train together; by default those of the process group, or of torchrun's environment.
+
     Returns:
         The objects in the order given; a single one by itself.
 
@@ -128,7 +132,7 @@ def prepare(*objects: Any) -> Any:
     """
     for it in objects:
         _check_no_container(it)
-    ranks = world_size()
+    ranks = world_size() if ranks is None else ranks
     if ranks > 1:
         ensure_process_group()
     target = device()

@@ -21,6 +21,7 @@ from torch.distributed import Store, TCPStore, group, is_initialized
 
 from maggy_like.protocol.messages import RankInfo
 from maggy_like.protocol.task import WorkerTask
+from maggy_like.protocol.torchrun import environment
 from maggy_like.rpc.endpoint import ANY_PORT, PortRange, first_free, shown
 
 CONNECT_PATIENCE = timedelta(seconds=60)
@@ -144,26 +145,6 @@ def open_store(host: str, ports: PortRange) -> tuple[TCPStore, int]:
     port = int(listener.getsockname()[1])
     store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     return store, port
-
-
-def environment(info: RankInfo, host: str, port: int) -> dict[str, str]:
-    """What torchrun would set for this rank."""
-    return {
-        "RANK": str(info.rank),
-        "WORLD_SIZE": str(info.world_size),
-        "LOCAL_RANK": str(info.local_rank),
-        "LOCAL_WORLD_SIZE": str(info.local_world_size),
-        "GROUP_RANK": str(info.group_rank),
-        "GROUP_WORLD_SIZE": str(info.group_world_size),
-        "ROLE_RANK": str(info.rank),
-        "ROLE_WORLD_SIZE": str(info.world_size),
-        "MASTER_ADDR": host,
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": "maggy_like",  # by which Fabric knows torchrun
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there: rank 0 must not open another on its port
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-    }
 
 
 def local_address(peer: str, *, ipv6: bool = False) -> str:

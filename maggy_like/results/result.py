@@ -160,6 +160,7 @@ class Result(ResultData):
         Raises:
             UserError: No trial has a value, this result was read from a file, or there is nothing to resume.
             EngineError: The engine cannot provide the gang.
+            TrainingError: The training failed for good.
 
         Example:
             >>> training = result.train(workers=8, budget=100)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from maggy_like.display.text import duration, number
+from maggy_like.errors import TrainingError
 from maggy_like.results.saved import read_saved
 from maggy_like.storage.folders import name_of_folder
 from optimizers.core.trial import Trial, TrialState
@@ -72,6 +73,19 @@ class Training:
         """
         url = self.best_checkpoint if best else self.checkpoint
         return read_saved(url, "the training")
+
+
+def failed_training(trial: Trial, logs: Path | str) -> TrainingError | None:
+    """The error of a training that failed for good; None of any other.
+
+    Args:
+        logs: The folder of its logs.
+    """
+    if trial.state is not TrialState.FAILED or trial.failure is None:
+        return None
+    error = TrainingError(f"{trial.failure.message}\n{trial.failure.traceback}".rstrip())
+    error.add_note(f"logs of all ranks are in {logs}")
+    return error
 
 
 def training_line(training: Training) -> str:

@@ -298,6 +298,8 @@ class Ledger:
             trial.losses += kind is None or kind.counts
             trial.gang_losses += kind is not None and kind.is_gang_loss
             self._interrupted.add(trial.id)
+        if trial.training and state is _FAILED:
+            trial.rest = trial.checkpoint  # from which a resume continues
         if state is _PENDING or trial.training:
             return
         failed, paused = state is _FAILED, state is _PAUSED

@@ -58,8 +58,11 @@ class Wide(Hand):
         name = str(StateName(order.trial, order.attempt, step))
         return self.to(TrialSaid(worker, Checkpointed(order.trial, order.attempt, step, name)))
 
-    def fail(self, worker: WorkerId, message: str, at: float, kind: str = "exception") -> list[ToWorker]:
-        return self.finish(worker, outcome="raised", kind=kind, message=message, traceback=f"of {message}", at=at)
+    def fail(
+        self, worker: WorkerId, message: str, at: float, kind: str = "exception", place: str = ""
+    ) -> list[ToWorker]:
+        said = {"message": message, "traceback": f"of {message}", "place": place}
+        return self.finish(worker, outcome="raised", kind=kind, at=at, **said)
 
     @property
     def ends(self) -> list[AttemptEnded]:

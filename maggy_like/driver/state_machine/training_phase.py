@@ -9,6 +9,7 @@ from maggy_like.driver.state_machine.workers import Worker, WorkerState
 from maggy_like.protocol.endings import Ending
 from optimizers.core.events import TrialCreated
 from optimizers.core.study import Study
+from optimizers.core.trial import TrialState
 from optimizers.space.config import Config
 
 PATIENCE = 30.0
@@ -62,10 +63,10 @@ class TrainingPhase:
 
     def follows(self, reason: Ending) -> bool:
         """Whether a training is to come after a search that ends for ``reason``; then the search is over."""
-        trained = [trial for trial in self._study.trials if trial.training]
+        last = self._study.trials[-1] if self._study.trials else None
         if self._plan is None or not reason.is_planned or self._config is None:
             return False
-        if trained and trained[-1].is_over and trained[-1].id == len(self._study.trials) - 1:
+        if last is not None and last.training and last.is_over and last.state is not TrialState.FAILED:
             return False  # a resumed run that has nothing to add
         self.search_ended = reason
         return True
@@ -79,7 +80,13 @@ class TrainingPhase:
         if self._has_begun or plan is None or config is None:
             return None
         self._has_begun = True
-        return TrialCreated(len(self._study.trials), dict(config), training=plan.steps)
+        return TrialCreated(len(self._study.trials), dict(config), parent=self._failed(config), training=plan.steps)
+
+    def _failed(self, config: Config) -> int | None:
+        """The training of an earlier driver that failed just before, from whose state this one goes on."""
+        last = self._study.trials[-1] if self._study.trials else None
+        is_same = last is not None and last.training and last.config == config
+        return last.id if last is not None and is_same and last.state is TrialState.FAILED else None
 
     def members(self, workers: Collection[Worker], now: float) -> int:
         """How many of the workers shall train together now; 0 while others are waited for."""

@@ -10,6 +10,7 @@ import msgspec
 from maggy_like.driver.state_machine.stopping import Stopping
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Finished
+from maggy_like.protocol.torchrun import UNEVEN
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure
 
@@ -141,7 +142,13 @@ class WorkerGroup:
         if not faults:
             return self.ends[0]
         rank = min(faults, key=lambda rank: _order(faults[rank]))
-        return faults[rank] if len(self.members) == 1 else _of_rank(rank, faults[rank])
+        return faults[rank] if len(self.members) == 1 else _of_rank(rank, faults[rank], self._elsewhere(rank, faults))
+
+    def _elsewhere(self, rank: int, faults: dict[int, Finished | Failure]) -> str:
+        """Where the others were, if a rank failed since they were not where it was."""
+        others = ((other, end) for other, end in faults.items() if other != rank and isinstance(end, Finished))
+        places = [f"rank {other} was at {end.place}" for other, end in sorted(others) if end.place]
+        return f" ({', '.join(places)})" if places and UNEVEN in faults[rank].message else ""
 
 
 def is_fault(end: Finished | Failure) -> bool:
@@ -155,6 +162,6 @@ def _order(end: Finished | Failure) -> tuple[int, float]:
     return (2, end.at) if end.kind is FailureKind.COLLECTIVE else (0, end.at)
 
 
-def _of_rank(rank: int, end: Finished | Failure) -> Finished | Failure:
-    message = f"rank {rank}: {end.message}"
+def _of_rank(rank: int, end: Finished | Failure, more: str) -> Finished | Failure:
+    message = f"rank {rank}: {end.message}{more}"
     return msgspec.structs.replace(end, message=message)

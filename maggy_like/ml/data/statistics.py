@@ -26,6 +26,7 @@ class ColumnStatistics:
         greatest: Its largest number.
         total: Sum of its numbers.
         fractions: Rows in which it is no whole number.
+        largest: The greatest absolute value of its numbers, in arrays too; None of a column without numbers.
     """
 
     nulls: int
@@ -36,6 +37,7 @@ class ColumnStatistics:
     greatest: float | None = None
     total: float | None = None
     fractions: int = 0
+    largest: float | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def _measures(df: DataFrame, name: str) -> dict[str, Column]:
             inner, numbers = inner.elementType, F.flatten(numbers)
         if isinstance(inner, DoubleType | FloatType):
             nan = F.exists(numbers, _is_no_number)
+        if isinstance(inner, NumericType):
+            measures["largest"] = F.max(F.array_max(F.transform(numbers, lambda it: F.abs(it.cast("double")))))
         measures |= {"shortest": F.min(F.size(column)), "longest": F.max(F.size(column))}
     elif isinstance(kind, StructType):  # a vector's parts: a sparse one has a size, a dense one values alone
         numbers = column["values"]
@@ -92,6 +96,7 @@ def _measures(df: DataFrame, name: str) -> dict[str, Column]:
         number = column.cast("double")
         nan = _is_no_number(number)
         measures |= {"least": F.min(number), "greatest": F.max(number), "total": F.sum(number)}
+        measures["largest"] = F.max(F.abs(number))
         measures["fractions"] = F.count_if(number != F.rint(number))  # floor has no result for what is past 64 bits
     return {"nulls": F.count_if(wrong), "not_a_number": F.count_if(F.coalesce(nan, F.lit(False)))} | measures
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from pyspark.sql import DataFrame
@@ -15,7 +19,8 @@ from maggy_like.ml.data.statistics import ColumnStatistics, Statistics
 from maggy_like.ml.estimator.lightning_objective import LightningObjective
 from maggy_like.ml.estimator.names import Loss
 from maggy_like.ml.estimator.network import is_lightning
-from maggy_like.ml.estimator.objective import fitted, inputs_of
+from maggy_like.ml.estimator.network_files import make_portable
+from maggy_like.ml.estimator.objective import Objective, fitted, inputs_of, is_fraction, precision_of
 from maggy_like.ml.estimator.plan import TrainingPlan
 from maggy_like.ml.estimator.train import configure_optimizer
 from optimizers.checks.near_names import did_you_mean
@@ -103,6 +108,88 @@ def check_weight(name: str, found: ColumnStatistics) -> None:
         raise DataError(f"weightCol {name!r} is 0 in all rows; some row must count")
 
 
+def fit_to_rows(plan: TrainingPlan, batch: Mapping[str, torch.Tensor]) -> tuple[TrainingPlan, torch.dtype]:
+    """Find out what the network needs of the rows, by putting some through it.
+
+    Args:
+        batch: Two rows or so.
+
+    Returns:
+        The plan with the columns of whole numbers that the network takes as fractions, and with the rows that each
+        rank needs of a batch: two, where the network fails with one, as batch normalisation does. And the type of the
+        network's parameters.
+
+    Raises:
+        ConfigError: The network cannot be made, or could not be used after the training.
+    """
+    objective = plan.objective()
+    frozen = plan.frozen(objective.network)
+    make_portable(objective.network, plan.model, plan.model_params, plan.seed)
+    precision = precision_of(objective.network)
+    if not _takes(objective.eval(), batch, plan):
+        whole = [name for name in plan.features if not is_fraction(batch[name]) and name not in plan.decode]
+        for names in (it for size in range(len(whole)) for it in itertools.combinations(whole, size + 1)):
+            converted = replace(plan, as_fractions=names)
+            if _takes(converted.objective().eval(), batch, converted):
+                plan, objective = converted, converted.objective()
+                frozen = plan.frozen(objective.network)
+                break
+    objective.train()
+    for module in frozen:
+        module.eval()
+    one, two = ({name: torch.cat([rows, rows])[:count] for name, rows in batch.items()} for count in (1, 2))
+    needs_two = not _takes(objective, one, plan) and _takes(objective, two, plan)
+    return replace(plan, least_share=2 if needs_two else 1), precision
+
+
+def _takes(objective: Objective | LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> bool:
+    """Whether the network computes something of a batch."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
+        if isinstance(objective, LightningObjective):
+            objective(batch)
+        else:
+            objective.network(*inputs_of(objective.network, batch, plan.features, plan.as_fractions))
+        return True
+    return False
+
+
+def check_magnitudes(
+    found: Statistics, plan: TrainingPlan, batch: Mapping[str, torch.Tensor], precision: torch.dtype
+) -> None:
+    """Refuse numbers that are infinite in the precision in which the network computes.
+
+    Args:
+        batch: Some rows, as they are read.
+        precision: The type of the network's parameters.
+
+    Raises:
+        DataError: A column has such numbers.
+    """
+    for name in plan.columns:
+        largest = found.columns[name].largest
+        if largest is None or not (is_fraction(batch[name]) or name in plan.as_fractions):
+            continue
+        kinds = [precision, batch[name].dtype] if is_fraction(batch[name]) else [precision]
+        kind = min(kinds, key=lambda it: torch.finfo(it).max)
+        if largest > torch.finfo(kind).max:
+            raise DataError(
+                f"column {name!r} has numbers up to {largest:.3g}, which are infinite as {_short(kind)} (at most "
+                f"{torch.finfo(kind).max:.3g}); scale the column before fit, or drop such rows"
+            )
+
+
+def remedy(found: Statistics, plan: TrainingPlan, precision: torch.dtype) -> str:
+    """What to do where no loss is a finite number: numbers may be too large for a product, whatever the step size."""
+    sizes = {name: found.columns[name].largest or 0.0 for name in plan.columns}
+    name = max(sizes, key=lambda it: sizes[it])
+    if sizes[name] <= math.sqrt(torch.finfo(precision).max):
+        return "lower learningRate, or scale the features (pyspark.ml.feature.StandardScaler)"
+    return (
+        f"column {name!r} has numbers up to {sizes[name]:.3g}, whose squares are infinite as {_short(precision)}; "
+        "scale the column before fit"
+    )
+
+
 def check_sample(
     plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: Statistics, given: Sequence[str]
 ) -> list[tuple[int, ...]] | None:
@@ -158,7 +245,7 @@ def check_sample(
 
 
 def _check_steps(objective: LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> None:
-    columns = ", ".join(f"{name!r} of shape {_shape(batch[name])}" for name in plan.columns)
+    columns = ", ".join(f"{name!r} of shape {_shape(batch[name])}{_kind(batch[name])}" for name in plan.columns)
     rows = len(batch[plan.columns[0]])
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for trains in (True, False) if rows > 1 else (False,):  # batch normalisation needs two
@@ -209,8 +296,8 @@ def check_label(
 
 
 def _outputs(network: nn.Module, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> tuple[torch.Tensor, ...]:
-    given = inputs_of(network, batch, plan.features)
-    columns = ", ".join(f"{name!r} of shape {_shape(batch[name])}" for name in plan.features)
+    given = inputs_of(network, batch, plan.features, plan.as_fractions)
+    columns = ", ".join(f"{name!r} of shape {_shape(batch[name])}{_kind(batch[name])}" for name in plan.features)
     try:
         outputs = network(*given)
     except Exception as error:
@@ -229,6 +316,15 @@ def _outputs(network: nn.Module, batch: Mapping[str, torch.Tensor], plan: Traini
 
 def _shape(tensor: torch.Tensor) -> str:
     return str(list(getattr(tensor, "shape", [])))
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    """The type of whole numbers, which a layer may not take; those of fractions are made the network's."""
+    return "" if is_fraction(tensor) else f" of {_short(tensor.dtype)}"
+
+
+def _short(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
 
 
 def check_model(plan: TrainingPlan) -> None:

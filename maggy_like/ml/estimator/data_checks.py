@@ -15,11 +15,17 @@ from maggy_like.errors import DataError
 from maggy_like.ml.columns.column import Column, columns_of_arrow
 from maggy_like.ml.data.prepared import VALIDATION, PreparedData, schema_of
 from maggy_like.ml.data.statistics import Statistics, statistics_of, weights_of
-from maggy_like.ml.estimator.checks import check_rows, check_sample, check_weight
+from maggy_like.ml.estimator.checks import (
+    check_magnitudes,
+    check_rows,
+    check_sample,
+    check_weight,
+    fit_to_rows,
+    remedy,
+)
 from maggy_like.ml.estimator.names import Kind
 from maggy_like.ml.estimator.objective import decoded
 from maggy_like.ml.estimator.plan import Data, TrainingPlan
-from maggy_like.ml.estimator.train import check_ranks
 from maggy_like.ml.loader.parquet_loader import ParquetLoader
 
 
@@ -31,11 +37,13 @@ class CheckedData:
         plan: The training with its data.
         inputs: What the inputs of the network are.
         outputs: What its outputs are, by label.
+        remedy: What to do where no loss is a finite number.
     """
 
     plan: TrainingPlan
     inputs: tuple[Column, ...]
     outputs: dict[str, Kind]
+    remedy: str
 
 
 def check_data(
@@ -43,7 +51,6 @@ def check_data(
     config: Mapping[str, Any],
     df: DataFrame,
     prepared: PreparedData,
-    workers: int | None,
     is_balanced: bool,
     given: Sequence[str] = (),
 ) -> CheckedData:
@@ -51,7 +58,6 @@ def check_data(
 
     Args:
         config: Some configuration of the search, with which the network is tried.
-        workers: Size of the gang, if it is known.
         is_balanced: Whether classes are to be weighed by how many rows they have.
         given: Params and names of the search that ask something of loss or optimizer.
 
@@ -65,18 +71,18 @@ def check_data(
     train = written.where(F.col(VALIDATION) == "false") if prepared.is_split else written
     found = statistics_of(train, plan.columns)
     check_rows(found)
+    held = 0
     if prepared.is_split:
         validation = statistics_of(written.where(F.col(VALIDATION) == "true"), plan.columns)
         if not validation.rows:
             raise DataError(f"no row was set apart to validate on, of {found.rows}; set more apart, or none at all")
         check_rows(validation, "the validation's part")
+        held = validation.rows
         found = _together(found, validation)
         check_rows(found)
     if plan.weight is not None:
         check_weight(plan.weight, found.columns[plan.weight])
-    if workers is not None:
-        check_ranks(found.rows, workers, plan.batch_size)
-    plan = replace(plan, data=Data(prepared.train, prepared.validation, found.rows))
+    plan = replace(plan, data=Data(prepared.train, prepared.validation, found.rows, held))
     loader = ParquetLoader(
         list(prepared.train), plan.columns, batch_size=min(2, found.rows), fractions="float64", shuffle=False
     )
@@ -86,9 +92,13 @@ def check_data(
             "new folder (df.write.parquet) and read that"
         )
     batch = decoded(next(iter(loader)), plan.decode, torch.device("cpu"))
-    shapes = check_sample(plan.with_config(config), batch, found, given)
+    fitting, precision = fit_to_rows(plan.with_config(config), batch)
+    check_magnitudes(found, fitting, batch, precision)
+    shapes = check_sample(fitting, batch, found, given)
+    plan = replace(plan, as_fractions=fitting.as_fractions, least_share=fitting.least_share)
     inputs = columns_of_arrow(schema_of(prepared), plan.features)
     shaped = tuple(it if it.shape is None else it.with_shape(tuple(batch[it.name].shape[1:])) for it in inputs)
+    taken = tuple(replace(it, dtype="float64") if it.name in plan.as_fractions else it for it in shaped)
     kinds: list[Kind] = ["other"] * len(plan.labels) if shapes is None else [loss.kind for loss in plan.losses]
     classes = shapes[0][0] if shapes is not None and kinds[0] == "classes" else 2
     for number, shape in enumerate(shapes or ()):
@@ -96,7 +106,7 @@ def check_data(
         if not is_one:
             kinds[number] = "other"  # several numbers, or classes at several positions, which are no one value
     plan = _weighed(plan, train, found, classes, is_balanced)
-    return CheckedData(plan, shaped, dict(zip(plan.labels, kinds, strict=True)))
+    return CheckedData(plan, taken, dict(zip(plan.labels, kinds, strict=True)), remedy(found, plan, precision))
 
 
 def _weighed(plan: TrainingPlan, train: DataFrame, found: Statistics, classes: int, is_balanced: bool) -> TrainingPlan:
@@ -130,6 +140,7 @@ def _together(train: Statistics, validation: Statistics) -> Statistics:
             least=_of_both(min, one.least, other.least),
             greatest=_of_both(max, one.greatest, other.greatest),
             fractions=one.fractions + other.fractions,
+            largest=_of_both(max, one.largest, other.largest),
         )
     return Statistics(train.rows, columns)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +13,7 @@ import numpy as np
 from pyspark.sql import DataFrame
 from torch import nn
 
+from maggy_like.api.engine_choice import choose_engine
 from maggy_like.api.lagom import lagom
 from maggy_like.api.run import run
 from maggy_like.errors import ConfigError, TrainingError
@@ -23,10 +25,19 @@ from maggy_like.ml.estimator.data_checks import CheckedData, check_data
 from maggy_like.ml.estimator.made_columns import check_room, made_columns
 from maggy_like.ml.estimator.names import Kind
 from maggy_like.ml.estimator.network import build_network, is_lightning
+from maggy_like.ml.estimator.network_files import make_portable
 from maggy_like.ml.estimator.plan import Data, TrainingPlan, home_of
-from maggy_like.ml.estimator.run_checks import check_options, check_values
-from maggy_like.ml.estimator.train import loss_name, outcome, search_network, train_network
+from maggy_like.ml.estimator.run_checks import check_options, check_values, values_of
+from maggy_like.ml.estimator.train import (
+    check_ranks,
+    loss_name,
+    most_ranks,
+    outcome,
+    search_network,
+    train_network,
+)
 from maggy_like.protocol.endings import Ending
+from optimizers.core.trial import TrialState
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
@@ -34,7 +45,6 @@ if TYPE_CHECKING:
     from maggy_like.results.result import Result
 
 
-_FINITE = "lower learningRate, or scale the features (pyspark.ml.feature.StandardScaler)"
 _OF_LOSS_AND_OPTIMIZER = ("classWeights", "learningRate", "loss", "optimizer", "optimizerParams")
 
 
@@ -66,8 +76,8 @@ def fit_network(params: TrainingParams, df: DataFrame) -> Fitted:
 
     Raises:
         UserError: A Param or a column is wrong; this is found before a worker starts.
-        TrainingError: The training failed, no epoch had a finite loss, or the search ended before the best was trained
-            (``error.result``).
+        TrainingError: The training failed, no epoch had a finite loss, or the search ended before the best was trained.
+            After a search, ``error.result`` is the search's.
         KeyboardInterrupt: Ctrl-C; its message says how to go on.
     """
     plan = plan_of(params)
@@ -92,7 +102,7 @@ def prepare_rows(
     given = [name for name in _OF_LOSS_AND_OPTIMIZER if params.isSet(name)]
     searched = params._given("search") or {}
     given += [name for name in searched if name in _OF_LOSS_AND_OPTIMIZER or home_of(name, plan) == "optimizer"]
-    checked = check_data(plan, config, df, prepared, params._given("workers"), is_balanced, given)
+    checked = check_data(plan, config, df, prepared, is_balanced, given)
     check_room(df, made_columns(params, _kinds(params, checked)))
     return checked
 
@@ -116,30 +126,73 @@ def train_checked(
         "directory": params._given("directory"),
         **params._given("runOptions"),
     }
-    epochs, config, result = params._given("epochs"), dict[str, Any](), None
+    options |= _gang(options, plan, checked, space)
+    epochs = params._given("epochs")
     if space is None:
         found = run(partial(train_network, plan), budget=epochs, **options)
-        _check_losses(found, loss_name(one.plan))
-    else:
-        named: dict[str, Any] = {"seed": plan.seed, "train_best": True}
-        if options.get("metric") is None:  # another metric has a direction of its own
-            named |= {"metric": loss_name(one.plan), "direction": "min"}
-        result = lagom(partial(search_network, plan), space, max_budget=epochs, **named | options)
-        if result.training is None or result.best_config is None:
-            raise _no_model(result)
-        found, config = outcome(result.training.load()), dict(result.best_config)
+        return _fitted(params, plan, checked, found, {}, None)
+    named: dict[str, Any] = {"seed": plan.seed, "train_best": True}
+    if options.get("metric") is None:  # another metric has a direction of its own
+        named |= {"metric": loss_name(one.plan), "direction": "min"}
+    result = lagom(partial(search_network, plan), space, max_budget=epochs, **named | options)
+    try:
+        training = result.training
+        if training is None or result.best_config is None or training.trial.state is not TrialState.COMPLETED:
+            raise _no_model(result, one.remedy)
+        return _fitted(params, plan, checked, outcome(training.load()), dict(result.best_config), result)
+    except BaseException as error:
+        error.__dict__["result"] = result  # hours of a search are not lost by what follows it
+        raise
+
+
+def _gang(
+    options: Mapping[str, Any],
+    plan: TrainingPlan,
+    checked: Mapping[tuple[Any, ...], CheckedData],
+    space: SearchSpace | None,
+) -> dict[str, Any]:
+    """The engine and, if fewer workers than it has can share the rows, how many.
+
+    Raises:
+        ConfigError: More workers were asked for than can share them, or would train the best of a search together.
+    """
+    engine, workers, most = choose_engine(options["engine"]), options["workers"], options.get("max_workers")
+    if not all(it is None or (isinstance(it, int) and it > 0) for it in (workers, most)):
+        return {}  # the run says what is wrong
+    if workers is None and engine.is_elastic:
+        return {}  # the run asks for a number
+    size = workers or min(engine.default_workers(), most or sys.maxsize)
+    batch_size = plan.batch_size if space is None else _least_batch_size(space, plan.batch_size)
+    fitting = size
+    for plan in (it.plan for it in checked.values()):
+        shape = {"held": plan.data.held, "least": plan.least_share}
+        if workers is None and space is None:
+            fitting = min(fitting, most_ranks(plan.data.rows, batch_size, **shape))
+        check_ranks(plan.data.rows, fitting, batch_size, **shape)
+    return {"engine": engine} if fitting == size else {"engine": engine, "workers": fitting}
+
+
+def _least_batch_size(space: SearchSpace, otherwise: int) -> int:
+    return min(values_of(space.domains["batchSize"])) if "batchSize" in space.domains else otherwise
+
+
+def _fitted(
+    params: TrainingParams,
+    plan: TrainingPlan,
+    checked: Mapping[tuple[Any, ...], CheckedData],
+    found: Mapping[str, Any],
+    config: dict[str, Any],
+    result: Result | None,
+) -> Fitted:
+    """The network with the weights that a training has found."""
     best = plan.with_config(config)
+    data = checked[tuple(config[name] for name in plan.stage_params)]
+    _check_losses(found, loss_name(best), data.remedy)
     network = build_network(best.model, best.model_params, best.seed)
     network.load_state_dict(found["network"])
-    data = checked[tuple(config[name] for name in plan.stage_params)]
+    make_portable(network, best.model, best.model_params, best.seed)
     return Fitted(
-        network.eval(),
-        data.inputs,
-        _kinds(params, data),
-        found["history"],
-        found["best_epoch"],
-        config,
-        result,
+        network.eval(), data.inputs, _kinds(params, data), found["history"], found["best_epoch"], config, result
     )
 
 
@@ -149,29 +202,27 @@ def _kinds(params: TrainingParams, data: CheckedData) -> dict[str, Kind]:
     return data.outputs if kind is None else dict.fromkeys(data.outputs, kind)
 
 
-def _check_losses(found: Mapping[str, Any], loss: str) -> None:
+def _check_losses(found: Mapping[str, Any], loss: str, remedy: str) -> None:
     """Raise if no epoch of a training has a finite loss: there are no weights that could be of use."""
     losses = [metrics[loss] for metrics in found["history"]]
     if not any(map(math.isfinite, losses)):
         raise TrainingError(
             f"{loss} is {losses[-1]} after {len(losses)} epochs, and no epoch's was a finite number, so there is no "
-            f"model; {_FINITE}"
+            f"model; {remedy}"
         )
 
 
-def _no_model(result: Result) -> BaseException:
+def _no_model(result: Result, remedy: str) -> BaseException:
     """What to raise where a search ended before its best configuration was trained."""
     name = str(result.directory).rstrip("/").rpartition("/")[2]
     again = f"runOptions={{'name': {name!r}, 'resume': True}} goes on with it"
     if result.ending is Ending.INTERRUPTED:  # as Ctrl-C ends any other cell or script
         return KeyboardInterrupt(f"the search was interrupted before the best configuration was trained; {again}")
     if result.ending is Ending.COMPLETED and result.best_trial is None:
-        again = f"no trial has a finite loss: {_FINITE}"
-    error = TrainingError(
+        again = f"no trial has a finite loss: {remedy}"
+    return TrainingError(
         f"the search ended ({result.ending}) before the best configuration was trained; {again}\n{result}"
     )
-    error.result = result
-    return error
 
 
 def plan_of(params: TrainingParams) -> TrainingPlan:

@@ -72,6 +72,7 @@ class LightningObjective(nn.Module):
         columns: Columns of the batch, in order.
         epochs: Of the whole training.
         steps: Of an epoch.
+        as_fractions: Columns of whole numbers that the network takes as fractions.
 
     Attributes:
         trainer: What the module may ask of a Trainer.
@@ -80,12 +81,20 @@ class LightningObjective(nn.Module):
         ConfigError: The module needs a Trainer.
     """
 
-    def __init__(self, network: nn.Module, columns: Sequence[str], epochs: int = 1, steps: int = 1) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        columns: Sequence[str],
+        epochs: int = 1,
+        steps: int = 1,
+        as_fractions: Sequence[str] = (),
+    ) -> None:
         super().__init__()
         _check_module(network)
         self.network = network
         self.trainer = TrainerView(epochs, steps)
         self._columns = list(columns)
+        self._as_fractions = tuple(as_fractions)
         self._logged: Metrics = {}
         network.log = self._log  # type: ignore[assignment]  # its own needs a Trainer
         network.log_dict = self._log_dict  # type: ignore[assignment]
@@ -97,7 +106,7 @@ class LightningObjective(nn.Module):
         self._logged = {}
         validates = not self.training and _has_own(self.network, "validation_step")
         step: Any = self.network.validation_step if validates else self.network.training_step
-        given = inputs_of(self.network, batch, self._columns)
+        given = inputs_of(self.network, batch, self._columns, self._as_fractions)
         returned = step(tuple(given), index) if len(inspect.signature(step).parameters) > 1 else step(tuple(given))
         loss = returned.get("loss") if isinstance(returned, Mapping) else returned
         metrics = {name: torch.as_tensor(value).detach() for name, value in self._logged.items()}

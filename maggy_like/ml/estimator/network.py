@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from maggy_like.errors import ConfigError
 
@@ -31,7 +32,13 @@ def build_network(model: Any, arguments: Mapping[str, Any], seed: int) -> nn.Mod
                 f"model is a {type(model).__name__} that was made already, and cannot take {', '.join(arguments)}; "
                 "pass the class, or a function that makes it"
             )
-        return copy.deepcopy(model)
+        try:
+            return copy.deepcopy(model)
+        except Exception as error:
+            raise ConfigError(
+                f"model is a {type(model).__name__} that cannot be copied ({first_line(error)}); pass the function or "
+                "class that makes it"
+            ) from error
     if not callable(model):
         raise ConfigError(f"model must be a torch module, or a function that makes one, got {model!r}")
     with torch.random.fork_rng(devices=[]):
@@ -46,6 +53,11 @@ def build_network(model: Any, arguments: Mapping[str, Any], seed: int) -> nn.Mod
     if not isinstance(network, nn.Module):
         raise ConfigError(f"model made {network!r}, which is no torch module")
     return network
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an exception's message; torch's have several."""
+    return str(error).partition("\n")[0]
 
 
 def freeze(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
@@ -70,6 +82,12 @@ def freeze(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     for module in frozen:
         module.requires_grad_(False)
     return frozen
+
+
+def normalises_batches(network: nn.Module, frozen: Sequence[nn.Module]) -> bool:
+    """Whether a part of the network that is trained normalises over a batch, and so may need more than one row."""
+    still = {id(part) for module in frozen for part in module.modules()}
+    return any(isinstance(part, _BatchNorm) and id(part) not in still for part in network.modules())
 
 
 def to_cpu(value: Any) -> Any:

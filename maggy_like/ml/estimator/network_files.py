@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import cloudpickle
@@ -14,6 +15,63 @@ import torch
 from torch import nn
 
 from maggy_like.errors import ConfigError, PlatformError
+from maggy_like.ml.estimator.network import build_network, first_line
+
+
+def make_portable(network: nn.Module, make: Any, arguments: Mapping[str, Any], seed: int) -> None:
+    """Have a network that does not pickle, such as one with parametrizations, travel as its function and its state.
+
+    Args:
+        make: What the network was made by, or the module itself that was given.
+        arguments: Arguments of that function.
+        seed: Of what it draws.
+
+    Raises:
+        ConfigError: That does not pickle either, or the network was given as a module.
+    """
+    try:
+        _structure(network)
+    except Exception as error:
+        if isinstance(make, nn.Module):
+            raise ConfigError(
+                f"model is a {type(network).__name__} that cannot be pickled ({first_line(error)}), so a trained one "
+                "could not be used; pass the function or class that makes it"
+            ) from error
+        # Pickle asks the object for it before its class.
+        network.__dict__["__reduce_ex__"] = _Remaking(network, make, arguments, seed)
+        try:
+            _structure(network)
+        except Exception as other:
+            raise ConfigError(
+                f"the network of type {type(network).__name__} cannot be pickled ({first_line(error)}), nor can the "
+                f"function that makes it ({first_line(other)}), so a trained one could not be used"
+            ) from other
+
+
+class _Remaking:
+    """How a network is pickled: as what makes it, and its state."""
+
+    def __init__(self, network: nn.Module, make: Any, arguments: Mapping[str, Any], seed: int) -> None:
+        self._network = network
+        self._made_by = make, dict(arguments), seed
+
+    def __call__(self, protocol: Any) -> tuple[Any, ...]:
+        return _remake, (*self._made_by, dict(self._network.state_dict(keep_vars=True)))
+
+
+def _remake(make: Any, arguments: dict[str, Any], seed: int, state: dict[str, Any]) -> nn.Module:
+    network = build_network(make, arguments, seed)
+    network.load_state_dict(state)
+    network.__dict__["__reduce_ex__"] = _Remaking(network, make, arguments, seed)
+    return network.eval()
+
+
+def _structure(network: nn.Module) -> bytes:
+    """The network as a pickle that refers to its weights."""
+    state = network.state_dict(keep_vars=True)
+    structure = io.BytesIO()
+    _Pickler(structure, {name: it for name, it in state.items() if isinstance(it, torch.Tensor)}).dump(network)
+    return structure.getvalue()
 
 
 def network_to_bytes(network: nn.Module) -> dict[str, bytes]:
@@ -24,13 +82,13 @@ def network_to_bytes(network: nn.Module) -> dict[str, bytes]:
     """
     state = network.state_dict(keep_vars=True)
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    structure, weights = io.BytesIO(), io.BytesIO()
+    weights = io.BytesIO()
     try:
-        _Pickler(structure, tensors).dump(network)
+        structure = _structure(network)
     except Exception as error:
         raise ConfigError(f"the network of type {type(network).__name__} cannot be pickled: {error}") from error
     torch.save({name: value.detach().cpu() for name, value in tensors.items()}, weights)
-    return {"structure": structure.getvalue(), "weights": weights.getvalue()}
+    return {"structure": structure, "weights": weights.getvalue()}
 
 
 def network_of_bytes(parts: dict[str, bytes]) -> nn.Module:

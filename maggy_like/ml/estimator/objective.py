@@ -23,6 +23,7 @@ class Objective(nn.Module):
         losses: One for each label.
         features: Columns of the inputs.
         labels: Columns of the labels.
+        as_fractions: Columns of whole numbers that the network takes as fractions.
         weight: Column of a weight for each row, if there is one.
         class_weights: Weight of each class, if classes have some.
         weight_scale: Makes the mean of all rows' weights 1, so that weights do not change the step size.
@@ -35,6 +36,7 @@ class Objective(nn.Module):
         features: Sequence[str],
         labels: Sequence[str],
         *,
+        as_fractions: Sequence[str] = (),
         weight: str | None = None,
         class_weights: Sequence[float] | None = None,
         weight_scale: float = 1.0,
@@ -43,12 +45,13 @@ class Objective(nn.Module):
         self.network = network
         self._losses = list(losses)
         self._features, self._labels, self._weight = list(features), list(labels), weight
+        self._as_fractions = tuple(as_fractions)
         self._class_weights = None if class_weights is None else torch.tensor(class_weights)
         self._scale = weight_scale
 
     def forward(self, batch: Batch, index: int = 0) -> tuple[Tensor, Metrics]:
         """The mean loss over the rows, to be minimised, and metrics that are means over them too."""
-        outputs = self.network(*inputs_of(self.network, batch, self._features))
+        outputs = self.network(*inputs_of(self.network, batch, self._features, self._as_fractions))
         if not isinstance(outputs, list | tuple):
             outputs = (outputs,)
         if len(outputs) != len(self._labels):
@@ -101,11 +104,24 @@ def decoded(
     return made
 
 
-def inputs_of(network: nn.Module, batch: Batch, columns: Sequence[str]) -> list[Tensor]:
+def inputs_of(
+    network: nn.Module, batch: Batch, columns: Sequence[str], as_fractions: Sequence[str] = ()
+) -> list[Tensor]:
     """Columns of a batch; fractions in the precision of the network, as Spark has most of them in double."""
-    dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.get_default_dtype())
-    given = (batch[name] for name in columns)
-    return [value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value for value in given]
+    dtype = precision_of(network)
+    return [
+        batch[name].to(dtype) if name in as_fractions or is_fraction(batch[name]) else batch[name] for name in columns
+    ]
+
+
+def is_fraction(value: object) -> bool:
+    """Whether a column of a batch is a tensor of fractions."""
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def precision_of(network: nn.Module) -> torch.dtype:
+    """The type of the network's parameters."""
+    return next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.get_default_dtype())
 
 
 def fitted(loss: Loss, output: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:

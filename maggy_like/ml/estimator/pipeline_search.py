@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,8 +11,12 @@ from typing import Any
 from pyspark.ml import Estimator, PipelineModel, Transformer
 from pyspark.ml.param import Param
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, DataError
+from maggy_like.ml.columns.spark_columns import quoted
+from maggy_like.ml.data.prepared import VALIDATION
+from maggy_like.ml.estimator.checks import check_frame, check_indicator, check_names
 from maggy_like.ml.estimator.estimator import TorchEstimator
 from maggy_like.ml.estimator.fit import plan_of, prepare_rows, space_of, train_checked
 from maggy_like.ml.estimator.model import TorchModel
@@ -24,7 +29,8 @@ class PipelineSearch(Estimator[PipelineModel]):
     """Searches over Params of a pipeline's stages and over the training of the network that ends it, in one search.
 
     Every combination of the stages' values is fitted and written to Parquet once, before the search; stages are fitted
-    once for all combinations that agree up to them. So the values must be few; the network's own search space
+    once for all combinations that agree up to them. Where rows are set apart to validate on, stages are fitted on the
+    others, as ``TrainValidationSplit`` does it. So the values must be few; the network's own search space
     (``search`` of :class:`TorchEstimator`) has no such bound. An argument of the function that makes the network gets
     the value of the stages' Param of the same name, such as ``numFeatures``.
 
@@ -65,24 +71,64 @@ class PipelineSearch(Estimator[PipelineModel]):
                 raise ConfigError(f"search: two stages have a Param {param.name!r}; only one of them can be searched")
 
     def _fit(self, dataset: DataFrame) -> PipelineModel:
-        plan = replace(plan_of(self._network), stage_params=tuple(param.name for param in self._search))
-        space = space_of(self._network, plan, {param.name: values for param, values in self._search.items()})
-        fitted = dict(self._variants(dataset))
-        checked = {
-            values: prepare_rows(self._network, plan, space, rows, dict(zip(plan.stage_params, values, strict=True)))
-            for values, (_, rows) in fitted.items()
-        }
-        found = train_checked(self._network, plan, checked, space)
+        check_frame(dataset, "fit")
+        network = self._network
+        plan_of(network)
+        with self._parts(dataset) as parts:
+            if len(parts) > 1:  # which are written together, told apart by a column
+                network = network.copy({network.validationFraction: 0.0, network.validationIndicatorCol: VALIDATION})
+            plan = replace(plan_of(network), stage_params=tuple(param.name for param in self._search))
+            space = space_of(network, plan, {param.name: values for param, values in self._search.items()})
+            fitted = dict(self._variants(parts))
+            checked = {
+                values: prepare_rows(network, plan, space, rows, dict(zip(plan.stage_params, values, strict=True)))
+                for values, (_, rows) in fitted.items()
+            }
+        found = train_checked(network, plan, checked, space)
         model = TorchModel._of(found, self._network)
         stages, _ = fitted[tuple(found.config[name] for name in plan.stage_params)]
         return PipelineModel([*stages, model])
 
-    def _variants(self, dataset: DataFrame) -> Iterator[tuple[Values, tuple[list[Transformer], DataFrame]]]:
+    @contextlib.contextmanager
+    def _parts(self, dataset: DataFrame) -> Iterator[Sequence[DataFrame]]:
+        """The rows to fit stages on and those to validate on; all rows, where nothing is set apart or to be fitted.
+
+        Raises:
+            UserError: The column that says which has the name of another or another type, or a part has no rows.
+        """
+        share, indicator = self._network._given("validationFraction"), self._network._given("validationIndicatorCol")
+        split = None
+        if not any(isinstance(stage, Estimator) for stage in self._before) or not (share or indicator):
+            yield (dataset,)
+            return
+        if indicator is None:
+            if VALIDATION in dataset.columns:
+                raise DataError(f"the DataFrame has a column {VALIDATION!r}, a name of our own; rename it")
+            # What is drawn is kept: another time, the rows may come in another order.
+            split = dataset.withColumn(VALIDATION, F.rand(self._network._given("seed")) < share).persist()
+            parts = [split.where(wanted).drop(VALIDATION) for wanted in (~F.col(VALIDATION), F.col(VALIDATION))]
+        else:
+            check_names(dataset, {"validationIndicatorCol": [indicator]})
+            check_indicator(dataset, indicator)
+            is_held = F.coalesce(F.col(quoted(indicator)), F.lit(False))
+            parts = [dataset.where(wanted) for wanted in (~is_held, is_held)]
+        try:
+            for part, use in zip(parts, ("train", "validate"), strict=True):
+                if part.isEmpty():
+                    raise DataError(
+                        f"no row is left to {use} on, as rows are set apart to validate on; change their share"
+                    )
+            yield parts
+        finally:
+            if split is not None:
+                split.unpersist()
+
+    def _variants(self, parts: Sequence[DataFrame]) -> Iterator[tuple[Values, tuple[list[Transformer], DataFrame]]]:
         """For each combination of values, the fitted stages and the rows that they give."""
-        known: dict[tuple[Any, ...], tuple[Transformer, DataFrame]] = {}
+        known: dict[tuple[Any, ...], tuple[Transformer, list[DataFrame]]] = {}
         for values in itertools.product(*self._search.values()):
             given = dict(zip(self._search, values, strict=True))
-            stages, rows, path = list[Transformer](), dataset, Values()
+            stages, rows, path = list[Transformer](), list(parts), Values()
             for stage in self._before:
                 mine = {
                     param: list(value) if isinstance(value, tuple) else value
@@ -92,8 +138,16 @@ class PipelineSearch(Estimator[PipelineModel]):
                 path = (*path, (stage.uid, *map(repr, mine.values())))
                 if path not in known:
                     copied = stage.copy(mine)
-                    model = copied.fit(rows) if isinstance(copied, Estimator) else copied
-                    known[path] = model, model.transform(rows)
+                    model = copied.fit(rows[0]) if isinstance(copied, Estimator) else copied
+                    known[path] = model, [model.transform(part) for part in rows]
                 model, rows = known[path]
                 stages.append(model)
-            yield values, (stages, rows)
+            yield values, (stages, _together(rows))
+
+
+def _together(parts: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all parts; of several, with the column that says which are to validate on."""
+    if len(parts) == 1:
+        return parts[0]
+    train, held = (part.withColumn(VALIDATION, F.lit(number == 1)) for number, part in enumerate(parts))
+    return train.unionByName(held)

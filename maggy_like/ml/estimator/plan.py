@@ -26,11 +26,13 @@ class Data:
         train: URLs of Parquet files to train on.
         validation: Those to validate on; none where there is no validation.
         rows: Rows to train on.
+        held: Rows to validate on.
     """
 
     train: tuple[str, ...]
     validation: tuple[str, ...]
     rows: int
+    held: int = 0
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class TrainingPlan:
     Attributes:
         rate: The learning rate; None where the optimizer brings its own.
         weight_scale: Factor that makes the mean weight of the rows 1.
+        as_fractions: Columns of whole numbers that the network takes as fractions.
+        least_share: Rows that each rank needs of a batch.
         data: Where the rows are.
         stage_params: Names of Params of the stages before, where these are searched too.
         variants: The training on what came of each combination of their values.
@@ -66,6 +70,8 @@ class TrainingPlan:
     decode: dict[str, Callable[[bytes], Any]] = field(default_factory=dict)
     callbacks: tuple[Callable[..., Any], ...] = ()
     seed: int = 0
+    as_fractions: tuple[str, ...] = ()
+    least_share: int = 1
     stage_params: tuple[str, ...] = ()
     variants: dict[tuple[Any, ...], TrainingPlan] = field(default_factory=dict)
 
@@ -108,12 +114,13 @@ class TrainingPlan:
         network = build_network(self.model, self.model_params, self.seed)
         if is_lightning(network):
             steps = math.ceil(self.data.rows / self.batch_size)
-            return LightningObjective(network, self.columns, self.epochs, steps)
+            return LightningObjective(network, self.columns, self.epochs, steps, self.as_fractions)
         return Objective(
             network,
             self.losses,
             self.features,
             self.labels,
+            as_fractions=self.as_fractions,
             weight=self.weight,
             class_weights=self.class_weights,
             weight_scale=self.weight_scale,

@@ -29,6 +29,7 @@ _OWN = {
 """Arguments of ``lagom`` and ``run`` that the Estimator sets, and what to pass instead."""
 
 _POINTS = 5  # of a range, ends among them: what a Param refuses lies beyond an end, or is no whole number
+_LISTED = 1000
 
 
 def check_values(params: TrainingParams, domains: Mapping[str, Domain]) -> None:
@@ -43,7 +44,7 @@ def check_values(params: TrainingParams, domains: Mapping[str, Domain]) -> None:
     of_objects: dict[str, Callable[[Any], Any]] = {"loss": read_loss, "optimizer": optimizer_class}
     for name in domains.keys() & SEARCHABLE.keys():
         convert = of_objects.get(name, params.getParam(name).typeConverter)
-        for value in domains[name].grid(_POINTS):
+        for value in values_of(domains[name]):
             if name == "patience" and value is None:
                 continue  # no early stopping
             try:
@@ -52,6 +53,11 @@ def check_values(params: TrainingParams, domains: Mapping[str, Domain]) -> None:
                     raise TypeError("must be a whole number; search over Integer(low, high) or a list of them")
             except (ConfigError, TypeError, ValueError) as error:
                 raise ConfigError(f"search: {name} cannot be {value!r}, of {domains[name]!r}: {error}") from None
+
+
+def values_of(domain: Domain) -> list[Any]:
+    """The values of a domain; of one with more than can be listed some, its ends among them."""
+    return domain.grid(max(_POINTS, min(domain.size or 0, _LISTED)))
 
 
 def check_options(params: TrainingParams, plan: TrainingPlan, is_search: bool) -> None:

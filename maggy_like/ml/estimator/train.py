@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from maggy_like.errors import ConfigError
 from maggy_like.ml.estimator.lightning_objective import LightningObjective
 from maggy_like.ml.estimator.names import make_optimizer
-from maggy_like.ml.estimator.network import to_cpu
+from maggy_like.ml.estimator.network import normalises_batches, to_cpu
 from maggy_like.ml.estimator.objective import Objective, decoded
 from maggy_like.ml.estimator.plan import TrainingPlan
 from maggy_like.ml.estimator.schedule import Schedule, configured_by
@@ -37,10 +38,13 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
         ConfigError: There are more workers than rows, or the plan does not hold for this configuration.
     """
     plan = plan.with_config(config)
-    check_ranks(plan.data.rows, reporter.world_size, plan.batch_size)
+    data = plan.data
+    check_ranks(data.rows, reporter.world_size, plan.batch_size, held=data.held, least=plan.least_share)
     torch.manual_seed(plan.seed)
     objective = plan.objective()
     frozen = plan.frozen(objective.network)
+    if any(isinstance(parameter, UninitializedParameter) for parameter in objective.network.parameters()):
+        _fill_lazy_layers(plan, objective)
     optimizer, schedule = configure_optimizer(plan, objective)
     state = reporter.restore() or {"epoch": 0, "best": None, "waited": 0, "history": []}
     if state["epoch"]:
@@ -48,8 +52,10 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
         optimizer.load_state_dict(state["optimizer"])
         if schedule is not None:
             schedule.load_state_dict(state["schedule"])
-    model, optimizer, loader = reporter.prepare(objective, optimizer, _loader(plan, plan.data.train, shuffle=True))
-    validation = reporter.prepare(_loader(plan, plan.data.validation, shuffle=False)) if plan.data.validation else None
+    least_share = 2 if normalises_batches(objective.network, frozen) else 0
+    rows = _loader(plan, data.train, shuffle=True, least_share=least_share)
+    model, optimizer, loader = reporter.prepare(objective, optimizer, rows)
+    validation = reporter.prepare(_loader(plan, data.validation, shuffle=False)) if data.validation else None
     counted = loss_name(plan)
     decode = partial(decoded, decode=plan.decode, device=reporter.device)
     for epoch in range(state["epoch"] + 1, reporter.budget + 1):
@@ -91,18 +97,45 @@ def outcome(state: State) -> State:
     return {"network": kept, "history": state["history"], "best_epoch": best and best["epoch"]}
 
 
-def check_ranks(rows: int, ranks: int, batch_size: int) -> None:
-    """Refuse more workers than rows, of all or of a batch.
+def most_ranks(rows: int, batch_size: int, *, held: int = 0, least: int = 1) -> int:
+    """How many workers can share the rows; one at least.
+
+    Args:
+        held: Rows to validate on; 0 where there is no validation.
+        least: Rows that each worker needs of a batch.
+    """
+    return max(1, min(rows // least, batch_size // least, held or rows))
+
+
+def check_ranks(rows: int, ranks: int, batch_size: int, *, held: int = 0, least: int = 1) -> None:
+    """Refuse more workers than can share the rows, all of them or those of a batch.
+
+    Args:
+        held: Rows to validate on; 0 where there is no validation.
+        least: Rows that each worker needs of a batch.
 
     Raises:
         ConfigError: There are more.
     """
-    if rows < ranks:
-        raise ConfigError(f"{ranks} workers cannot share {rows} rows to train on; pass workers={max(rows, 1)} or fewer")
-    if batch_size < ranks:
-        raise ConfigError(
-            f"{ranks} workers cannot share batches of batchSize={batch_size}; pass batchSize={ranks} or more"
-        )
+    workers, most = f"{ranks} worker{'s' * (ranks > 1)}", most_ranks(rows, batch_size, held=held, least=least)
+    fewer = f"workers={most}{' or fewer' * (most > 1)}"
+    why = "" if least == 1 else f", as each needs {least} rows of a batch (batch normalisation)"
+    if rows < ranks * least:
+        remedy = f"pass {fewer}" if ranks > 1 else "pass more rows, or a network without batch normalisation"
+        raise ConfigError(f"{workers} cannot share {rows} rows to train on{why}; {remedy}")
+    if held and held < ranks:
+        raise ConfigError(f"{workers} cannot share {held} rows to validate on; pass {fewer}, or set more rows apart")
+    if batch_size < ranks * least:
+        remedy = f"pass batchSize={ranks * least} or more{f', or {fewer}' * (ranks > most)}"
+        raise ConfigError(f"{workers} cannot share batches of batchSize={batch_size}{why}; {remedy}")
+
+
+def _fill_lazy_layers(plan: TrainingPlan, objective: Objective | LightningObjective) -> None:
+    """Have some rows give layers such as ``LazyLinear`` their shape, which a data-parallel network must have."""
+    loader = ParquetLoader(list(plan.data.train), plan.columns, batch_size=min(2, plan.data.rows), shuffle=False)
+    batch = decoded(next(iter(loader)), plan.decode, torch.device("cpu"))
+    with torch.no_grad():
+        objective.eval()(batch)
 
 
 def _advance(
@@ -222,8 +255,15 @@ def configure_optimizer(
     return configured_by(objective.network)
 
 
-def _loader(plan: TrainingPlan, urls: Sequence[str], *, shuffle: bool) -> ParquetLoader:
-    return ParquetLoader(list(urls), plan.columns, batch_size=plan.batch_size, shuffle=shuffle, seed=plan.seed)
+def _loader(plan: TrainingPlan, urls: Sequence[str], *, shuffle: bool, least_share: int = 0) -> ParquetLoader:
+    return ParquetLoader(
+        list(urls),
+        plan.columns,
+        batch_size=plan.batch_size,
+        shuffle=shuffle,
+        seed=plan.seed,
+        least_share=least_share,
+    )
 
 
 def _hook(objective: Objective | LightningObjective, name: str) -> None:

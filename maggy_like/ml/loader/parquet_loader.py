@@ -64,6 +64,8 @@ class ParquetLoader:
             32,768 at most.
         prefetch: Buffers that are read ahead, in the background.
         drop_last: Leave out a last batch that is not full; each epoch others, if it is shuffled.
+        least_share: Rows that each rank needs of the last batch: one with fewer is joined with the batch before. Batch
+            normalisation needs 2. With 0, a rank without a row gets a stand-in.
         rank: This process's rank.
         ranks: Number of ranks.
 
@@ -97,6 +99,7 @@ class ParquetLoader:
         buffer_rows: int | None = None,
         prefetch: int = 1,
         drop_last: bool = False,
+        least_share: int = 0,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
@@ -105,6 +108,7 @@ class ParquetLoader:
         self._shuffle = shuffle
         self._prefetch = whole("prefetch", prefetch, least=1)
         self._drop_last = drop_last
+        self._least_share = whole("least_share", least_share, least=0)
         self._source = source_of(data)
         measured = self._source.measured(_wanted(columns, self._source, fractions))
         self.columns, self._sparse = measured.columns, measured.sparse
@@ -122,7 +126,7 @@ class ParquetLoader:
         self._rank = whole("rank", rank, least=0)
         if rank >= ranks:
             raise ConfigError(f"rank must be below ranks, {ranks}; got {rank}")
-        self._plan = Plan(self._source.group_rows, self.batch_size, ranks, self._drop_last)
+        self._plan = Plan(self._source.group_rows, self.batch_size, ranks, self._drop_last, self._least_share)
         check_fits(self.columns, self._plan.share(0, 0).samples)
         self.rows = self._plan.rows
         self._windows = self._plan.windows(self._buffer_rows)

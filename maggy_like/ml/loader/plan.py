@@ -34,6 +34,7 @@ class Plan:
         batch_size: Rows of a batch of all ranks together; the shares differ by one row at most.
         ranks: Number of ranks.
         drop_last: Leave out the rows of a last batch that is not full.
+        least_share: Rows that each rank needs of the last batch. One with fewer is joined with the batch before.
 
     Attributes:
         rows: Rows of an epoch.
@@ -49,7 +50,9 @@ class Plan:
         (2, (0, 4), (4, 7))
     """
 
-    def __init__(self, group_rows: Sequence[int], batch_size: int, ranks: int, drop_last: bool = False) -> None:
+    def __init__(
+        self, group_rows: Sequence[int], batch_size: int, ranks: int, drop_last: bool = False, least_share: int = 0
+    ) -> None:
         there = sum(group_rows)
         if batch_size < ranks:
             raise ConfigError(
@@ -61,6 +64,8 @@ class Plan:
         self._full, self._last = divmod(there, batch_size)
         if drop_last:
             self._last = 0
+        elif self._full and 0 < self._last < least_share * ranks:
+            self._full, self._last = self._full - 1, self._last + batch_size
         self.rows = self._full * batch_size + self._last
         self.steps = self._full + (self._last > 0)
         if there < ranks or not self.rows:

@@ -21,6 +21,7 @@ from maggy_like.protocol.messages import (
     Waiting,
 )
 from maggy_like.protocol.task import WorkerTask
+from maggy_like.protocol.torchrun import on_uneven_steps
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.worker.agent.child import DISCONNECTED, Child
 from maggy_like.worker.agent.ending import Ending, OfAttempt
@@ -172,5 +173,6 @@ class Attempt:
         # An exit may be noticed late: only a child that had to be killed had hung up and gone on.
         hung_up = DISCONNECTED if self.ending.has_hung_up and self.child.killed else None
         kind, how = self.ending.fault or hung_up or self.child.how_it_ended
-        message = f"the trial's process {how}"
+        uneven = "" if self.assign.rank_info is None else on_uneven_steps(tail)
+        message = f"the trial's process {how}{uneven}"
         return Finished(trial, attempt, "died", kind=kind, message=message, traceback=tail, at=time.time())

@@ -21,6 +21,7 @@ from maggy_like.protocol.codec import encode
 from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import Assign, Broken, Finished, Imported, Opened, Ready
 from maggy_like.protocol.task import WorkerTask
+from maggy_like.protocol.torchrun import leave_ranks, on_uneven_steps
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.train_function.arguments import arguments_for
 from maggy_like.train_function.load import load_train_fn
@@ -209,7 +210,10 @@ def wind_up(sender: Sender, reporter: Reporter, finished: Finished) -> Finished:
 
 def join(assign: Assign, task: WorkerTask, sender: Sender, service: Service) -> Membership | None:
     """Meet the other ranks of an attempt, if it runs on several workers; a caller's own process is left as it is."""
-    if assign.rank_info is None or task.isolation == "none":
+    if task.isolation == "none":
+        return None
+    if assign.rank_info is None:
+        leave_ranks()
         return None
     from maggy_like.distributed.rendezvous import Membership
 
@@ -305,7 +309,9 @@ def raised(
     """
     at = time.time() if at is None else at
     kind, message = kind_of(error), format_message(error)
-    if kind is FailureKind.COLLECTIVE and membership is not None and (gone := membership.gone()):
+    if kind is FailureKind.COLLECTIVE and (uneven := on_uneven_steps(message)):
+        message += uneven
+    elif kind is FailureKind.COLLECTIVE and membership is not None and (gone := membership.gone()):
         message = (
             f"{gone} before a collective operation of all ranks (all must call prepare(), "
             f"average() and a prepared model equally often): {message}"

@@ -6,13 +6,13 @@ milestone does the trial wait for the driver's verdict.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from maggy_like.protocol.fields import MAX_NAMES, MAX_STEP
 from maggy_like.protocol.messages import Assign
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.texts import shortened
+from maggy_like.protocol.torchrun import rank_and_ranks
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child.metrics import as_number, as_step, check_name, pick_objective
 from maggy_like.worker.child.saves import Saves
@@ -65,8 +65,7 @@ class Reporter:
         self.attempt = 1
         self.config: dict[str, Any] = {}
         self.cut_at: int | None = None
-        self.rank = int(os.environ.get("RANK", 0))
-        self.world_size = int(os.environ.get("WORLD_SIZE", 1))
+        self.rank, self.world_size = rank_and_ranks()
         self._saves = Saves(store or CheckpointStore(None), None, None, 0, 1)
         self._sender: Sender | None = None
         self._step: int | None = None
@@ -163,7 +162,7 @@ class Reporter:
         """
         from maggy_like.distributed import parallel
 
-        return parallel.prepare(*objects)
+        return parallel.prepare(*objects, ranks=self.world_size)
 
     @property
     def is_stand_in(self) -> bool:

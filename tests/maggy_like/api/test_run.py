@@ -97,6 +97,23 @@ def test_one_worker_has_it_too(go: Any) -> None:
     assert (seen["RANK"], seen["WORLD_SIZE"], seen["LOCAL_RANK"]) == ("0", "1", "0")
 
 
+def train_unevenly(reporter: Reporter) -> dict[str, float]:
+    """Rank 0 has one more batch than rank 1."""
+    import torch
+
+    model = torch.nn.Linear(3, 1)
+    model, optimizer = reporter.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+    for _ in range(3 - reporter.rank):
+        model(torch.ones(4, 3)).square().mean().backward()
+        optimizer.step()
+    return reporter.average(loss=1.0)
+
+
+def test_ranks_that_take_different_numbers_of_steps_are_told_so(go: Any) -> None:
+    with pytest.raises(TrainingError, match=r"^rank \d: .*different collective .*did not take the same steps.*loaders"):
+        go(train_unevenly)
+
+
 # -- what comes back ------------------------------------------------------------------------------------
 
 

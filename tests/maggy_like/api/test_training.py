@@ -17,7 +17,7 @@ from family import family
 
 from maggy_like import FailurePolicy, Float, Result, lagom
 from maggy_like.driver.loop import Driver
-from maggy_like.errors import ConfigError, UserError
+from maggy_like.errors import ConfigError, TrainingError, UserError
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA
@@ -131,21 +131,52 @@ def test_a_result_that_travelled_has_all_but_its_function(search: Any) -> None:
         again.train()
 
 
-def test_a_training_that_fails_leaves_the_search_s_result(search: Any) -> None:
-    def fail_when_wide(folder: str, x: float, reporter: Any) -> float:
-        if reporter.world_size > 1:
-            raise ValueError("too wide")
-        return x
+def fail_when_wide(folder: str, x: float, reporter: Any) -> float:
+    if reporter.world_size > 1:
+        raise ValueError("too wide")
+    return x
 
-    result = search(fail_when_wide)
+
+def test_a_training_that_fails_raises_its_error_which_has_the_search_s_result(search: Any) -> None:
+    with pytest.raises(TrainingError, match=r"ValueError: too wide \(attempt 2, just as the one before\)") as caught:
+        search(fail_when_wide)
+    assert [note.partition(" in /")[0] for note in caught.value.__notes__] == [
+        "logs of all ranks are",
+        "error.result has what the search found; resume=True trains the best configuration again",
+    ]
+    result = caught.value.result
+    assert result is not None
     assert result.counts == {TrialState.COMPLETED: 3}
     training = result.training
     assert training.trial.state is TrialState.FAILED
-    assert training.trial.failure.message.endswith("ValueError: too wide (attempt 2, just as the one before)")
     assert training.checkpoint is None
     with pytest.raises(UserError, match="the training has no saved state"):
         training.load()
     assert "the training failed: rank " in repr(result)
+    with pytest.raises(TrainingError, match="too wide"):
+        result.train(workers=2, progress=False)
+
+
+def test_a_training_that_failed_is_resumed_from_its_last_state(search: Any, tmp_path: Path) -> None:
+    def climb_to_the_hole(folder: str, x: float, reporter: Any) -> float:
+        start = reporter.restore() or 0
+        for step in range(start + 1, reporter.budget + 1):
+            if step == 3 and reporter.world_size > 1 and not Path(folder, "mended").exists():
+                raise OSError(28, "No space left on device")
+            reporter.checkpoint(step)
+            reporter.report(score=x * step, step=step)
+        return start
+
+    options: dict[str, Any] = {"name": "run", "metric": "score"}
+    with pytest.raises(TrainingError, match="No space left") as caught:
+        search(climb_to_the_hole, **options)
+    assert caught.value.result is not None
+    assert caught.value.result.training.load() == 2
+    (tmp_path / "seen" / "mended").touch()
+    result = search(climb_to_the_hole, **options, resume=True)
+    assert len(result.trials) == 3
+    assert (result.training.trial.state, result.training.trial.start) == (TrialState.COMPLETED, 2)
+    assert (result.training.trial.step, result.training.load()) == (4, 4)
 
 
 SCRIPT = """

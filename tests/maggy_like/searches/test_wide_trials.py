@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import wide_functions as fns
 from family import family
 
-from maggy_like import FailurePolicy, Float, Result, lagom
+from maggy_like import FailurePolicy, Float, LocalEngine, Reporter, Result, lagom
 from optimizers.core.events import AttemptEnded, Event
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA
@@ -115,3 +116,34 @@ def test_the_next_attempt_of_a_trial_goes_on_from_its_checkpoint(
     lost = next(event for event in events if isinstance(event, AttemptEnded))
     assert lost.failure is not None
     assert lost.failure.message.startswith(message)
+
+
+def step_prepared(folder: str, x: float, reporter: Reporter) -> dict[str, Any]:
+    """A step of a prepared model, and what the trial's environment says of ranks."""
+    import torch
+
+    model = torch.nn.Linear(1, 1)
+    model, optimizer = reporter.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+    loss = model(torch.ones(4, 1)).square().mean()
+    loss.backward()
+    optimizer.step()
+    found = reporter.average(loss=loss.detach())
+    return {"score": found["loss"], "ranks": os.environ.get("WORLD_SIZE", ""), "node": os.environ.get("NODE_RANK", "")}
+
+
+@pytest.mark.parametrize("engine", ["local", LocalEngine(isolation="worker"), "inline"], ids=["process", "worker", "-"])
+def test_a_trial_of_one_worker_is_alone_whatever_the_platform_says(
+    search: Any, monkeypatch: pytest.MonkeyPatch, engine: Any
+) -> None:
+    for name, value in {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "3", "NODE_RANK": "3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "9")
+    gang = {"workers": 1, "workers_per_trial": 1, "optimizer": "random", "n_trials": 2, "metric": "score"}
+    result = search(step_prepared, **gang, direction="min", engine=engine, train_best=True)
+    assert result.counts == {TrialState.COMPLETED: 2}
+    assert result.training.trial.state is TrialState.COMPLETED
+    if engine == "inline":  # a caller's own process is left as it is
+        assert os.environ["WORLD_SIZE"] == "4"
+    else:
+        assert [(trial.attributes["ranks"], trial.attributes["node"]) for trial in result.trials] == [("", "")] * 2

@@ -223,6 +223,16 @@ def test_the_earliest_failure_that_is_a_cause_is_named_with_its_rank(
     assert [end.failure.message for end in run.ends if end.failure] == [told]
 
 
+def test_ranks_that_parted_ways_are_named_with_their_places() -> None:
+    run, members = wide(3)
+    run.fail(members[1], "aborted, as the ranks did not take the same steps", at=1.0, kind="signal")
+    run.fail(members[0], "reset by peer", at=2.0, kind="collective", place="train.py:train:9")
+    run.finish(members[2], outcome="stopped")
+    (end,) = run.ends
+    assert end.failure is not None
+    assert end.failure.message.endswith("take the same steps (rank 0 was at train.py:train:9)")
+
+
 def test_a_lost_worker_ends_the_attempt_for_all_and_its_rank_is_named() -> None:
     run, (first, second) = wide()
     before = len(run.sent)

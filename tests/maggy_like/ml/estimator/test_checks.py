@@ -11,9 +11,17 @@ from torch import nn
 
 from maggy_like.errors import ConfigError, DataError, UserError
 from maggy_like.ml.data.statistics import ColumnStatistics, Statistics
-from maggy_like.ml.estimator.checks import check_model, check_rows, check_sample, check_weight
+from maggy_like.ml.estimator.checks import (
+    check_magnitudes,
+    check_model,
+    check_rows,
+    check_sample,
+    check_weight,
+    fit_to_rows,
+    remedy,
+)
 from maggy_like.ml.estimator.plan import Data, TrainingPlan
-from maggy_like.ml.estimator.train import check_ranks
+from maggy_like.ml.estimator.train import check_ranks, most_ranks
 
 
 def network(hidden: int = 8) -> nn.Module:
@@ -95,6 +103,84 @@ def test_wrong_weights_are_told(column: ColumnStatistics, message: str) -> None:
 def test_too_many_workers_are_told(rows: int, ranks: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_ranks(rows, ranks, 32)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"held": 3}, "4 workers cannot share 3 rows to validate on; pass workers=3 or fewer, or set more rows apart"),
+        ({"held": 1}, "4 workers cannot share 1 rows to validate on; pass workers=1, or"),
+        (
+            {"least": 9},
+            r"share batches of batchSize=32, as each needs 9 rows .*pass batchSize=36 or more, or workers=3",
+        ),
+        ({"least": 30}, "4 workers cannot share 100 rows to train on, as each needs 30 rows of a batch .*workers=1$"),
+    ],
+)
+def test_workers_without_a_row_are_told(given: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_ranks(100, 4, 32, **given)
+    check_ranks(100, most_ranks(100, 32, **given), 32, **given)
+
+
+class Mixed(nn.Module):
+    """Takes numbers of words and whole amounts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.amounts = nn.Embedding(10, 3), nn.Linear(2, 3)
+
+    def forward(self, words: torch.Tensor, amounts: torch.Tensor) -> torch.Tensor:
+        return self.words(words).sum(1) + self.amounts(amounts)
+
+
+def test_whole_numbers_are_fractions_where_the_network_wants_them() -> None:
+    whole = {"x": torch.ones(2, 4, dtype=torch.int64), "label": torch.tensor([0, 2])}
+    assert fit_to_rows(PLAN, BATCH)[0].as_fractions == ()
+    plan, _ = fit_to_rows(PLAN, whole)
+    assert plan.as_fractions == ("x",)
+    assert check_sample(plan, whole, Statistics(120, {"label": CLASSES}), []) == [(3,)]
+    several = {"words": torch.ones(2, 5, dtype=torch.int32), "amounts": torch.ones(2, 2, dtype=torch.int8)}
+    plan, _ = fit_to_rows(
+        replace(PLAN, model=Mixed, features=("words", "amounts")), several | {"label": whole["label"]}
+    )
+    assert plan.as_fractions == ("amounts",)
+    wrong = replace(PLAN, model=nn.Linear(3, 3))
+    with pytest.raises(ConfigError, match=r"does not take 'x' of shape \[2, 4\] of int64 \("):
+        check_sample(fit_to_rows(wrong, whole)[0], whole, Statistics(120, {"label": CLASSES}), [])
+
+
+@pytest.mark.parametrize(
+    ("layer", "frozen", "least"),
+    [(nn.BatchNorm1d(4), (), 2), (nn.BatchNorm1d(4), ("0",), 1), (nn.LayerNorm(4), (), 1), (nn.Dropout(), (), 1)],
+)
+def test_a_network_that_needs_two_rows_is_known(layer: nn.Module, frozen: tuple[str, ...], least: int) -> None:
+    plan = replace(PLAN, model=nn.Sequential(layer, nn.Linear(4, 3)), freeze=frozen)
+    assert fit_to_rows(plan, BATCH)[0].least_share == least
+    one = {name: rows[:1] for name, rows in BATCH.items()}
+    assert fit_to_rows(plan, one)[0].least_share == least
+
+
+def test_numbers_that_are_infinite_to_the_network_are_told() -> None:
+    def told(largest: float, kind: torch.dtype = torch.float64, **given: Any) -> str:
+        column = ColumnStatistics(0, 0, largest=largest)
+        found = Statistics(9, {"x": column, "label": replace(CLASSES, largest=2)})
+        plan, precision = replace(PLAN, **given), torch.float32
+        check_magnitudes(found, plan, {"x": torch.ones(2, 4, dtype=kind), "label": BATCH["label"]}, precision)
+        return remedy(found, plan, precision)
+
+    assert told(1e19).startswith("lower learningRate, or scale")
+    assert (
+        told(1e20)
+        == "column 'x' has numbers up to 1e+20, whose squares are infinite as float32; scale the column before fit"
+    )
+    with pytest.raises(
+        DataError, match=r"column 'x' has numbers up to 1e\+39, which are infinite as float32 \(at most"
+    ):
+        told(1e39)
+    with pytest.raises(DataError, match=r"up to 1e\+05, which are infinite as float16 \(at most 6.55e\+04\); scale"):
+        told(1e5, torch.float16)
+    assert told(1e5, torch.int32)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from pyspark.ml import Estimator, Model
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
-from maggy_like import Float, Integer
-from maggy_like.errors import ConfigError, DataError, TrainingError, UserError
+from maggy_like import Float, Integer, LocalEngine
+from maggy_like.errors import ConfigError, DataError, MaggyError, TrainingError, UserError
 from maggy_like.ml import TorchEstimator, TorchModel
 from optimizers.core.events import AttemptEnded
 
@@ -239,6 +242,55 @@ def test_a_search_that_ends_early_says_how_to_go_on(estimator: TorchEstimator, d
     assert caught.value.result.ending == "timeout"
 
 
+@pytest.mark.parametrize("wrong", [1, 3])
+def test_a_training_that_fails_after_a_search_gives_no_model_and_the_search_s_result(
+    estimator: TorchEstimator, df: DataFrame, tmp_path: Path, wrong: int
+) -> None:
+    def fill_the_disk(epoch: int, metrics: Any, network: nn.Module) -> None:
+        with Path(tmp_path, "epochs").open("a+") as file:
+            file.write(".")
+        if Path(tmp_path, "epochs").stat().st_size > 2 * 3 and epoch == wrong and not Path(tmp_path, "freed").exists():
+            raise OSError(28, "No space left on device")
+
+    options = {"progress": False, "n_trials": 2, "optimizer": "random", "name": "august"}
+    estimator.setParams(search={"hidden": [4, 8]}, callbacks=[fill_the_disk], runOptions=options)
+    with pytest.raises(TrainingError, match="No space left on device") as caught:
+        estimator.fit(df)
+    assert caught.value.result is not None
+    assert len(caught.value.result.trials) == 2
+    Path(tmp_path, "freed").touch()
+    model = estimator.setParams(runOptions={**options, "resume": True}).fit(df)
+    assert [row["epoch"] for row in model.history] == [1, 2, 3]
+
+
+def test_a_training_that_is_cut_off_gives_no_model(estimator: TorchEstimator, df: DataFrame, tmp_path: Path) -> None:
+    def interrupt(epoch: int, metrics: Any, network: nn.Module) -> None:
+        with Path(tmp_path, "epochs").open("a+") as file:
+            file.write(".")
+        if Path(tmp_path, "epochs").stat().st_size == 2 * 3 + 2:  # in the training's second epoch
+            signal.raise_signal(signal.SIGINT)
+
+    options = {"progress": False, "n_trials": 2, "optimizer": "random", "name": "august"}
+    estimator.setParams(search={"hidden": [4, 8]}, callbacks=[interrupt], runOptions=options)
+    with pytest.raises(KeyboardInterrupt, match=r"before the best configuration was trained; .*'resume': True"):
+        estimator.fit(df)
+    model = estimator.setParams(runOptions={**options, "resume": True}).fit(df)
+    assert [row["epoch"] for row in model.history] == [1, 2, 3]
+
+
+def test_what_fails_after_a_search_has_its_result(estimator: TorchEstimator, df: DataFrame, tmp_path: Path) -> None:
+    def lose_the_states(event: object) -> None:
+        if isinstance(event, AttemptEnded) and event.trial == 2:
+            shutil.rmtree(tmp_path / "runs" / "august" / "checkpoints")
+
+    options = {"progress": False, "n_trials": 2, "optimizer": "random", "name": "august"}
+    estimator.setParams(search={"hidden": [4, 8]}, runOptions={**options, "callbacks": [lose_the_states]})
+    with pytest.raises(MaggyError, match="saved state") as caught:
+        estimator.fit(df)
+    assert caught.value.result is not None
+    assert len(caught.value.result.trials) == 2
+
+
 class Positions(nn.Module):
     """Two classes at each of three positions."""
 
@@ -307,6 +359,7 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"featuresCol": "endless"}, DataError, "'endless' is or holds NaN or infinity in 120 of 120 rows"),
     ({"featuresCol": "nested"}, DataError, "'nested' is or holds NaN or infinity in 120 of 120 rows"),
     ({"featuresCol": "maggy_validation"}, ConfigError, "featuresCol: the name 'maggy_validation' is that of a column"),
+    ({"featuresCol": "huge"}, DataError, r"'huge' has numbers up to 1e\+39, which are infinite as float32"),
     ({"labelCol": "infinite"}, DataError, "'infinite' is or holds NaN or infinity in 120 of 120 rows"),
     ({"decode": {"image": len}}, ConfigError, "decode: 'image' is no column that is read; those are features, label"),
     ({"workers": 121}, ConfigError, "121 workers cannot share 120 rows"),
@@ -326,6 +379,7 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
     df = df.select("array", "label", "number", F.lit("a").alias("text"), F.lit(b"a").alias("bytes"))
     df = df.withColumn("gaps", F.array_append("array", F.lit(None))).withColumn("shifted", F.col("label") + 1)
     df = df.withColumn("endless", F.array_append("array", F.lit(float("inf")))).withColumn("infinite", F.lit(-math.inf))
+    df = df.withColumn("huge", F.array_append("array", F.lit(-1e39)))
     df = df.withColumn("nested", F.array(F.array(F.lit(1.0)), F.array(F.lit(math.nan))))
     df = df.withColumn("maggy_validation", F.col("number"))
     df.withColumn("features", F.col("array")).write.parquet(f"{tmp_path}/wrong")
@@ -395,3 +449,112 @@ def test_a_param_that_takes_lists_is_searched_too(estimator: TorchEstimator, df:
     model = PipelineSearch([assembler, estimator], {assembler.inputCols: columns}).fit(df)
     assert model.stages[0].getInputCols() in columns
     assert tuple(model.stages[0].getInputCols()) == model.stages[-1].config["inputCols"]
+
+
+class Fitted(Model):  # type: ignore[misc]
+    """Adds nothing."""
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        return dataset
+
+
+class Watching(Estimator[Fitted]):
+    """A stage that keeps the ids of the rows that it is fitted on."""
+
+    def __init__(self, seen: list[set[float]]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def _fit(self, dataset: DataFrame) -> Fitted:
+        self.seen.append({row["id"] for row in dataset.select("id").collect()})
+        return Fitted()
+
+
+@pytest.mark.parametrize("apart", [{"validationFraction": 0.3}, {"validationIndicatorCol": "later"}], ids=str)
+def test_stages_are_not_fitted_on_rows_to_validate_on(
+    estimator: TorchEstimator, spark_local: SparkSession, tmp_path: Path, apart: dict[str, Any]
+) -> None:
+    from pyspark.ml.feature import VectorAssembler
+    from pyspark.sql import functions as F
+
+    from maggy_like.ml import PipelineSearch
+
+    ids = F.col("id").cast("double")
+    df = spark_local.range(60).select(ids.alias("id"), (ids / 60).alias("x"), (F.col("id") % 3 == 0).alias("later"))
+    df = df.withColumn("later", F.when(F.col("id") != 1, F.col("later")))  # null is no
+    seen: list[set[float]] = []
+    assembler = VectorAssembler(inputCols=["x"], outputCol="features")
+    estimator.setParams(model=nn.Linear(1, 1), loss="mse", labelCol="id", epochs=1, **apart)
+    stages = [Watching(seen), assembler, estimator]
+    found = PipelineSearch(stages, {assembler.handleInvalid: ["error", "keep"]}).fit(df)
+    assert "validation_loss" in found.stages[-1].history[0]
+    (fitted_on,) = seen
+    (folder,) = {path.parent for path in tmp_path.glob("runs/data/*/maggy_validation=true")}
+    read = {name: spark_local.read.parquet(f"{folder}/maggy_validation={name}").collect() for name in ("true", "false")}
+    held, trained = ({row["id"] for row in rows} for rows in (read["true"], read["false"]))
+    assert fitted_on == trained
+    assert held == set(range(60)) - trained
+    assert held
+    assert apart != {"validationIndicatorCol": "later"} or held == {float(number) for number in range(0, 60, 3)}
+    with pytest.raises(DataError, match="no row is left to validate on"):
+        PipelineSearch(stages, {}).fit(df.where("id % 3 = 1 AND id < 2"))
+
+
+def test_a_network_that_does_not_pickle_predicts_and_is_saved(
+    estimator: TorchEstimator, df: DataFrame, tmp_path: Path
+) -> None:
+    def normed(hidden: int = 4) -> nn.Module:
+        return nn.Sequential(weight_norm(nn.Linear(4, hidden)), nn.BatchNorm1d(hidden), nn.Linear(hidden, 3))
+
+    estimator.setParams(model=normed, modelParams={"hidden": 5}, batchSize=7, epochs=1)  # one row is left over
+    model = estimator.fit(df)
+    rows = model.transform(df).select("prediction").collect()
+    with torch.no_grad():
+        x = torch.tensor([row["array"] for row in df.collect()], dtype=torch.float32)
+        assert [row["prediction"] for row in rows] == model.network(x).argmax(1).tolist()
+    model.save(f"{tmp_path}/model")
+    again = TorchModel.load(f"{tmp_path}/model")
+    assert again.transform(df).select("prediction").collect() == rows
+
+
+def test_arrays_of_whole_numbers_are_fractions_to_a_layer_that_wants_them(
+    estimator: TorchEstimator, df: DataFrame
+) -> None:
+    from pyspark.sql import functions as F
+
+    whole = df.select(F.transform("array", lambda it: (it * 10).cast("int")).alias("features"), "label")
+    model = estimator.setParams(epochs=1).fit(whole)
+    rows = model.transform(whole).collect()
+    with torch.no_grad():
+        x = torch.tensor([row["features"] for row in rows], dtype=torch.float32)
+        assert [row["prediction"] for row in rows] == model.network(x).argmax(1).tolist()
+
+
+class TwoSlots(LocalEngine):
+    """Has two workers where nobody says how many."""
+
+    def default_workers(self) -> int:
+        return 2
+
+
+def test_workers_that_cannot_share_the_rows_are_known_before_they_start(
+    estimator: TorchEstimator, df: DataFrame
+) -> None:
+    estimator.setParams(engine=TwoSlots(), epochs=1)
+    searches: list[tuple[dict[str, Any], str]] = [
+        (
+            {"search": {"batchSize": [4, 8, 16, 32, 64, 1]}},
+            "2 workers cannot share batches of batchSize=1; .*workers=1",
+        ),
+        ({"search": {"hidden": [4, 8]}, "batchSize": 1}, "2 workers cannot share batches of batchSize=1"),
+        ({"workers": 2, "batchSize": 1}, "2 workers cannot share batches of batchSize=1"),
+    ]
+    for given, message in searches:
+        with pytest.raises(ConfigError, match=message):
+            estimator.copy().setParams(**given, runOptions={"name": "never"}).fit(df)
+    assert not Path(estimator.getOrDefault("directory"), "never").exists()
+    held = df.withColumn("later", df["number"] == df.agg({"number": "max"}).first()[0])
+    estimator.setParams(validationIndicatorCol="later")
+    with pytest.raises(ConfigError, match="2 workers cannot share 1 rows to validate on"):
+        estimator.copy().setParams(search={"hidden": [4, 8]}).fit(held)
+    assert estimator.fit(held).history  # on one

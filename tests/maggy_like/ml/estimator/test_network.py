@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import threading
+from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from maggy_like.errors import ConfigError
 from maggy_like.ml.estimator.network import build_network, freeze
-from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_bytes
+from maggy_like.ml.estimator.network_files import make_portable, network_of_bytes, network_to_bytes
+from maggy_like.ml.inference.shipped import ShippedNetwork
 
 
 def two_parts(hidden: int = 3) -> nn.Module:
@@ -65,3 +70,44 @@ def test_bytes_hold_weights_once_and_give_the_network_again() -> None:
     assert torch.equal(again(x), network.eval()(x))
     weights = torch.load(io.BytesIO(parts["weights"]), weights_only=True)
     assert set(weights) == set(network.state_dict())
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(weight_norm(nn.Linear(2, 4)), nn.BatchNorm1d(4), spectral_norm(nn.Linear(4, 1)))
+
+
+class Noisy(nn.Linear):
+    """Holds a generator, as modules with a tokenizer or an open file do."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 1)
+        self.noise = (0.0 for _ in range(100))
+
+
+@pytest.mark.parametrize("make", [normed, Noisy, lambda: torch.nn.Sequential(weight_norm(nn.Linear(2, 1)))])
+def test_a_network_that_does_not_pickle_travels_as_its_function_and_state(make: Any) -> None:
+    network = build_network(make, {}, 7)
+    network.load_state_dict({name: it * 2 for name, it in network.state_dict().items()})
+    with pytest.raises(Exception, match=r"pickle|Serialization"):
+        cloudpickle.dumps(network)
+    make_portable(network.eval(), make, {}, 7)
+    saved = network_of_bytes(network_to_bytes(network))
+    x = torch.randn(5, 2)
+    for again in (saved, ShippedNetwork.of(network).made(), network_of_bytes(network_to_bytes(saved))):
+        assert not again.training
+        assert torch.equal(again(x), network(x))
+
+
+def test_a_module_that_does_not_pickle_is_told_to_be_a_function() -> None:
+    for module, fault in ((nn.Sequential(weight_norm(nn.Linear(2, 1))), "be pickled"), (Noisy(), "be copied")):
+        with pytest.raises(ConfigError, match=rf"that cannot {fault} .*; pass the function or class that makes it"):
+            make_portable(build_network(module, {}, 0), module, {}, 0)
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match=r"nor can the function that makes it \(cannot pickle '_thread.lock'"):
+        make_portable(Noisy(), lambda: lock and Noisy(), {}, 0)
+
+
+def test_a_network_that_pickles_is_left_as_it_is() -> None:
+    network = nn.Linear(2, 1)
+    make_portable(network, nn.Linear, {"in_features": 2, "out_features": 1}, 0)
+    assert "__reduce_ex__" not in vars(network)

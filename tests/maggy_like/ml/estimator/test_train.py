@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin
 
 from maggy_like import Reporter
 from maggy_like.errors import ConfigError
@@ -89,6 +90,39 @@ def test_frozen_parts_stay(plan: TrainingPlan) -> None:
     found = train_network(replace(plan, model=network, freeze=("0",)), {}, Reporter(budget=2))
     assert torch.equal(found["network"]["0.running_mean"], torch.zeros(2))
     assert not torch.equal(found["network"]["1.weight"], network[1].weight)
+
+
+@pytest.mark.parametrize("batch_size", [9, 21, 63])  # one row is left over
+def test_batch_normalisation_never_gets_one_row(plan: TrainingPlan, batch_size: int) -> None:
+    sizes: list[int] = []
+
+    class Watched(nn.BatchNorm1d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(x))
+            return super().forward(x)
+
+    network = nn.Sequential(nn.Linear(2, 4), Watched(4), nn.Linear(4, 1))
+    data = Data(plan.data.train, (), 64)
+    plan = replace(plan, model=lambda: network, data=data, batch_size=batch_size)
+    train_network(plan, {}, Reporter(budget=1))
+    assert sum(sizes) == 64  # and each row comes once
+    assert min(sizes) > 1
+
+
+def test_layers_that_know_no_shape_yet_have_one_before_anything_is_prepared(
+    plan: TrainingPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[Any] = []
+    reporter = Reporter(budget=3)
+    monkeypatch.setattr(
+        reporter, "prepare", lambda *given: (prepared.extend(given), *given)[1:] if len(given) > 1 else given[0]
+    )
+    plan = replace(plan, model=lambda: nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(1)))
+    found = train_network(plan, {}, reporter)
+    weights = [tensor for it in prepared if isinstance(it, nn.Module) for tensor in (*it.parameters(), *it.buffers())]
+    assert weights
+    assert not any(isinstance(it, UninitializedTensorMixin) for it in weights)
+    assert found["history"] == train_network(plan, {}, Reporter(budget=3))["history"]
 
 
 def test_rows_of_weight_0_teach_nothing(plan: TrainingPlan) -> None:

@@ -19,14 +19,15 @@ GROUPS = st.lists(st.integers(0, 30), min_size=1, max_size=12)
     ranks=st.integers(1, 7),
     more=st.integers(0, 20),
     drop_last=st.booleans(),
+    least_share=st.integers(0, 3),
     seed=st.none() | st.integers(0, 5),
 )
 def test_each_row_is_read_once_by_one_rank(
-    groups: list[int], ranks: int, more: int, drop_last: bool, seed: int | None
+    groups: list[int], ranks: int, more: int, drop_last: bool, least_share: int, seed: int | None
 ) -> None:
     batch_size = ranks + more
     assume(sum(groups) >= (batch_size if drop_last else ranks))
-    plan = Plan(groups, batch_size, ranks, drop_last)
+    plan = Plan(groups, batch_size, ranks, drop_last, least_share)
     order = plan.order(seed, epoch=3)
     assert sorted(order) == list(range(len(groups)))
     runs = [plan.run(rank) for rank in range(ranks)]
@@ -37,14 +38,24 @@ def test_each_row_is_read_once_by_one_rank(
     assert all(0 <= row < groups[group] for group, row in rows)
 
 
-@given(rows=st.integers(1, 200), ranks=st.integers(1, 7), more=st.integers(0, 20), buffer=st.integers(1, 50))
-def test_steps_and_windows_are_the_same_on_all_ranks(rows: int, ranks: int, more: int, buffer: int) -> None:
+@given(
+    rows=st.integers(1, 200),
+    ranks=st.integers(1, 7),
+    more=st.integers(0, 20),
+    least_share=st.integers(0, 3),
+    buffer=st.integers(1, 50),
+)
+def test_steps_and_windows_are_the_same_on_all_ranks(
+    rows: int, ranks: int, more: int, least_share: int, buffer: int
+) -> None:
     assume(rows >= ranks)
-    plan = Plan([rows], ranks + more, ranks)
+    plan = Plan([rows], ranks + more, ranks, least_share=least_share)
     for step in range(plan.steps):
         shares = [plan.share(step, rank) for rank in range(ranks)]
         assert sum(share.samples for share in shares) == shares[0].total > 0
         assert max(shares).samples - min(shares).samples <= 1
+        if min(rows, ranks + more) >= least_share * ranks:
+            assert min(shares).samples >= least_share
     windows = plan.windows(buffer)
     assert [*itertools.chain(*windows)] == list(range(plan.steps))
     for window, rank in itertools.product(windows, range(ranks)):

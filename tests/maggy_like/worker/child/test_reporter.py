@@ -59,6 +59,18 @@ def test_where_nothing_is_searched_the_metric_that_is_named_first_stands_for_the
     assert alone.objective == "loss"
 
 
+def test_a_reporter_without_a_trial_has_the_ranks_of_torchrun_and_of_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    alone = Reporter()
+    assert (alone.rank, alone.world_size, alone.prepare(7)) == (0, 1, 7)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    ranked = Reporter()
+    assert (ranked.rank, ranked.world_size) == (3, 4)
+
+
 def test_a_milestone_waits_for_the_verdict() -> None:
     line = Line(objective="a", milestones=(2, 4))
     line.reporter.report(a=1.0)
