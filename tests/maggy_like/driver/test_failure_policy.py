@@ -14,7 +14,6 @@ from hand import Hand
 from maggy_like import FailurePolicy, Float, Reporter, lagom, load_run
 from maggy_like.driver.state_machine.inputs import WorkerLost
 from maggy_like.errors import ConfigError, TrialsFailedError
-from maggy_like.storage.journal import Repairer
 from maggy_like.worker.child.failures import place_of, types_of
 from optimizers.core.base import Optimizer
 from optimizers.samplers.random_search import RandomSearch
@@ -207,12 +206,6 @@ def test_a_resume_tries_the_trials_again_that_had_failed_alike(optimizer: Callab
     assert [once_more.study.grant(trial) for trial in once_more.study.trials] == [
         again.study.grant(trial) for trial in again.study.trials
     ]
-    mended = Hand(optimizer(), n_trials=3, points=points).study
-    repairer = Repairer(mended, again.events)
-    for event in repairer.events():  # as of a journal that is damaged somewhere
-        mended.apply(event)
-    assert repairer.inferred == []
-    assert repr(mended.trials) == repr(again.study.trials)
     for update in again.study.take_updates():
         again.study.history.apply(update)
     assert all(math.isfinite(seen.loss) for seen in again.study.history.observations)
