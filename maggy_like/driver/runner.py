@@ -25,7 +25,7 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
 from maggy_like.engines.base import Engine
-from maggy_like.errors import ConfigError, JournalError, JournalLostError, TrialsFailedError
+from maggy_like.errors import ConfigError, JournalError, JournalLostError
 from maggy_like.processes.imports import remember, remembered
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.identity import WorkerId
@@ -191,7 +191,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 raise error
         except Exception as error:
             if not isinstance(error, JournalLostError):
-                error.add_note(_note_on_files(error, settings.paths.directory))
+                error.add_note(f"the run's files are in {settings.paths.directory}; resume=True goes on with it")
             if note := output.move():
                 error.add_note(note)
             failure = error
@@ -208,12 +208,6 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         if modules := remembered():
             engine.begin_imports(modules)
     return Outcome(machine, ending, journal.earlier_seconds + seconds, failure, journal.is_longer)
-
-
-def _note_on_files(error: Exception, directory: object) -> str:
-    """Where the files of a run are that has ended with an error; some errors say themselves how it can be resumed."""
-    resume = "" if isinstance(error, TrialsFailedError) else "; resume=True goes on with it"
-    return f"the run's files are in {directory}{resume}"
 
 
 def _ending(machine: StateMachine, failure: Exception | None) -> Ending:

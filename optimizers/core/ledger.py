@@ -270,9 +270,6 @@ class Ledger:
 
     def _ended(self, event: AttemptEnded) -> None:
         trial, state = self.trials[event.trial], event.state
-        if trial.state is _FAILED and state is _PENDING:
-            self._reopen(trial, event)
-            return
         trial.failure, trial.stop_due = event.failure, False
         if event.failure is not None:
             self.failing.add(trial.id)
@@ -335,31 +332,6 @@ class Ledger:
         )
         if type(trial.curves) is dict and sum([len(curve.steps) for curve in trial.curves.values()]) <= LONGEST:
             trial.curves = PackedCurves.of(trial.curves, self._shared(trial.curves))
-
-    def _reopen(self, trial: Trial, event: AttemptEnded) -> None:
-        """Have a trial run again that had failed for good, while none of the search had succeeded.
-
-        The scheduler and the optimizer are to know nothing of its failure. No trial has paused yet, so what a new
-        scheduler needs is in the trials.
-        """
-        trial.failure, trial.rest, trial.losses, trial.gang_losses = event.failure, None, 0, 0
-        self._move(trial, _PENDING)
-        self._interrupted.add(trial.id)
-        self._updates = [
-            it for it in self._updates if not (isinstance(it, Observation) and it.trial == trial.id and it.ended)
-        ]
-        scheduler = self.scheduler = self.optimizer.scheduler(self.problem)
-        for each in self.trials:
-            if each.training:
-                continue
-            scheduler.create(each.id, each.parent)
-            for step, value in zip(each.curve.steps, each.curve.values, strict=True):
-                scheduler.report(each.id, step, self.loss(value))
-            if each.state is _FAILED:
-                scheduler.fail(each.id)
-        for update in self._updates:
-            if isinstance(update, Observation):
-                scheduler.observe(update)
 
     def _shared(self, names: Iterable[str]) -> tuple[str, ...]:
         """Names in one tuple for all trials that have them."""

@@ -18,8 +18,7 @@ class TrialState(enum.StrEnum):
     """Where a trial stands.
 
     ``PENDING -> RUNNING -> COMPLETED | STOPPED | FAILED``, with ways back: ``RUNNING -> PAUSED ->
-    RUNNING`` (promotion) and ``RUNNING -> PENDING`` (an attempt failed or was lost, and another follows). A resume may
-    take ``FAILED -> PENDING``: the first trials had failed alike, and their function may have been corrected.
+    RUNNING`` (promotion) and ``RUNNING -> PENDING`` (an attempt failed or was lost, and another follows).
     """
 
     PENDING = "pending"

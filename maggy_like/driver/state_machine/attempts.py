@@ -201,14 +201,6 @@ class Attempts:
         self.retries.append(trial.id)
         return [*commands, *_show_loss(trial, failure)]
 
-    def reopen(self, trial: Trial, now: float) -> Commands:
-        """Have a trial run again that had failed for good before a resume."""
-        cause = "the search is resumed, and its trials had failed alike"
-        ended = AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, now, failure=trial.failure, cause=cause)
-        self.replay(ended)
-        self.retries.append(trial.id)
-        return [Append(ended)]
-
     def lose_with_driver(self, trial: Trial, now: float) -> Commands:
         """End an attempt that ran as an earlier driver ended: what time has gone by since then, it did not run."""
         ended = min(now, max(self.known_until, trial.started or 0.0))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from maggy_like.errors import TrialsFailedError
 from optimizers.core.events import AttemptEnded
 from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure, Trial, TrialState
+from optimizers.core.trial import Failure, TrialState
 
 _SUCCEEDED = (TrialState.COMPLETED, TrialState.PAUSED)
 _LEAST_AT_THE_END = 2
@@ -32,7 +31,6 @@ class CommonFailures:
     on, as where a function saves a state that it cannot restore.
 
     A resumed search counts from zero, since the function may have been fixed; a success before the resume still counts.
-    If there was none, the trials that had failed alike run again.
 
     Args:
         enough: How many end the search; 0 for never.
@@ -56,21 +54,12 @@ class CommonFailures:
 
     def take(self, event: AttemptEnded) -> None:
         """Count the failure of an attempt of this run, if it is one."""
-        if cause := self._cause(event.failure):
-            outcomes = self._outcomes(event.trial)
-            outcomes.failed.setdefault(cause, set()).add(event.trial)
-            outcomes.newest = event.failure
-
-    def to_try_again(self, trials: Iterable[Trial]) -> set[int]:
-        """The numbers of the trials that failed alike before a resume, at their first try, while none had succeeded."""
-        alike: dict[tuple[FailureKind, str, str], set[int]] = {}
-        if self.enough and not self._begun.has_success:
-            for trial in trials:
-                is_first_try = not trial.training and trial.id not in self._paused
-                if is_first_try and trial.state is TrialState.FAILED and (cause := self._cause(trial.failure)):
-                    alike.setdefault(cause, set()).add(trial.id)
-        least = min(self.enough, _LEAST_AT_THE_END)
-        return {number for numbers in alike.values() if len(numbers) >= least for number in numbers}
+        failure = event.failure
+        if failure is None or not failure.kind.is_fault or self._expected.intersection(failure.types):
+            return
+        outcomes = self._outcomes(event.trial)
+        outcomes.failed.setdefault(failure.cause, set()).add(event.trial)
+        outcomes.newest = failure
 
     def error(self, n_trials: int | None = None) -> TrialsFailedError | None:
         """What the search must end with, if anything.
@@ -82,12 +71,6 @@ class CommonFailures:
             return None
         return self._error(self._begun, n_trials) or self._error(self._continued, n_trials)
 
-    def _cause(self, failure: Failure | None) -> tuple[FailureKind, str, str] | None:
-        """What a failure has in common with others that are alike; None if it does not count."""
-        if failure is None or not failure.kind.is_fault or self._expected.intersection(failure.types):
-            return None
-        return failure.cause
-
     def _outcomes(self, trial: int) -> _Outcomes:
         return self._continued if trial in self._paused else self._begun
 
@@ -98,23 +81,12 @@ class CommonFailures:
         if count < self.enough and (n_trials is None or count < max(n_trials, _LEAST_AT_THE_END)):
             return None
         where = " when they went on from a pause" if outcomes is self._continued else ""
-        remedy = _remedy(failure, runs_again=outcomes is self._begun)
         trace = f"\n\n{failure.traceback.rstrip()}\n" if failure.traceback else ""
         kind = failure.types[0].rpartition(".")[2] if failure.types else ""
         expected = f", or expected=({kind},) for failures of this type" if kind else ""
         return TrialsFailedError(
             f"{count} trials failed alike{where} and none has succeeded, so the search has ended: "
-            f"{failure.message}{trace}\n{remedy} To try all configurations all the same, pass "
-            f"failures=FailurePolicy(alike=0){expected}."
+            f"{failure.message}{trace}\nFix the function and go on with resume=True and the run's name (with other "
+            "arguments of the search, such as metric, under another name). To try all configurations all the same, "
+            f"pass failures=FailurePolicy(alike=0){expected}."
         )
-
-
-def _remedy(failure: Failure, *, runs_again: bool) -> str:
-    """What to do about failures that are alike."""
-    if failure.kind is FailureKind.REPORT and re.search(r"\b(metric|direction)=", failure.message):
-        return (
-            "A run cannot be resumed with another metric= or direction=: give the search another name then, or fix "
-            "what the function reports."
-        )
-    which = ": the trials that failed run again" if runs_again else ""
-    return f"Fix the function, and pass resume=True with the run's name{which}."

@@ -166,16 +166,11 @@ class StateMachine:
         """Begin, or go on where the replayed journal ends."""
         self._course.now = now
         commands: Commands = []
-        again = self._attempts.alike.to_try_again(self.study.trials)
-        if again:
-            commands.append(Show(f"{len(again)} trials failed alike before, and none has succeeded: they run again"))
         for trial in self.study.trials:
             if trial.objective is not None and self._course.objective is None:
                 self._course.objective = trial.objective
             if trial.state is TrialState.RUNNING:
                 commands += self._attempts.lose_with_driver(trial, now)
-            elif trial.id in again:
-                commands += self._attempts.reopen(trial, now)
             elif trial.state is TrialState.PENDING:
                 self._attempts.retries.append(trial.id)
         self._training_phase.take_up()

@@ -62,8 +62,7 @@ class Repairer:
             elif not isinstance(event, TrialCreated):
                 yield from self._end_before(event.trial, event.attempt, None)
                 trial = self._study.trials[event.trial]
-                is_reopened = trial.state is TrialState.FAILED and isinstance(event, AttemptEnded)
-                if trial.state is not TrialState.RUNNING and not is_reopened:
+                if trial.state is not TrialState.RUNNING:
                     yield self._start(trial)
             yield event
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hand import Hand
 
-from maggy_like import FailurePolicy, Float, Reporter, lagom, load_run
+from maggy_like import FailurePolicy, Float, lagom
 from maggy_like.driver.state_machine.inputs import WorkerLost
 from maggy_like.errors import ConfigError, TrialsFailedError
 from maggy_like.worker.child.failures import place_of, types_of
 from optimizers.core.base import Optimizer
-from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.asha import ASHA
 
 SPACE = {"lr": Float(0.1, 1.0)}
@@ -170,93 +167,6 @@ def test_a_resumed_search_counts_anew_for_the_function_may_be_mended() -> None:
     again.join(0)
     assert fail(again, *[raised()] * 2) is None
     assert fail(again, {"value": 1.0}, *[raised()] * 6) is None
-
-
-def resumed(hand: Hand, optimizer: Optimizer | None = None, **options: Any) -> Hand:
-    """The same search, taken up by another driver."""
-    again = Hand(optimizer, **{"n_trials": 20, "alike": 3, "max_attempts": 1, **options})
-    again.events = list(hand.events)
-    again.machine.replay(hand.events)
-    again.start()
-    again.join(0)
-    return again
-
-
-@pytest.mark.parametrize("optimizer", [RandomSearch, lambda: ASHA(sampler="random", mode="promotion")])
-def test_a_resume_tries_the_trials_again_that_had_failed_alike(optimizer: Callable[[], Optimizer]) -> None:
-    points = [{"x": 0.1}, {"x": 0.9}, {"x": 0.5}]
-    hand = search(optimizer(), n_trials=3, points=points)
-    assert fail(hand, *[raised()] * 3) == "error"
-    assert "the trials that failed run again" in str(hand.machine.error)
-    again = resumed(hand, optimizer(), n_trials=3, points=points)
-    assert any("3 trials failed alike before" in text for text in again.shown)
-    (worker,) = (worker.id for worker in again.machine.workers.values())
-    while again.machine.ending is None:
-        assign = again.assigned(worker)
-        for step in range(again.study.trials[assign.trial].step + 1, assign.budget + 1):
-            again.report(worker, step, assign.config["x"])
-        again.finish(worker)
-    assert again.machine.ending == "completed"
-    assert [trial.config for trial in again.study.trials] == points
-    assert "failed" not in again.states()
-    assert again.study.best is again.study.trials[1]
-    assert again.study.best.state == "completed"
-    once_more = resumed(again, optimizer(), n_trials=3, points=points)
-    assert repr(once_more.study.trials) == repr(again.study.trials)
-    assert [once_more.study.grant(trial) for trial in once_more.study.trials] == [
-        again.study.grant(trial) for trial in again.study.trials
-    ]
-    for update in again.study.take_updates():
-        again.study.history.apply(update)
-    assert all(math.isfinite(seen.loss) for seen in again.study.history.observations)
-
-
-def test_trials_that_are_tried_again_and_fail_in_the_same_way_end_the_search_again() -> None:
-    hand = search()
-    assert fail(hand, *[raised()] * 3) == "error"
-    again = resumed(hand)
-    assert fail(again, *[raised()] * 3) == "error"
-    assert (again.states(), [trial.attempt for trial in again.study.trials]) == (["failed"] * 3, [2] * 3)
-    assert fail(resumed(again), *[{"value": 1.0}] * 20) == "completed"
-
-
-@pytest.mark.parametrize(
-    ("ends", "options"),
-    [
-        pytest.param([{"value": 1.0}, *[raised()] * 3], {}, id="one has succeeded"),
-        pytest.param([raised(), raised("ValueError")], {}, id="they failed differently"),
-        pytest.param([raised()] * 3, {"alike": 0}, id="failures are taken as they come"),
-        pytest.param([raised()] * 3, {"expected": {"builtins.LookupError"}}, id="they were expected"),
-    ],
-)
-def test_other_failed_trials_stay_failed_after_a_resume(ends: list[dict[str, Any]], options: dict[str, Any]) -> None:
-    hand = search(**options)
-    fail(hand, *ends)
-    failed = hand.states().count("failed")
-    again = resumed(hand, **options)
-    assert fail(again, *[{"value": 1.0}] * (20 - len(ends))) == "completed"
-    assert again.states().count("failed") == failed
-
-
-def test_a_search_with_a_wrong_metric_is_not_to_be_resumed(tmp_path: Path) -> None:
-    def train(lr: float, reporter: Reporter) -> None:
-        reporter.report(acc=lr, step=1)
-
-    options = {"optimizer": "random", "metric": "accuracy", "engine": "inline", "n_trials": 4, "progress": False,
-               "directory": tmp_path}  # fmt: skip
-    with pytest.raises(TrialsFailedError) as raised_error:
-        lagom(train, SPACE, name="mine", **options)
-    said = "\n".join([str(raised_error.value), *raised_error.value.__notes__])
-    assert "A run cannot be resumed with another metric= or direction=" in said
-    assert "resume=True" not in said
-
-    def fixed(lr: float, reporter: Reporter) -> None:
-        reporter.report(accuracy=lr, step=1)
-
-    result = lagom(fixed, SPACE, name="mine", resume=True, **options)
-    assert [trial.state.value for trial in result.trials] == ["completed"] * 4
-    assert [trial.state.value for trial in load_run(result.directory).trials] == ["completed"] * 4
-    assert result.story() is not None
 
 
 # -- what a worker tells ----------------------------------------------------------------------------
