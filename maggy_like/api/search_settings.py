@@ -65,6 +65,7 @@ def check_search(
         directions, hint = known if direction is None and len(known) == len(directions) else directions, ""
     else:
         earlier, hint, directions = gather(warm_start, space, metrics, directions)
+    guessed = direction is None and (bool(metrics) or directions == (None,))
     check_thresholds(made, directions)
     points = _check_points(points_to_evaluate, space, earlier)
     if n_trials is None:
@@ -76,6 +77,7 @@ def check_search(
         optimizer_name=optimizer if isinstance(optimizer, str) else type(made).__name__,
         metrics=metrics,
         directions=directions,
+        guessed=guessed,
         value=worth if len(directions) == 1 else "last",
         seed=seed,
         max_budget=max_budget,

@@ -229,6 +229,7 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
     return StateMachine(
         study,
         objective=search.objective,
+        guessed=search.guessed,
         workers=size,
         width=width,
         training=plan,
@@ -263,6 +264,7 @@ def first_snapshot(settings: Settings) -> Snapshot:
         directory=str(settings.paths.directory),
         optimizer=search.optimizer_name,
         direction=search.directions[0],
+        guessed=search.guessed,
         phase=Phase.STARTING,
         elapsed=0.0,
         objective=search.objective,

@@ -208,8 +208,8 @@ class Ledger:
 
     def _measured(self, event: Measured) -> Decision:
         objective = event.objective
-        if self.objectives.is_open and (direction := self.settled(objective)):  # before anything is decided by it
-            self.objectives.settle(event.direction or direction)
+        if direction := event.direction or self.settled(objective):  # before anything is decided by it
+            self.objectives.settle(direction)
         trial = self.trials[event.trial]
         if trial.objective != objective:
             trial.objective = sys.intern(objective)

@@ -56,6 +56,7 @@ class StateMachine:
     Args:
         study: The ledger, new or replayed.
         objective: Name of the optimised metric, or None to take the one that is reported.
+        guessed: Whether nobody has given the directions of the objectives.
         workers: Size of the gang, or how far it may grow.
         width: How many workers run a trial of the search together.
         training: What the gang shall train together once the search is over.
@@ -78,6 +79,7 @@ class StateMachine:
         study: Study,
         *,
         objective: str | None = None,
+        guessed: bool = False,
         workers: int = 1,
         width: int = 1,
         training: TrainingPlan | None = None,
@@ -94,7 +96,7 @@ class StateMachine:
         self._pool = WorkerPool()
         self._proposals = Proposals(study, workers // width)
         failures = CommonFailures(alike if isinstance(alike, int) else 0, expected)
-        self._attempts = Attempts(study, max_attempts, workers, keep, failures)
+        self._attempts = Attempts(study, max_attempts, workers, keep, failures, guessed=guessed)
         self._growth = None if isinstance(alike, int) else Growth(self._proposals, failures, alike, width)
         self._training_phase = TrainingPhase(study, training)
         self._width = width
