@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from maggy_like.api.objectives import check_objectives, direction_hints
-from maggy_like.api.optimizer_choice import build_optimizer, check_constraints, check_thresholds, reach_hint
+from maggy_like.api.optimizer_choice import (
+    build_optimizer,
+    check_constraints,
+    check_thresholds,
+    count_configurations,
+    reach_hint,
+)
 from maggy_like.api.warm_start import gather, recorded
 from maggy_like.argument_checks import listed, one_of, whole
 from maggy_like.driver.settings import FileSettings, SearchSettings
@@ -87,9 +94,15 @@ def check_search(
         earlier=earlier,
     )
     made.check(settings.problem)
-    return settings, tuple(
-        filter(None, (reach_hint(made, settings.problem), *direction_hints(metrics, directions, direction), hint))
+    n_configs, count_hint = count_configurations(made, settings.problem)
+    hints = (
+        *made.remarks(settings.problem),
+        count_hint,
+        reach_hint(made, settings.problem),
+        *direction_hints(metrics, directions, direction),
+        hint,
     )
+    return replace(settings, n_configs=n_configs), tuple(filter(None, hints))
 
 
 def _check_points(points: Sequence[Mapping[str, Any]], space: SearchSpace, earlier: Earlier) -> tuple[Config, ...]:

@@ -230,6 +230,7 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
         study,
         objective=search.objective,
         guessed=search.guessed,
+        n_configs=search.n_configs,
         workers=size,
         width=width,
         training=plan,

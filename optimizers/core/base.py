@@ -349,5 +349,9 @@ class Optimizer(ABC):
         """How many of the trials of a search are meant to be trained to ``max_budget``; ``inf`` for all, or unknown."""
         return math.inf
 
+    def remarks(self, problem: Problem) -> list[str]:
+        """What a user should know of how this search will go, before it starts; by default nothing."""
+        return []
+
     def validate(self, problem: Problem) -> None:
         """Raise :class:`~optimizers.errors.OptimizerError` if this search cannot be served."""

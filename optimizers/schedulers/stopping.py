@@ -100,6 +100,9 @@ class StoppingRule(Optimizer):
     def size(self, space: SearchSpace) -> int | None:
         return self.optimizer.size(space)
 
+    def remarks(self, problem: Problem) -> list[str]:
+        return self.optimizer.remarks(problem)
+
     def full_trainings(self, problem: Problem) -> float:
         return self.optimizer.full_trainings(problem)
 

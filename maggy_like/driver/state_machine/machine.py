@@ -57,6 +57,7 @@ class StateMachine:
         study: The ledger, new or replayed.
         objective: Name of the optimised metric, or None to take the one that is reported.
         guessed: Whether nobody has given the directions of the objectives.
+        n_configs: How many configurations there are, where the search ends once each was tried.
         workers: Size of the gang, or how far it may grow.
         width: How many workers run a trial of the search together.
         training: What the gang shall train together once the search is over.
@@ -80,6 +81,7 @@ class StateMachine:
         *,
         objective: str | None = None,
         guessed: bool = False,
+        n_configs: int | None = None,
         workers: int = 1,
         width: int = 1,
         training: TrainingPlan | None = None,
@@ -94,7 +96,7 @@ class StateMachine:
     ) -> None:
         self.study = study
         self._pool = WorkerPool()
-        self._proposals = Proposals(study, workers // width)
+        self._proposals = Proposals(study, workers // width, n_configs)
         failures = CommonFailures(alike if isinstance(alike, int) else 0, expected)
         self._attempts = Attempts(study, max_attempts, workers, keep, failures, guessed=guessed)
         self._growth = None if isinstance(alike, int) else Growth(self._proposals, failures, alike, width)
