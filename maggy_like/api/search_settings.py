@@ -68,13 +68,18 @@ def check_search(
     metrics, directions = check_objectives(metric, direction)
     worth = cast(Worth, one_of("value", value, WORTHS))
     if files.resume:
-        earlier, known = recorded(files.paths.journal, warm_start)
+        earlier, known = recorded(files.paths.journal, warm_start, space)
         directions, hint = known if direction is None and len(known) == len(directions) else directions, ""
     else:
         earlier, hint, directions = gather(warm_start, space, metrics, directions)
     guessed = direction is None and (bool(metrics) or directions == (None,))
     check_thresholds(made, directions)
     points = _check_points(points_to_evaluate, space, earlier)
+    if n_trials is not None and n_trials < (given := len(points_to_evaluate)):
+        raise ConfigError(
+            f"n_trials must be at least {given} to try all points_to_evaluate, got {n_trials}; use n_trials={given}, "
+            "or give fewer points"
+        )
     if n_trials is None:
         size = made.size(space)
         n_trials = size + len(points) if size else None if is_timed else DEFAULT_TRIALS

@@ -29,6 +29,7 @@ from maggy_like.storage.journal import (
 )
 from maggy_like.storage.store_marks import is_marked, mark_store, unmark_store
 from optimizers.comparisons.tuned_repeats import TunedRepeats
+from optimizers.core.initial_points import initial_points
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 
@@ -73,6 +74,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             ControlFiles(paths.journal).clear(run_id)
             _check_direction(read_header(backend), header, machine.study)
             _check_training(settings, machine.study.trials)
+            _check_room(settings.search, machine.study)
             hints += _more_than_asked(settings.search, machine.study.trials)
             _mark(files, run_id, folder)
         else:
@@ -176,6 +178,22 @@ def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[s
         if len(hints) <= _MOST_SHOWN
         else [*hints[: _MOST_SHOWN - 1], f"... and {len(hints) - _MOST_SHOWN + 1} more"]
     )
+
+
+def _check_room(search: SearchSettings, study: Study) -> None:
+    """Raise if there is no room for the points that a resume brings.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    automatic = {search.space.key(point) for point in initial_points(search.problem, ())}
+    new = [point for point in study.points_left if search.space.key(point) not in automatic]
+    wanted = study.size + len(new)
+    if new and search.n_trials is not None and wanted > search.n_trials:
+        raise ConfigError(
+            f"n_trials must be at least {wanted} to try the {len(new)} new points_to_evaluate after {study.size} "
+            f"trials, got {search.n_trials}; pass n_trials={wanted}, or leave the points out"
+        )
 
 
 def _more_than_asked(search: SearchSettings, trials: list[Trial]) -> list[str]:

@@ -57,6 +57,7 @@ class Ledger:
         value: What a trial is worth.
 
     Attributes:
+        points_left: Those of the points that are no trial yet.
         failing: Numbers of the trials whose last attempt to end failed or was lost.
     """
 
@@ -66,6 +67,7 @@ class Ledger:
         self.problem = problem
         self.objectives = objectives
         self.points = points
+        self.points_left = list(points)
         self.optimizer = optimizer
         self.scheduler = optimizer.scheduler(problem)
         self.trials: list[Trial] = []
@@ -182,6 +184,8 @@ class Ledger:
         if event.parent is not None and (rest := self.trials[event.parent].rest) is not None:
             trial.checkpoint, trial.start = rest, rest.step
         self.trials.append(trial)
+        if event.ask is None and self.points_left and not trial.training:
+            self._leave_out(event.config)
         if trial.training:
             self._trainings[trial.id] = FullBudget(trial.training)
             return
@@ -190,6 +194,14 @@ class Ledger:
         if event.ask is not None:
             self.n_asks = event.ask + 1
         self._updates.append(Pending(event.trial, event.config))
+
+    def _leave_out(self, config: Config) -> None:
+        """Take a point off those that are left; a resumed search may have been given others."""
+        key = self.problem.space.key(config)
+        for place, point in enumerate(self.points_left):
+            if self.problem.space.key(point) == key:
+                del self.points_left[place]
+                return
 
     def _started(self, event: AttemptStarted) -> None:
         trial = self.trials[event.trial]

@@ -52,8 +52,7 @@ class Proposals:
 
     def go_on(self) -> None:
         """Take up where a replayed study ends."""
-        for _ in range(min(len(self._points), self._study.size - self._study.n_asks)):
-            self._points.popleft()
+        self._points = deque(self._study.points_left)
         self._unsent += (Pending(number, point) for number, point in enumerate(self._points, len(self._study.trials)))
         self._next_ask = self._study.n_asks
         for trial in self._study.trials:
