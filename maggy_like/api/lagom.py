@@ -115,7 +115,7 @@ def lagom(
         timeout: Seconds after which the search ends with what it has.
         target: The search is over once a trial has this value of the objective, or a better one.
         max_budget: Steps of a full training: ``reporter.budget`` tells the function its share.
-        points_to_evaluate: Configurations to try first.
+        points_to_evaluate: Configurations to try first; a resumed run tries those that it has not tried yet.
         warm_start: Earlier runs to learn from: their results, or their folders.
         workers: Size of the gang; by default all slots of the engine.
         max_workers: How many workers there may be where ``workers`` is not given.

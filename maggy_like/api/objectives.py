@@ -12,7 +12,7 @@ from typing import Any
 from maggy_like.argument_checks import one_of
 from maggy_like.errors import ConfigError
 from optimizers.checks.options import short
-from optimizers.core.direction import SPELLINGS, Direction, direction_hint, direction_of
+from optimizers.core.direction import SPELLINGS, Direction, contradiction, direction_hint, direction_of
 from optimizers.core.objectives import Directions
 
 
@@ -49,6 +49,9 @@ def check_objectives(
     read = [None if said is None else SPELLINGS[one_of("direction", said, tuple(SPELLINGS))] for said in directions]
     if not metrics:
         return metrics, tuple(read)
+    for name, said in zip(metrics, read, strict=True):
+        if said is None and (message := contradiction(name)):
+            raise ConfigError(message)
     return metrics, tuple(said or direction_of(name) or "max" for name, said in zip(metrics, read, strict=True))
 
 

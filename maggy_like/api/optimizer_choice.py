@@ -14,6 +14,7 @@ from maggy_like.train_function.reporter_use import uses_checkpoints
 from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import Direction
 from optimizers.registry import make_optimizer
+from optimizers.samplers.grid import n_configurations
 from optimizers.schedulers.stopping import StoppingRule, Threshold
 from optimizers.space.search_space import SearchSpace
 
@@ -61,6 +62,19 @@ def check_constraints(space: SearchSpace) -> None:
             f"a constraint of the search space cannot be sent to the optimizer's process ({error}); "
             "let it use the configuration and plain values alone"
         ) from error
+
+
+def count_configurations(optimizer: Optimizer, problem: Problem) -> tuple[int | None, str]:
+    """How many configurations there are, and a hint, where a search would go on when each of them was tried."""
+    n_trials = problem.n_trials
+    count = None if optimizer.needs_checkpoints else n_configurations(problem.space, n_trials)
+    if count is None:
+        return None, ""
+    bound = "the search is bounded by time" if n_trials is None else f"n_trials={n_trials} is more"
+    return count, (
+        f"the search space has {count} configuration{'s' * (count != 1)}, and {bound}: the search ends once each was "
+        "tried; add a parameter, such as a seed, to try them repeatedly"
+    )
 
 
 def reach_hint(optimizer: Optimizer, problem: Problem) -> str:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from maggy_like.api.objectives import check_objectives, direction_hints
-from maggy_like.api.optimizer_choice import build_optimizer, check_constraints, check_thresholds, reach_hint
+from maggy_like.api.optimizer_choice import (
+    build_optimizer,
+    check_constraints,
+    check_thresholds,
+    count_configurations,
+    reach_hint,
+)
 from maggy_like.api.warm_start import gather, recorded
 from maggy_like.argument_checks import listed, one_of, whole
 from maggy_like.driver.settings import FileSettings, SearchSettings
@@ -61,12 +68,18 @@ def check_search(
     metrics, directions = check_objectives(metric, direction)
     worth = cast(Worth, one_of("value", value, WORTHS))
     if files.resume:
-        earlier, known = recorded(files.paths.journal, warm_start)
+        earlier, known = recorded(files.paths.journal, warm_start, space)
         directions, hint = known if direction is None and len(known) == len(directions) else directions, ""
     else:
         earlier, hint, directions = gather(warm_start, space, metrics, directions)
+    guessed = direction is None and (bool(metrics) or directions == (None,))
     check_thresholds(made, directions)
     points = _check_points(points_to_evaluate, space, earlier)
+    if n_trials is not None and n_trials < (given := len(points_to_evaluate)):
+        raise ConfigError(
+            f"n_trials must be at least {given} to try all points_to_evaluate, got {n_trials}; use n_trials={given}, "
+            "or give fewer points"
+        )
     if n_trials is None:
         size = made.size(space)
         n_trials = size + len(points) if size else None if is_timed else DEFAULT_TRIALS
@@ -76,6 +89,7 @@ def check_search(
         optimizer_name=optimizer if isinstance(optimizer, str) else type(made).__name__,
         metrics=metrics,
         directions=directions,
+        guessed=guessed,
         value=worth if len(directions) == 1 else "last",
         seed=seed,
         max_budget=max_budget,
@@ -85,9 +99,15 @@ def check_search(
         earlier=earlier,
     )
     made.check(settings.problem)
-    return settings, tuple(
-        filter(None, (reach_hint(made, settings.problem), *direction_hints(metrics, directions, direction), hint))
+    n_configs, count_hint = count_configurations(made, settings.problem)
+    hints = (
+        *made.remarks(settings.problem),
+        count_hint,
+        reach_hint(made, settings.problem),
+        *direction_hints(metrics, directions, direction),
+        hint,
     )
+    return replace(settings, n_configs=n_configs), tuple(filter(None, hints))
 
 
 def _check_points(points: Sequence[Mapping[str, Any]], space: SearchSpace, earlier: Earlier) -> tuple[Config, ...]:

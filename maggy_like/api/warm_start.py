@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from maggy_like.argument_checks import listed
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, MaggyError
 from maggy_like.results.result import Result
 from maggy_like.storage.journal import (
     Contents,
@@ -21,6 +21,7 @@ from maggy_like.storage.journal import (
     read_journal,
     reading,
 )
+from optimizers.checks.options import short
 from optimizers.core.base import Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.core.direction import Direction
 from optimizers.core.objectives import read_directions
@@ -77,14 +78,18 @@ def gather(
     return tuple(earlier), f"warm start: {'; '.join(notes)}" if notes else "", directions
 
 
-def recorded(journal: str, warm_start: Sequence[Result | str | Path]) -> tuple[Earlier, tuple[Direction | None, ...]]:
+def recorded(
+    journal: str, warm_start: Sequence[Result | str | Path], space: SearchSpace
+) -> tuple[Earlier, tuple[Direction | None, ...]]:
     """What a run that is to be resumed knew of earlier ones when it began, and its directions; its journal has it.
 
     Args:
         journal: The folder of its journal.
+        warm_start: What it is given now, which must be the same runs; they may have gone on, or be gone.
+        space: Its search space.
 
     Raises:
-        ConfigError: It began without, and is now given some.
+        ConfigError: It began without, and is now given some; or with others.
         JournalError: The journal's header is damaged, or it cannot be read.
     """
     backend = backend_of(journal)
@@ -95,21 +100,47 @@ def recorded(journal: str, warm_start: Sequence[Result | str | Path]) -> tuple[E
     header = read_header(backend)
     if warm_start and not header.earlier:
         raise ConfigError(f"the run {header.name!r} was started without warm_start; leave it out, or start another run")
-    return from_records(header.earlier), read_directions(header.directions)
+    earlier = from_records(header.earlier)
+    if warm_start and not _is_same(earlier, warm_start, space):
+        raise ConfigError(
+            f"warm_start must have the runs that {header.name!r} was started with, got {short(warm_start)}; leave it "
+            "out, or start another run that learns from them"
+        )
+    return earlier, read_directions(header.directions)
+
+
+def _is_same(earlier: Earlier, warm_start: Sequence[Result | str | Path], space: SearchSpace) -> bool:
+    """Whether runs are those that were observed earlier, as far as they are still there."""
+    for run in listed("warm_start", warm_start, "runs"):
+        _check_type(run)
+    try:
+        given = [_trials(run) for run in gather(warm_start, space, (), (None,))[0]]
+    except MaggyError:
+        return True
+    known = [_trials(run) for run in earlier]
+    return len(given) == len(known) and all(any(run.items() <= now.items() for now in given) for run in known)
+
+
+def _trials(run: tuple[Observation, ...]) -> dict[int, str]:
+    return {seen.trial: repr(seen.config) for seen in run}
 
 
 def _read(run: Result | str | Path) -> tuple[str, Contents]:
     """A run's name, and what its journal holds."""
     from maggy_like.results.runs import find_run
 
-    if not isinstance(run, Result | str | Path):
-        raise ConfigError(f"warm_start takes results of lagom and folders of runs, got {run!r}")
+    _check_type(run)
     folder = str(run.directory) if isinstance(run, Result) else str(run)
     try:
         contents = read_journal(find_run(folder))
     except ConfigError as error:
         raise ConfigError(f"warm_start: {error}") from error.__cause__
     return contents.header.name, contents
+
+
+def _check_type(run: Result | str | Path) -> None:
+    if not isinstance(run, Result | str | Path):
+        raise ConfigError(f"warm_start takes results of lagom and folders of runs, got {run!r}")
 
 
 class _Rungs(Scheduler):

@@ -148,4 +148,5 @@ def _base(follower: Follower, run: Result, record: DriverRecord | None) -> Snaps
         n_trials=record.n_trials if record is not None else None,
         timeout=record.timeout if record is not None else None,
         is_ablation=bool(header.variants),
+        guessed=header.directions == [None],
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from maggy_like.display import text
 from maggy_like.display.base import Display, LogLine, Snapshot, WorkerLine
 from maggy_like.display.plain import PlainDisplay
 from maggy_like.errors import ConfigError
@@ -15,9 +17,11 @@ from optimizers.checks.options import short
 
 __all__ = ["Display", "LogLine", "PlainDisplay", "SilentDisplay", "Snapshot", "WorkerLine", "make_display"]
 
+_log = logging.getLogger(__name__)
+
 
 class SilentDisplay:
-    """Shows nothing."""
+    """Shows nothing; at the end it logs what must not be missed."""
 
     def start(self, snapshot: Snapshot) -> None:
         pass
@@ -26,7 +30,8 @@ class SilentDisplay:
         pass
 
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        pass
+        if words := text.guess(snapshot):
+            _log.warning("%s: %s", text.clean(snapshot.name), words)
 
 
 def check_progress(progress: Any) -> None:

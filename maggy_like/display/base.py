@@ -91,6 +91,7 @@ class Snapshot:
         optimizer: Name of the optimizer.
         objective: Name of the optimised metric, once known.
         direction: ``max`` or ``min``; None while it is not known.
+        guessed: Whether nobody has given it, so that the objective's name says it.
         others: The other objectives where there are several: direction and name of each.
         phase: What the run does, or how it ended.
         n_trials: How many configurations are wanted, or None for no bound; 0 where nothing is searched.
@@ -119,6 +120,7 @@ class Snapshot:
     objective: str | None = None
     n_trials: int | None = None
     is_ablation: bool = False
+    guessed: bool = False
     counts: Mapping[TrialState, int] = field(default_factory=dict)
     others: tuple[tuple[str, str], ...] = ()
     pareto: int | None = None

@@ -89,7 +89,7 @@ def page(
     search = [_progress(now)] if text.searches(now) else []
     if search and not now.is_ablation:
         search.append(_best(now, bests))
-    parts = [_headline(first, now), *search, _training(now), _failures(now), _way_on(now)]
+    parts = [_headline(first, now), *search, _guess(now), _training(now), _failures(now), _way_on(now)]
     if text.is_over(now):
         parts.append(_folded_log(now, log, trimmed))
     else:
@@ -182,6 +182,10 @@ def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
         f'<span class="end">{curve(bests, now.elapsed)}</span></div>'
         f'<div class="row">{config}</div>'
     )
+
+
+def _guess(now: Snapshot) -> str:
+    return f'<div class="row"><b>{_safe(words)}</b></div>' if (words := text.guess(now)) else ""
 
 
 def _way_on(now: Snapshot) -> str:

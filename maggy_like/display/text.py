@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 from maggy_like.display.base import FailureLine, LogLine, Snapshot, WorkerLine
 from maggy_like.protocol.endings import Ending, Phase
+from optimizers.core.direction import Direction, direction_hint
 from optimizers.core.trial import TrialState
 from optimizers.space.config import Config
 
@@ -254,6 +256,15 @@ def failure(line: FailureLine) -> str:
     return clean(f"{line.kind.replace('_', ' ')} {where}: {line.message}")
 
 
+def guess(snapshot: Snapshot) -> str:
+    """What must be known beside the best value where neither the user nor the objective's name said its direction."""
+    if not (snapshot.guessed and searches(snapshot)) or snapshot.direction is None or not snapshot.counts:
+        return ""
+    goals = [(snapshot.direction, snapshot.objective or "value"), *snapshot.others]
+    hints = (direction_hint(name, cast(Direction, way), given=False) for way, name in goals)
+    return clean("; ".join(filter(None, hints)))
+
+
 def summary(snapshot: Snapshot) -> list[str]:
     """The end of a search in a few lines."""
     trials = n_trials(snapshot)
@@ -267,8 +278,7 @@ def summary(snapshot: Snapshot) -> list[str]:
         value = f"{snapshot.objective or 'value'} {number(snapshot.best_value)}"
         config = config_text(snapshot.best_config or {})
         lines.append(f"best {clean(value)} {best_place(snapshot)}" + (f": {config}" if config else ""))
-    if trained := training(snapshot):
-        lines.append(trained)
+    lines += filter(None, [guess(snapshot), training(snapshot)])
     lines += [failure(line) for line in snapshot.failures[:MAX_FAILURES]]
     return [*lines, f"files in {clean(snapshot.directory)}", *filter(None, [way_on(snapshot)])]
 

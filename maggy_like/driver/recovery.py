@@ -23,10 +23,13 @@ from maggy_like.storage.journal import (
     RunHeader,
     RunStatus,
     backend_of,
+    read_header,
     reading,
     to_records,
 )
 from maggy_like.storage.store_marks import is_marked, mark_store, unmark_store
+from optimizers.core.initial_points import initial_points
+from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 
 _log = logging.getLogger(__name__)
@@ -68,7 +71,9 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             with no_collections():
                 hints = replay(journal, header, machine)
             ControlFiles(paths.journal).clear(run_id)
+            _check_direction(read_header(backend), header, machine.study)
             _check_training(settings, machine.study.trials)
+            _check_room(settings.search, machine.study)
             hints += _more_than_asked(settings.search, machine.study.trials)
             _mark(files, run_id, folder)
         else:
@@ -174,6 +179,22 @@ def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[s
     )
 
 
+def _check_room(search: SearchSettings, study: Study) -> None:
+    """Raise if there is no room for the points that a resume brings.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    automatic = {search.space.key(point) for point in initial_points(search.problem, ())}
+    new = [point for point in study.points_left if search.space.key(point) not in automatic]
+    wanted = study.size + len(new)
+    if new and search.n_trials is not None and wanted > search.n_trials:
+        raise ConfigError(
+            f"n_trials must be at least {wanted} to try the {len(new)} new points_to_evaluate after {study.size} "
+            f"trials, got {search.n_trials}; pass n_trials={wanted}, or leave the points out"
+        )
+
+
 def _more_than_asked(search: SearchSettings, trials: list[Trial]) -> list[str]:
     """A hint where a resume asks for fewer trials than there are."""
     there = sum(not trial.training for trial in trials)
@@ -235,18 +256,37 @@ def _check_same(known: RunHeader, now: RunHeader) -> None:
     arguments = {"directions": "direction", "metrics": "metric"}
     for field in ("optimizer", "space", "directions", "metrics", "value", "seed", "max_budget", "constrained"):
         before, given = getattr(known, field), getattr(now, field)
+        if field == "directions" and before == [None]:
+            continue  # the first measurement may have settled it: see _check_direction
         if before != given:
             was, now_is = (before, given) if field == "optimizer" else (_written(before), _written(given))
-            raise ConfigError(
-                f"the run {known.name!r} was started with {arguments.get(field, field)}={was}, not {now_is}; "
-                "resume it with the same, or choose another name"
-            )
+            raise _differs(known, arguments.get(field, field), was, now_is)
     for before, given in zip(known.variants, now.variants, strict=False):  # an old journal has none
         if before != given:
             raise ConfigError(
                 f"the run {known.name!r} was started with the variant {before!r}, not {given!r}; resume it with the "
                 "same study, or choose another name"
             )
+
+
+def _check_direction(known: RunHeader, now: RunHeader, study: Study) -> None:
+    """Raise if a run that began without a direction is given another than its first measurement has settled.
+
+    Raises:
+        ConfigError: It is.
+    """
+    if known.directions != [None] or now.directions == [None]:
+        return
+    is_measured = any(trial.objective is not None for trial in study.trials)
+    if is_measured and now.directions != [study.objectives.settled]:
+        raise _differs(known, "direction", _written(known.directions), _written(now.directions))
+
+
+def _differs(known: RunHeader, argument: str, was: str, now: str) -> ConfigError:
+    return ConfigError(
+        f"the run {known.name!r} was started with {argument}={was}, not {now}; resume it with the same, or choose "
+        "another name"
+    )
 
 
 def _written(value: object) -> str:

@@ -236,6 +236,8 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
     return StateMachine(
         study,
         objective=search.objective,
+        guessed=search.guessed,
+        n_configs=search.n_configs,
         workers=size,
         width=width,
         training=plan,
@@ -270,6 +272,7 @@ def first_snapshot(settings: Settings) -> Snapshot:
         directory=str(settings.paths.directory),
         optimizer=search.optimizer_name,
         direction=search.directions[0],
+        guessed=search.guessed,
         phase=Phase.STARTING,
         elapsed=0.0,
         objective=search.objective,

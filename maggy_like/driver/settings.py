@@ -22,8 +22,10 @@ class SearchSettings:
         optimizer_name: What people call the optimizer.
         metrics: Names of the objectives; empty if the only one's is not given.
         directions: One for each objective; None where the only one's name is not known yet.
+        guessed: Whether nobody has given the directions, so that the objectives' names say them.
         value: What a trial is worth (see :class:`~optimizers.core.ranking.Ranking`).
         n_trials: How many configurations to try; None for no bound, 0 where there is only a training.
+        n_configs: How many configurations there are, where the search ends once each was tried.
         points: All of :func:`~optimizers.core.initial_points.initial_points`.
         is_timed: Whether time alone bounds the search.
         earlier: What earlier runs observed.
@@ -35,11 +37,13 @@ class SearchSettings:
     optimizer_name: str
     metrics: tuple[str, ...] = ()
     directions: tuple[Direction | None, ...] = (None,)
+    guessed: bool = False
     value: Worth = "best"
     seed: int = 0
     max_budget: int = 1
     n_trials: int | None = None
     is_timed: bool = False
+    n_configs: int | None = None
     points: tuple[Config, ...] = ()
     earlier: Earlier = ()
     variants: tuple[str, ...] = ()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Direction = Literal["max", "min"]
@@ -10,37 +13,165 @@ Direction = Literal["max", "min"]
 SPELLINGS: dict[str, Direction] = {"max": "max", "maximize": "max", "min": "min", "minimize": "min"}
 """What may be given as a direction: ours, and Optuna's."""
 
-_SMALL_WORDS = """
-    loss losses logloss error errors err mse rmse rmsle msle mae mape smape nll perplexity ppl bpb bpc wer cer eer fid
-    brier hinge bce crossentropy xent kl divergence distance deviation residual latency second seconds sec secs ms time
-    duration runtime cost costs regret risk penalty violations memory misclassified
+
+class _Kind(enum.Enum):
+    """What a word of a name is good for."""
+
+    MEASURE = "names a measure, such as accuracy"
+    LOSS = "makes a loss of what stands before it"
+    GENERAL = "says which way, of whatever it may be"
+    WEAK = "yields to any of these, as in brier_score"
+    NEGATION = "turns what follows round, at the front of a name"
+    MINUS = "turns all of it round, at the front of a name"
+    CHANGE = "turns what it stands beside round, or not: a drop, a gap"
+    AFTER = "the same, if it follows: error detection is no detection loss"
+    ONWARDS = "relates what follows to what stands before it: time to accuracy"
+    CONDITION = "what follows is a condition: recall at precision"
+    QUALIFIER = "says which values are meant"
+
+
+# Words of a name are joined by underscores here.
+_MEASURES: dict[Direction, str] = {
+    "min": """
+        mse rmse nrmse rmsle msle mae mape smape wmape mase mphe rmsd mean_squared_error mean_absolute_error
+        logloss log_loss mlogloss nll nloglik nlpd cross_entropy crossentropy bce xent hinge pinball huber logcosh
+        log_cosh perplexity ppl bpb bpc bits_per_byte bits_per_dim bits_per_character deviance poisson_deviance
+        gamma_deviance tweedie_deviance brier ece calibration_error ranked_probability crps kl kld mmd wasserstein
+        sinkhorn chamfer hausdorff divergence discrepancy disparity dissimilarity disagreement aic bic
+        error_rate word_error_rate char_error_rate match_error_rate translation_edit_rate merror wer cer eer der
+        word_info_lost wil edit_distance levenshtein false_positive false_positives false_positive_rate
+        false_negative false_negatives false_negative_rate false_alarm false_alarms false_discovery_rate fpr fnr fdr
+        miss_rate fall_out fallout hamming_distance hamming zero_one negative_likelihood_ratio
+        misclassified misclassification inaccuracy incorrect
+        davies_bouldin xie_beni coverage_error mean_rank impurity
+        fid kid fvd mifid frechet_inception_distance kernel_inception_distance perceptual_path_length lpips dists
+        learned_perceptual_image_patch_similarity deep_image_structure_and_texture_similarity ergas rase
+        error_relative_global_dimensionless_synthesis spectral_angle_mapper spectral_distortion spatial_distortion
+        total_variation info_lm infolm
+    """,
+    "max": """
+        accuracy acc auc auroc auprc aucpr aupr roc ap map average_precision precision recall specificity sensitivity
+        f1 fbeta f_beta f_score f_measure tpr tnr ppv npv true_positive true_positives true_positive_rate
+        true_negative true_negatives true_negative_rate negative_predictive_value positive_predictive_value
+        positive_likelihood_ratio hit_rate exact_match correct
+        jaccard iou io_u miou giou diou ciou intersection_over_union distance_intersection_over_union dice tversky
+        critical_success mcc matthews kappa dcg ndcg discounted_cumulative_gain mrr mean_reciprocal_rank mota motp
+        hota idf1
+        r2 d2 explained_variance d2_absolute_error d2_log_loss d2_brier d2_pinball d2_tweedie pearson pearsons spearman
+        kendall correlation corrcoef corr_coef concordance concordance_index c_index cindex
+        likelihood loglikelihood loglik log_likelihood log_prob log_probability elbo elpd
+        silhouette calinski_harabasz dunn rand ari nmi ami mutual_info mutual_information v_measure homogeneity
+        completeness fowlkes_mallows purity cramers_v theils_u tschuprows_t
+        psnr snr sdr pesq stoi ssim signal_noise_ratio signal_to_noise_ratio signal_distortion_ratio
+        perceptual_evaluation_speech_quality short_time_objective_intelligibility similarity cosine_proximity
+        structural_similarity inception universal_image_quality uqi visual_information_fidelity vif vmaf fidelity
+        panoptic_quality quality_with_no_reference speech_reverberation_modulation_energy_ratio
+        bleu sacrebleu rouge rougel meteor chrf cider bertscore squad word_info_preserved wip comet lddt plddt
+        sharpe sortino calmar pnl profit_and_loss information_gain
+    """,
+}
+_LOSSES = "loss losses error errors err regret penalty"
+_GENERAL: dict[Direction, str] = {
+    "min": """
+        distance distances deviation residual residuals distortion latency second seconds sec secs ms millis
+        milliseconds time duration runtime cost costs risk violation violations memory failure failures mistakes
+        misses toxicity hallucination hallucinations drawdown downtime
+    """,
+    "max": """
+        reward rewards return returns throughput goodput fps speed speedup success successes win wins profit profits
+        revenue quality fitness utility efficiency agreement uptime lifetime survival gain gains improvement
+        improvements increase uplift
+    """,
+}
+_WEAK: dict[Direction, str] = {
+    "min": "l1 l2 poisson",
+    "max": """
+        score scores per_second per_sec per_s per_minute per_min per_hour per_day hits
+    """,
+}
+_OTHERS: dict[_Kind, str] = {
+    _Kind.NEGATION: "neg negative negated",
+    _Kind.MINUS: "minus one_minus 1_minus",
+    _Kind.CHANGE: """
+        drop drops dropped decrease decreased reduction reductions reduced savings saving saved gap gaps delta diff
+        difference degradation change tradeoff inverse inverted reciprocal free
+    """,
+    _Kind.AFTER: """
+        detection detected correction corrected removal removed prevention prevented avoidance avoided tolerance
+        tolerated std stdev stddev stderr sem variance var
+    """,
+    _Kind.ONWARDS: "to until till per",
+    _Kind.CONDITION: "at",
+    _Kind.QUALIFIER: """
+        metric metrics val valid validation test testing train training eval evaluation dev holdout cv oof mean avg
+        average median min max best worst final last total sum running ema root squared square absolute abs log
+        logarithmic percentage percent relative symmetric normalized weighted unweighted macro micro samples epoch
+        epochs step batch global negative_sampling neg_sampling cost_sensitive time_series temporal_difference
+        inverse_dynamics inverse_kinematics free_energy noise_reduction
+    """,
+}
+_OF_A_CLASS = """
+    accuracy acc auc auroc auprc aucpr aupr ap average_precision precision recall specificity sensitivity f1 fbeta
+    f_beta f_score f_measure jaccard iou hit_rate
 """
-_LARGE_WORDS = """
-    accuracy acc auc auroc auprc roc f1 fbeta r2 score scores reward rewards return returns precision recall specificity
-    sensitivity map ap iou miou dice bleu rouge ndcg mrr mcc kappa psnr ssim likelihood loglikelihood elbo throughput
-    correlation pearson spearman success profit revenue quality correct
-"""
-_SMALL = frozenset(_SMALL_WORDS.split())
-_LARGE = frozenset(_LARGE_WORDS.split())
-_NEGATED = frozenset(("neg", "negative"))
-_WORDS = re.compile(r"[A-Z]+\d*(?![a-z])|[A-Z]?[a-z]+\d*|\d+")
+"""Measures that a negative class has: negative_recall is seldom a recall with its sign changed."""
+
+
+@dataclass(frozen=True)
+class _Word:
+    """One word of a name, or several that mean one thing."""
+
+    text: str
+    kind: _Kind | None = None
+    direction: Direction | None = None
+    turned: bool = False  # by a negation
+
+
+def _vocabulary() -> dict[tuple[str, ...], _Word]:
+    kinds = [(_Kind.MEASURE, _MEASURES), (_Kind.GENERAL, _GENERAL), (_Kind.WEAK, _WEAK)]
+    known = [_Word(text, _Kind.LOSS, "min") for text in _LOSSES.split()]
+    known += [_Word(text, kind, way) for kind, ways in kinds for way, texts in ways.items() for text in texts.split()]
+    known += [_Word(text, kind) for kind, texts in _OTHERS.items() for text in texts.split()]
+    return {tuple(word.text.split("_")): word for word in known}
+
+
+_KNOWN = _vocabulary()
+_LONGEST = max(map(len, _KNOWN))
+_PARTS = frozenset(part for parts in _KNOWN for part in parts)
+_CAMEL = re.compile(r"[A-Z]+\d*(?![a-z])|[A-Z]?[a-z]+\d*|\d+")
+_SIGN = re.compile(r"\s*(1\s*)?[-\u2212]\s*(?=[^\W\d])")
 
 
 def direction_of(metric: str) -> Direction | None:
     """Whether a metric is to be maximised or minimised, or None if its name does not say it.
 
-    The last word of the name that says anything decides, since it is what the others describe: ``mean_squared_error``
-    is an error, ``val_acc_loss`` a loss. After ``neg`` or ``negative`` it is the other way round.
+    Names of measures decide before general words: ``brier_score`` is an error. A name that ends with ``loss`` or
+    ``error`` is one, whatever of: ``val_acc_loss``. Behind ``neg`` or ``negative`` at its front it is the other way
+    round. A name whose words contradict each other says nothing (see :func:`contradiction`).
 
     Example:
         >>> [direction_of(name) for name in ("val_loss", "testAUC", "neg_mean_squared_error", "wobble")]
         ['min', 'max', 'max', None]
     """
-    words = _words(metric)
-    said: list[Direction] = ["min" if word in _SMALL else "max" for word in words if word in _SMALL or word in _LARGE]
-    if not said:
-        return None
-    return opposite(said[-1]) if _NEGATED.intersection(words) else said[-1]
+    said = _read(metric)
+    return said if isinstance(said, str) else None
+
+
+def contradiction(metric: str) -> str:
+    """What to say of a metric whose direction must be given, since its words contradict each other; else nothing.
+
+    Example:
+        >>> contradiction("val_loss"), contradiction("accuracy_drop")[:43]
+        ('', "direction must be given for 'accuracy_drop'")
+    """
+    said = _read(metric)
+    if not isinstance(said, tuple):
+        return ""
+    words = " and ".join(map(repr, dict.fromkeys(said)))
+    return (
+        f"direction must be given for {metric!r}, since {words} contradict each other; use direction='max' if larger "
+        "values are better, direction='min' if smaller ones are"
+    )
 
 
 def opposite(direction: Direction) -> Direction:
@@ -73,18 +204,127 @@ def direction_hint(metric: str, direction: Direction, *, given: bool) -> str:
     )
 
 
+def sign_hint(metric: str, direction: Direction, values: Sequence[float]) -> str:
+    """A hint about a loss by name that looks like one with its sign changed; empty elsewhere.
+
+    Args:
+        metric: Its name.
+        direction: In which it is optimised.
+        values: What was measured so far.
+    """
+    if direction != "min" or direction_of(metric) != "min" or any(_turns(word) for word in _words(metric)):
+        return ""
+    if not values or not all(value < 0.0 for value in values):
+        return ""
+    return (
+        f"{metric!r} is minimised, and all its values so far are below 0: pass direction='max' if it is a loss with "
+        "its sign changed, direction='min' if it is not"
+    )
+
+
 _VERBS = {"max": "maximise", "min": "minimise"}
 
 
-def _words(name: str) -> list[str]:
-    """The words of a name in lower case: parts between other characters, and those of camel case."""
-    words: list[str] = []
-    for part in re.split(r"[\W_]+", re.sub(r"cross[\W_]?entropy", "crossentropy", name, flags=re.IGNORECASE)):
-        whole = part.lower()
-        found = [whole] if _is_known(whole) else [word.lower() for word in _WORDS.findall(part)]
-        words += (word if _is_known(word) else word.rstrip("0123456789") for word in found)
+def _read(metric: str) -> Direction | tuple[str, ...] | None:
+    """The direction that a name says, or the words that contradict each other; None if it says nothing."""
+    words = _words(metric)
+    words = words[: next((i for i in range(len(words)) if _is_condition(words, i)), len(words))]
+    front = next((i for i, word in enumerate(words) if word.kind is not _Kind.QUALIFIER), 0)
+    prefix = words[front].kind if words else None
+    if prefix is _Kind.NEGATION:
+        after = _next(words, front)
+        if after < len(words) and (way := words[after].direction) is not None:
+            words[after] = replace(words[after], direction=opposite(way), turned=True)
+    said = [word for word in words if word.direction is not None]
+    if not said:
+        return None
+    strong = [word for word in said if word.kind is not _Kind.WEAK] or said
+    if doubt := _doubt(words, front, strong):
+        return (*(word.text for word in strong), doubt)
+    strong = [word for place, word in enumerate(words) if word in strong and not _is_object(words, place)] or strong
+    directions = {word.direction for word in strong}
+    last = strong[-1]
+    if last.kind is _Kind.LOSS and last.direction == "min" and not any(word.turned for word in strong[:-1]):
+        directions = {"min"}
+    elif last.kind is _Kind.MEASURE:
+        directions = {word.direction for word in strong if word.kind is not _Kind.GENERAL}
+    if len(directions) > 1:
+        return tuple(word.text for word in strong)
+    found = last.direction
+    return opposite(found) if prefix is _Kind.MINUS and found is not None else found
+
+
+def _doubt(words: list[_Word], front: int, strong: list[_Word]) -> str:
+    """The word because of which the others do not say which way; empty if there is none."""
+    for place, word in enumerate(words):
+        if word.kind is _Kind.CHANGE:
+            return word.text
+        if word.kind is _Kind.AFTER and strong[-1] in words[:place] and _says(words, place - 1):
+            return word.text
+        if word.kind is _Kind.ONWARDS and _says(words, _next(words, place)):
+            return word.text
+    first, last = words[front], words[-1]
+    if first.kind is not _Kind.NEGATION:
+        return last.text if last.kind is _Kind.NEGATION else ""
+    turned = next((word for word in strong if word.turned), None)
+    is_loss = strong[-1].kind is _Kind.LOSS and not strong[-1].turned
+    if turned is None or (turned.text in _OF_A_CLASS.split() and not is_loss):
+        return first.text
+    return ""
+
+
+def _turns(word: _Word) -> bool:
+    return word.kind in (_Kind.NEGATION, _Kind.MINUS)
+
+
+def _says(words: list[_Word], place: int) -> bool:
+    return 0 <= place < len(words) and words[place].kind in (_Kind.MEASURE, _Kind.LOSS, _Kind.GENERAL)
+
+
+def _next(words: list[_Word], place: int) -> int:
+    """The place of the next word that is no number and no qualifier."""
+    following = (i for i in range(place + 1, len(words)) if words[i].text and words[i].kind is not _Kind.QUALIFIER)
+    return next(following, len(words))
+
+
+def _is_object(words: list[_Word], place: int) -> bool:
+    """Whether it is what the next word is about, as an error that is detected."""
+    return place + 1 < len(words) and words[place + 1].kind is _Kind.AFTER
+
+
+def _is_condition(words: list[_Word], place: int) -> bool:
+    return words[place].kind is _Kind.CONDITION and any(word.direction for word in words[:place])
+
+
+def _words(name: str) -> list[_Word]:
+    """The words of a name: parts between other characters, those of camel case, and several that mean one thing.
+
+    In ``metrics/neg_rmse`` the part that has the negation in front stands alone.
+    """
+    sign = _SIGN.match(name)
+    text = re.sub(r"/(?=(s|sec|second)$)", "_per_", name[sign.end() :] if sign else name)
+    text = text.replace("@", "_at_").replace("IoU", "Iou")
+    for section in re.split(r"[/:|]", text)[1:]:
+        if next((word.kind for word in _joined(section) if word.kind is not _Kind.QUALIFIER), None) is _Kind.NEGATION:
+            return _joined(section)
+    return [*([_Word("minus", _Kind.MINUS)] if sign else []), *_joined(text)]
+
+
+def _joined(text: str) -> list[_Word]:
+    parts, words = list(_parts(text)), list[_Word]()
+    while parts:
+        for length in range(min(_LONGEST, len(parts)), 0, -1):
+            if (word := _KNOWN.get(tuple(parts[:length]))) is not None:
+                break
+        else:
+            length, word = 1, _Word(parts[0])
+        words.append(word)
+        del parts[:length]
     return words
 
 
-def _is_known(word: str) -> bool:
-    return word in _SMALL or word in _LARGE or word in _NEGATED
+def _parts(text: str) -> Iterator[str]:
+    for part in re.split(r"[\W_]+", text):
+        whole = part.lower()
+        for word in [whole] if whole in _PARTS else (word.lower() for word in _CAMEL.findall(part)):
+            yield word if word in _PARTS else word.rstrip("0123456789")

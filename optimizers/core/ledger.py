@@ -57,6 +57,7 @@ class Ledger:
         value: What a trial is worth.
 
     Attributes:
+        points_left: Those of the points that are no trial yet.
         failing: Numbers of the trials whose last attempt to end failed or was lost.
     """
 
@@ -66,6 +67,7 @@ class Ledger:
         self.problem = problem
         self.objectives = objectives
         self.points = points
+        self.points_left = list(points)
         self.optimizer = optimizer
         self.scheduler = optimizer.scheduler(problem)
         self.trials: list[Trial] = []
@@ -161,6 +163,19 @@ class Ledger:
 
     # -- changes ------------------------------------------------------------------------------
 
+    def retry(self, trial: Trial) -> bool:
+        """Have a failed trial run again as if it had never failed; False where the scheduler cannot take it back.
+
+        What failed was the function, which has been changed since: nothing is known of the configuration.
+        """
+        if not self._scheduler_of(trial).retry(trial.id):
+            return False
+        self._move(trial, _PENDING)
+        trial.losses = trial.gang_losses = 0
+        self._updates = [update for update in self._updates if not _is_failure(update, trial.id)]
+        self._updates.append(Pending(trial.id, trial.config))
+        return True
+
     def apply(self, event: Event) -> Decision:
         """Take in one event; what it asks of the trial, if it is a report."""
         match event:  # the most frequent first
@@ -182,6 +197,8 @@ class Ledger:
         if event.parent is not None and (rest := self.trials[event.parent].rest) is not None:
             trial.checkpoint, trial.start = rest, rest.step
         self.trials.append(trial)
+        if event.ask is None and self.points_left and not trial.training:
+            self._leave_out(event.config)
         if trial.training:
             self._trainings[trial.id] = FullBudget(trial.training)
             return
@@ -191,8 +208,18 @@ class Ledger:
             self.n_asks = event.ask + 1
         self._updates.append(Pending(event.trial, event.config))
 
+    def _leave_out(self, config: Config) -> None:
+        """Take a point off those that are left; a resumed search may have been given others."""
+        key = self.problem.space.key(config)
+        for place, point in enumerate(self.points_left):
+            if self.problem.space.key(point) == key:
+                del self.points_left[place]
+                return
+
     def _started(self, event: AttemptStarted) -> None:
         trial = self.trials[event.trial]
+        if trial.state is _FAILED:
+            self.retry(trial)
         if trial.state is _PAUSED:
             self.scheduler.promote(trial.id)
             self._updates.append(Pending(trial.id, trial.config))
@@ -207,8 +234,8 @@ class Ledger:
 
     def _measured(self, event: Measured) -> Decision:
         objective = event.objective
-        if self.objectives.is_open and (direction := self.settled(objective)):  # before anything is decided by it
-            self.objectives.settle(event.direction or direction)
+        if direction := event.direction or self.settled(objective):  # before anything is decided by it
+            self.objectives.settle(direction)
         trial = self.trials[event.trial]
         if trial.objective != objective:
             trial.objective = sys.intern(objective)
@@ -349,3 +376,7 @@ class Ledger:
 
     def _scheduler_of(self, trial: Trial) -> Scheduler:
         return self._trainings.get(trial.id, self.scheduler)
+
+
+def _is_failure(update: Update, trial: int) -> bool:
+    return isinstance(update, Observation) and update.trial == trial and not math.isfinite(update.loss)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from optimizers.checks.options import short
-from optimizers.core.direction import SPELLINGS, Direction, direction_of
+from optimizers.core.direction import SPELLINGS, Direction, contradiction, direction_of
 from optimizers.core.trial import Trial, TrialState
 from optimizers.errors import UserError
 
@@ -31,9 +31,11 @@ class Objectives:
     Attributes:
         given: The names that were given.
         said: The directions that were, None for others.
+        settled: What the first measurement of a single objective has settled, whether it was open or not.
 
     Raises:
-        UserError: A direction is unknown, the names are no list of names, or their numbers differ.
+        UserError: A direction is unknown, the names are no list of names, their numbers differ, or the words of a name
+            whose direction was not given contradict each other.
     """
 
     def __init__(self, direction: Directions = None, names: Sequence[str] = ()) -> None:
@@ -44,7 +46,11 @@ class Objectives:
         self.names = self.given or tuple(f"value_{number}" for number in range(len(self.said)))
         if len(self.names) != len(self.said):
             raise UserError(f"objectives {list(names)} need as many directions, got {direction!r}; give one for each")
+        for name, known in zip(self.given, self.said, strict=False):
+            if known is None and (message := contradiction(name)):
+                raise UserError(message)
         self.is_open = not self.given and self.said == (None,)
+        self.settled: Direction | None = None
         self._directions = tuple(
             known or direction_of(name) or "max" for name, known in zip(self.names, self.said, strict=True)
         )
@@ -56,6 +62,7 @@ class Objectives:
 
     def settle(self, direction: Direction) -> None:
         """Say which way an objective goes that was open; the first word on it stands."""
+        self.settled = self.settled or direction
         if self.is_open:
             self.is_open, self._directions = False, (direction,)
 

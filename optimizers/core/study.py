@@ -253,8 +253,8 @@ class Study(Ledger):
     def _new_trial(self) -> Trial | None:
         if self.problem.n_trials is not None and self.size >= self.problem.n_trials:
             return None
-        if (n := self.size - self.n_asks) < len(self.points):
-            self.apply(TrialCreated(len(self.trials), self.points[n]))
+        if self.points_left:
+            self.apply(TrialCreated(len(self.trials), self.points_left[0]))
             return self.trials[-1]
         for update in self.take_updates():
             self.history.apply(update)

@@ -49,6 +49,11 @@ def checked_problem(
             f"earlier must be a list of lists of Observations, one for each search, got {short(earlier)}; use "
             "[study.history.observations]"
         )
+    if n_trials and len(points) > integer("n_trials", n_trials, least=0, error=UserError):
+        raise UserError(
+            f"n_trials must be at least {len(points)} to try all points, got {n_trials}; use n_trials={len(points)}, "
+            "or give fewer points"
+        )
     if not isinstance(is_timed, bool):
         raise UserError(f"is_timed must be True or False, got {short(is_timed)}")
     problem = Problem(

@@ -6,13 +6,19 @@ import math
 from functools import partial
 
 from optimizers.checks.options import integer
-from optimizers.core.base import History, Optimizer
+from optimizers.core.base import History, Optimizer, Problem
 from optimizers.space.config import Config
+from optimizers.space.domains import Domain, Float, Integer
 from optimizers.space.filtered_sequence import FilteredSequence
+from optimizers.space.scalars import Value
 from optimizers.space.search_space import SearchSpace
 
 Axis = list[Config]
 """All partial configurations of a parameter, or of several that conditions tie together."""
+
+
+_MOST_COUNTED = 10_000
+"""Combinations that are looked through where conditions or constraints leave some of them out."""
 
 
 class Grid(Optimizer):
@@ -23,8 +29,8 @@ class Grid(Optimizer):
     that it does not allow are left out, so each one before the asked one is checked.
 
     Args:
-        resolution: How many values a range or an :class:`~optimizers.space.domains.Ordinal` contributes
-            at most; a choice contributes all.
+        resolution: How many values a range contributes at most. Values that are listed, one by one or by a ``step``,
+            are all tried.
 
     Raises:
         OptimizerError: ``resolution`` is not a positive integer.
@@ -63,7 +69,7 @@ class Grid(Optimizer):
     def _axis(self, space: SearchSpace, names: list[str]) -> Axis:
         axis: Axis = [{}]
         for name in names:
-            values = space.domains[name].grid(self.resolution)
+            values = self._values(space.domains[name])
             longer: Axis = []
             for config in axis:
                 if space.is_active(name, config):
@@ -72,6 +78,39 @@ class Grid(Optimizer):
                     longer.append(config)
             axis = longer
         return axis
+
+    def _values(self, domain: Domain) -> list[Value]:
+        is_range = isinstance(domain, Float | Integer) and domain.step is None
+        return domain.grid(self.resolution if is_range else domain.size or self.resolution)
+
+    def remarks(self, problem: Problem) -> list[str]:
+        thinned = []
+        for name, domain in problem.space.domains.items():
+            count = len(self._values(domain))
+            if domain.size is None:
+                thinned.append(f"{count} values of {name!r}")
+            elif count < domain.size:
+                thinned.append(f"{count} of the {domain.size} values of {name!r}")
+        if not thinned:
+            return []
+        return [
+            f"the grid leaves values out, and tries {', '.join(thinned)}; pass optimizer=Grid(resolution=N) for more, "
+            "or list the values"
+        ]
+
+
+def n_configurations(space: SearchSpace, below: int | None) -> int | None:
+    """How many configurations ``space`` has, if fewer than ``below`` (None for any number).
+
+    None also if they are too many to count.
+    """
+    conditional = any(domain.conditions for domain in space.domains.values())
+    if space.size is None or ((conditional or space.has_constraint) and space.size > _MOST_COUNTED):
+        return None
+    everything = Grid(space.size)
+    if below is not None and everything.at(space, below - 1) is not None:
+        return None
+    return everything.size(space)
 
 
 def _combination(space: SearchSpace, axes: list[Axis], index: int) -> Config | None:

@@ -117,6 +117,9 @@ class ASHA(Optimizer):
     def size(self, space: SearchSpace) -> int | None:
         return self.sampler.size(space)
 
+    def remarks(self, problem: Problem) -> list[str]:
+        return self.sampler.remarks(problem)
+
     def levels(self, max_budget: int) -> tuple[int, ...]:
         """The steps of the rungs in a search of ``max_budget`` steps."""
         lowest = max(1, max_budget // self.eta**3) if self.min_budget is None else self.min_budget

@@ -52,6 +52,9 @@ class Watcher(Scheduler):
     def fail(self, trial: int) -> None:
         self._inner.fail(trial)
 
+    def retry(self, trial: int) -> bool:
+        return self._inner.retry(trial)
+
     def is_final(self, trial: int) -> bool:
         return self._inner.is_final(trial)
 
@@ -99,6 +102,9 @@ class StoppingRule(Optimizer):
 
     def size(self, space: SearchSpace) -> int | None:
         return self.optimizer.size(space)
+
+    def remarks(self, problem: Problem) -> list[str]:
+        return self.optimizer.remarks(problem)
 
     def full_trainings(self, problem: Problem) -> float:
         return self.optimizer.full_trainings(problem)

@@ -110,6 +110,22 @@ class Rung:
         self._stages[self._results[trial][1]] = _PROMOTED
         self._promoted += 1
 
+    def forget_failure(self, trial: int) -> bool:
+        """Take out the entry of a trial that failed, as if it had never been; whether there was one."""
+        if trial not in self or math.isfinite(self._results[trial][0]):
+            return False
+        stages = {key[2]: self._stages[key[1]] for key in self._results.values()}
+        kept = sorted((key for key in self._results.values() if key[2] != trial), key=lambda key: key[1])
+        Rung.__init__(self, self._eta)
+        for loss, _, number in kept:
+            self.record(number, loss)
+        for _, _, number in kept:
+            if stages[number] != _RUNS:
+                self.pause(number)
+            if stages[number] == _PROMOTED:
+                self.promote(number)
+        return True
+
     def _raise_best(self) -> None:
         key = loss, arrival, trial = heapq.heappop(self._rest)
         heapq.heappush(self._top, (-loss, -arrival, trial))
@@ -141,6 +157,10 @@ class BestSoFar:
     def leave_out(self, trial: int) -> None:
         """Compare with this trial's result no more."""
         self._left_out.add(trial)
+
+    def take_back(self, trial: int) -> None:
+        """Compare with this trial's results to come again."""
+        self._left_out.discard(trial)
 
 
 _STREAM = 3  # of the random numbers of a seed; an ask's own have another form
@@ -200,6 +220,9 @@ class BracketScheduler(Scheduler):
 
     def fail(self, trial: int) -> None:
         self.bracket(trial).fail(trial)
+
+    def retry(self, trial: int) -> bool:
+        return self.bracket(trial).retry(trial)
 
     def is_final(self, trial: int) -> bool:
         return self.bracket(trial).is_final(trial)
@@ -272,6 +295,10 @@ class PromotionScheduler(RungScheduler):
         rung = self.rungs[self._level.get(trial, 0)]
         if trial not in rung:
             rung.record(trial, math.inf)
+
+    def retry(self, trial: int) -> bool:
+        self.rungs[self._level.get(trial, 0)].forget_failure(trial)
+        return True
 
     def is_final(self, trial: int) -> bool:
         return self._level.get(trial, 0) == len(self._levels) - 1
@@ -394,6 +421,14 @@ class StoppingScheduler(RungScheduler):
         if level < len(self.rungs):
             self._reached[trial] = level
             self.rungs[level].record(trial, math.inf)
+
+    def retry(self, trial: int) -> bool:
+        for best in self._best:
+            best.take_back(trial)
+        level = self._reached.get(trial, -1)
+        if level >= 0 and self.rungs[level].forget_failure(trial):
+            self._reached[trial] = level - 1
+        return True
 
     def _leave_out(self, trial: int) -> None:
         for best in self._best:

@@ -58,6 +58,10 @@ class Domain(ABC):
         """``when``, with a tuple of values for each parent; empty if always active."""
         return cast("Mapping[str, tuple[Value, ...]]", self.when or {})
 
+    def equal(self, a: Value, b: Value) -> bool:
+        """Whether two values of this domain are one, however they are spelled."""
+        return same(a, b)
+
     def from_unit(self, u: float) -> Value:
         """The value at ``u`` in [0, 1].
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from optimizers.space.domain import Dimension, Domain
 from optimizers.space.priors import UNIFORM_SHARE, Array
-from optimizers.space.scalars import same
 
 
 class JointPrior:
@@ -71,6 +70,6 @@ class JointPrior:
             column = points[:, self._axes[parent]] if parent in self._axes else np.full(len(points), 0.5)
             positions, places = np.unique(column, return_inverse=True)  # few, since a parent is discrete
             known = [domain.from_unit(position) for position in positions.tolist()]
-            hits = [any(same(of_parent, value) for value in values) for of_parent in known]
+            hits = [any(domain.equal(of_parent, value) for value in values) for of_parent in known]
             active &= np.array(hits, dtype=bool)[places] & self._is_active(parent, points)
         return active

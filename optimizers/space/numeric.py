@@ -11,7 +11,7 @@ from optimizers.checks.options import short
 from optimizers.errors import SearchSpaceError
 from optimizers.space.domain import Dimension, cell, middle
 from optimizers.space.priors import NO_PRIOR, Confidence, NoPrior
-from optimizers.space.scalars import When, plain, read_number, read_when
+from optimizers.space.scalars import Value, When, plain, read_number, read_when, same
 
 _LARGEST_INTEGER = 2**40  # above it, a cell of a log scale is narrower than the resolution of floats
 _ON_GRID = 1e-9  # how far a number may lie from its grid point, as a share of a step
@@ -70,6 +70,11 @@ class Float(Dimension):
         if abs(nearest - number) > _ON_GRID * self.step:
             raise SearchSpaceError(f"{value!r} is not on the grid of {self!r}; the nearest is {nearest!r}")
         return nearest
+
+    def equal(self, a: Value, b: Value) -> bool:
+        if self.step is None or not isinstance(a, int | float) or not isinstance(b, int | float):
+            return same(a, b)
+        return abs(a - b) <= _ON_GRID * self.step  # 0.3, and 0.1 + 2 * 0.1
 
     def _size(self, step: float) -> int:
         return math.floor((self.high - self.low) / step + _ON_GRID) + 1

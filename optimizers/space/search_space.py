@@ -7,6 +7,7 @@ import keyword
 import math
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,11 @@ from optimizers.space.constraints import Constraint, holds, name_of
 from optimizers.space.domain import Domain
 from optimizers.space.domains import Constant, domain_from_json
 from optimizers.space.joint_prior import JointPrior
-from optimizers.space.scalars import same
+from optimizers.space.scalars import Value
 from optimizers.space.spellings import MAGGY_METHODS, read_domain
 
 _MAX_DRAWS = 10_000  # without one that the constraints allow
+_MOST_LOOKED_AT = 1_000  # values of a parent, for one with which a parameter is not active
 
 
 class SearchSpace:
@@ -103,6 +105,8 @@ class SearchSpace:
         space = copy.copy(self)
         space._constraints = (*self._constraints, constraint)
         space.sample(np.random.default_rng(0))  # raises here if no configuration is allowed
+        for config in space._activities():  # or if it needs what is not always there
+            space.allows(config)
         return space
 
     @property
@@ -171,7 +175,9 @@ class SearchSpace:
             SearchSpaceError: There is no such parameter.
         """
         return all(
-            parent in config and self.is_active(parent, config) and any(same(config[parent], value) for value in values)
+            parent in config
+            and self.is_active(parent, config)
+            and any(self._domains[parent].equal(config[parent], value) for value in values)
             for parent, values in self._domain(name).conditions.items()
         )
 
@@ -318,6 +324,30 @@ class SearchSpace:
         else:
             params = repr(self._domains)
         return f"SearchSpace({params})" + "".join(f".where({name_of(constraint)})" for constraint in self._constraints)
+
+    def _activities(self) -> Iterator[Config]:
+        """Configurations in which each conditional parameter is active for each reason, and is not."""
+        rng = np.random.default_rng(0)
+        for name in self._parents_first:
+            for parent, values in self._domains[name].conditions.items():
+                domain = self._domains[parent]
+                others = (
+                    value for value in domain.grid(_MOST_LOOKED_AT) if not any(domain.equal(value, v) for v in values)
+                )
+                for value in (*values, *islice(others, 1)):
+                    u = rng.random(len(self._dimensions))
+                    self._place(u, parent, value)
+                    for other, allowed in self._domains[name].conditions.items():
+                        if other != parent:
+                            self._place(u, other, allowed[0])
+                    yield self.from_unit(u)
+
+    def _place(self, u: NDArray[np.float64], name: str, value: Value) -> None:
+        """Move a point to where a parameter has a value, and where it is active."""
+        if name in self._dimensions:
+            u[self._dimensions.index(name)] = self._domains[name].to_unit(value)
+        for parent, values in self._domains[name].conditions.items():
+            self._place(u, parent, values[0])
 
     def _domain(self, name: str) -> Domain:
         if name not in self._domains:

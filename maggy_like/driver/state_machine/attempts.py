@@ -12,11 +12,12 @@ from maggy_like.driver.state_machine.common_failures import CommonFailures
 from maggy_like.driver.state_machine.retained_states import SavedStates
 from maggy_like.driver.state_machine.stopping import Stopping
 from maggy_like.driver.state_machine.workers import WorkerGroup
+from maggy_like.errors import ConfigError
 from maggy_like.protocol.attributes import as_attributes
 from maggy_like.protocol.fields import MAX_NAMES
 from maggy_like.protocol.messages import Finished, Reported
 from optimizers.core.curve import Curve
-from optimizers.core.direction import direction_hint
+from optimizers.core.direction import contradiction, direction_hint, sign_hint
 from optimizers.core.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
@@ -41,18 +42,31 @@ class Attempts:
             only after ``max_attempts`` times as many such losses as there are workers.
         keep: How many saved states of an attempt to keep (see :class:`SavedStates`).
         alike: Counts the trials of the search that fail in the same way.
+        guessed: Whether nobody has given the directions of the objectives.
 
     Attributes:
         known_until: The newest time that the journal tells.
         retries: Trials whose attempt failed or was lost, in the order in which they shall run again.
         states: What of their saved states is still of use.
+        unclear: What the search must end with if nobody, nor the objective's name, says its direction.
     """
 
-    def __init__(self, study: Study, max_attempts: int, workers: int, keep: int, alike: CommonFailures) -> None:
+    def __init__(
+        self,
+        study: Study,
+        max_attempts: int,
+        workers: int,
+        keep: int,
+        alike: CommonFailures,
+        *,
+        guessed: bool = False,
+    ) -> None:
         self.retries: deque[int] = deque()
         self.known_until = 0.0
         self.states = SavedStates(study, keep)
         self.alike = alike
+        self.unclear: ConfigError | None = None
+        self._sign_is_known = not guessed
         self._study = study
         self._is_named = bool(study.objectives.given)
         self._max_attempts = max_attempts
@@ -69,6 +83,8 @@ class Attempts:
             commands += hint
         if isinstance(event, AttemptEnded):
             trial = self._study.trials[event.trial]
+            if not self._sign_is_known:
+                commands += self._check_sign(event)
             if not trial.training:
                 self.alike.take(event)
             self.replay(event)
@@ -86,6 +102,7 @@ class Attempts:
         match event:
             case AttemptEnded():
                 self.known_until = max(self.known_until, event.time)
+                self._sign_is_known |= event.value is not None
                 if not self._study.trials[event.trial].training:
                     self.alike.replay(event)
                 self._began.pop(event.trial, None)
@@ -97,12 +114,30 @@ class Attempts:
         """The first measurement with the direction that its metric's name settles, and a hint about that."""
         objectives = self._study.objectives
         hints: list[Show] = []
-        direction = self._study.settled(event.objective)
-        if not self._study.trials[event.trial].training:
-            settled = direction or objectives.directions[0]
-            if hint := direction_hint(event.objective, settled, given=objectives.said[0] is not None):
-                hints.append(Show(hint))
-        return replace(event, direction=direction), hints
+        settled = self._study.settled(event.objective) or objectives.directions[0]
+        hint = direction_hint(event.objective, settled, given=objectives.said[0] is not None)
+        if hint and not self._study.trials[event.trial].training:
+            hints.append(Show(hint))
+        return replace(event, direction=settled), hints
+
+    def _check_sign(self, event: AttemptEnded) -> list[Show]:
+        """A hint where the first result of the search looks like a loss with its sign changed."""
+        trial, objectives = self._study.trials[event.trial], self._study.objectives
+        if event.value is None or trial.training:
+            return []
+        names = objectives.given or (trial.objective or "value",)
+        hints = []
+        for number, (name, direction) in enumerate(zip(names, objectives.directions, strict=True)):
+            final = event.value if number == 0 else event.metrics.get(name)
+            values = [*(trial.curves[name].values if name in trial.curves else ()), *([] if final is None else [final])]
+            hints.append(sign_hint(name, direction, values))
+        return [Show(hint) for hint in filter(None, hints)]
+
+    def _is_unclear(self, trial: Trial, objective: str) -> bool:
+        """Whether a first measurement leaves open which way the search goes, so that it must end."""
+        if self._study.objectives.is_open and not trial.training and (message := contradiction(objective)):
+            self.unclear = ConfigError(f"{message}. Then go on with resume=True, or start another run")
+        return self.unclear is not None
 
     def measure(self, trial: Trial, message: Reported) -> Commands:
         """Record measurements, after which a rule may stop the trial (see :attr:`Trial.stop_due`).
@@ -110,6 +145,8 @@ class Attempts:
         An attempt that goes on from a checkpoint, or starts over, repeats steps: their measurements are left out.
         """
         commands: Commands = []
+        if self._is_unclear(trial, message.objective):
+            return commands
         columns = message.columns
         if trial.attempt > 1 and trial.reported is not None:
             fresh = ((name, _fresh(trial.curves.get(name), column)) for name, column in columns.items())
@@ -158,7 +195,11 @@ class Attempts:
         if trial.training and not message.stored:
             commands.append(StoreReturned(message.returned))
         attributes = as_attributes(message.attributes)
-        for change in self._study.conclude(trial, message.value, message.metrics, now, attributes):
+        changes = self._study.conclude(trial, message.value, message.metrics, now, attributes)
+        named = (change.objective for change in changes if isinstance(change, Measured))
+        if not trial.training and (self.unclear or any(self._is_unclear(trial, name) for name in named)):
+            return self.lose(trial, Failure(FailureKind.DRIVER_LOST, "the search was stopped"), now)
+        for change in changes:
             commands += self.record(change)
         if trial.state is TrialState.FAILED and trial.failure is not None:
             commands += self._show_failure(trial, trial.failure)

@@ -71,7 +71,8 @@ class Course:
         commands += self._attempts.end(trial, group, self.now)
         commands += self._outage.ended(trial, self.now)
         self._attempts.sort_retries(training=self.is_training)
-        if (error := self._attempts.alike.error()) is not None and not self.is_training:
+        error = self._attempts.unclear or self._attempts.alike.error()
+        if error is not None and not self.is_training:
             commands += self.end_search(Ending.ERROR, error)
         commands += self.dispatch()
         return commands

@@ -49,6 +49,8 @@ from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
 from optimizers.core.trial import Failure, TrialState
 
+_MOST_NAMED = 10  # trials
+
 
 class StateMachine:
     """Hands trials to workers until the search is over.
@@ -56,6 +58,8 @@ class StateMachine:
     Args:
         study: The ledger, new or replayed.
         objective: Name of the optimised metric, or None to take the one that is reported.
+        guessed: Whether nobody has given the directions of the objectives.
+        n_configs: How many configurations there are, where the search ends once each was tried.
         workers: Size of the gang, or how far it may grow.
         width: How many workers run a trial of the search together.
         training: What the gang shall train together once the search is over.
@@ -78,6 +82,8 @@ class StateMachine:
         study: Study,
         *,
         objective: str | None = None,
+        guessed: bool = False,
+        n_configs: int | None = None,
         workers: int = 1,
         width: int = 1,
         training: TrainingPlan | None = None,
@@ -92,10 +98,11 @@ class StateMachine:
     ) -> None:
         self.study = study
         self._pool = WorkerPool()
-        self._proposals = Proposals(study, workers // width)
+        self._proposals = Proposals(study, workers // width, n_configs)
         failures = CommonFailures(alike if isinstance(alike, int) else 0, expected)
-        self._attempts = Attempts(study, max_attempts, workers, keep, failures)
+        self._attempts = Attempts(study, max_attempts, workers, keep, failures, guessed=guessed)
         self._growth = None if isinstance(alike, int) else Growth(self._proposals, failures, alike, width)
+        self._alike = alike if isinstance(alike, int) else alike(1)
         self._training_phase = TrainingPhase(study, training)
         self._width = width
         self._trial_timeout = trial_timeout
@@ -166,6 +173,14 @@ class StateMachine:
         """Begin, or go on where the replayed journal ends."""
         self._course.now = now
         commands: Commands = []
+        again = [
+            trial.id
+            for trial in self._attempts.alike.to_retry(self.study.trials, self._alike)
+            if self.study.retry(trial)
+        ]
+        if again:
+            which = ", ".join(map(str, again[:_MOST_NAMED])) + (", ..." if len(again) > _MOST_NAMED else "")
+            commands.append(Show(f"trials that had failed alike are tried again: {which}"))
         for trial in self.study.trials:
             if trial.objective is not None and self._course.objective is None:
                 self._course.objective = trial.objective

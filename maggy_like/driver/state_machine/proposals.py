@@ -10,6 +10,7 @@ from maggy_like.driver.state_machine.prefetch import Prefetch
 from optimizers.core.base import WAIT, Pending, Proposal
 from optimizers.core.events import TrialCreated
 from optimizers.core.study import Study
+from optimizers.space.config import Config
 
 MOST = 256
 """Proposals that one question asks for at most: a large gang uses hundreds a second, and each question takes a turn of
@@ -31,9 +32,10 @@ class Proposals:
         study: Where the trials are counted, and what is tried before the optimizer's.
         workers: Size of the gang: how many proposals to keep ready where results do not matter.
             An adaptive optimizer is asked no further ahead than :class:`Prefetch` says.
+        n_configs: How many configurations there are, where none is proposed once each was tried.
     """
 
-    def __init__(self, study: Study, workers: int) -> None:
+    def __init__(self, study: Study, workers: int, n_configs: int | None = None) -> None:
         self._study = study
         self._points = deque(study.points)
         self._ready: deque[tuple[int, Proposal]] = deque()
@@ -44,14 +46,18 @@ class Proposals:
         self._next_ask = 0
         self._asking = False
         self._exhausted = False
+        self._n_configs = n_configs
+        self._tried: set[bytes] = set()
         self._waiting = False  # the optimizer wants to be asked again once anything has changed
 
     def go_on(self) -> None:
         """Take up where a replayed study ends."""
-        for _ in range(min(len(self._points), self._study.size - self._study.n_asks)):
-            self._points.popleft()
+        self._points = deque(self._study.points_left)
         self._unsent += (Pending(number, point) for number, point in enumerate(self._points, len(self._study.trials)))
         self._next_ask = self._study.n_asks
+        for trial in self._study.trials:
+            if not trial.training:
+                self._try(trial.config)
 
     def resize(self, workers: int) -> None:
         """Keep proposals ready for so many workers from now on."""
@@ -62,7 +68,8 @@ class Proposals:
     def has_more(self) -> bool:
         """Whether a new trial may still come."""
         return self._has_room and bool(
-            self._points or self._ready or not (self._exhausted or self._is_waiting_for_change)
+            self._points
+            or (not self._has_tried_all and (self._ready or not (self._exhausted or self._is_waiting_for_change)))
         )
 
     def take(self, wanted: float) -> TrialCreated | None:
@@ -73,16 +80,18 @@ class Proposals:
         """
         number = len(self._study.trials)
         if self._has_room and self._points:
+            self._try(self._points[0])
             return TrialCreated(number, self._points.popleft())
-        if self._has_room and self._ready:
+        if self._has_room and self._ready and not self._has_tried_all:
             index, proposal = self._ready.popleft()
             self._prefetch.taken(wanted)
+            self._try(proposal.config)
             return TrialCreated(number, proposal.config, index, proposal.parent)
         return None
 
     def ask(self, now: float) -> AskOptimizer | None:
         """The question to put to the optimizer now, so that a free worker never waits for it."""
-        if self._asking or self._exhausted:
+        if self._asking or self._exhausted or self._has_tried_all:
             return None
         depth = self._prefetch.depth if self._study.optimizer.adaptive else max(2, self._workers)
         if len(self._ready) >= depth:
@@ -116,6 +125,14 @@ class Proposals:
             if not event.more:  # else it was sent with the next one
                 self._unsent.append(Pending(self._known, event.answer.config))
             self._ready.append((event.index, event.answer))
+
+    def _try(self, config: Config) -> None:
+        if self._n_configs is not None:
+            self._tried.add(self._study.problem.space.key(config))
+
+    @property
+    def _has_tried_all(self) -> bool:
+        return self._n_configs is not None and len(self._tried) >= self._n_configs
 
     @property
     def _is_waiting_for_change(self) -> bool:

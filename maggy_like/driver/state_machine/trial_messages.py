@@ -9,6 +9,7 @@ from maggy_like.driver.state_machine.dispatch import Dispatcher
 from maggy_like.driver.state_machine.inputs import TrialMessage
 from maggy_like.driver.state_machine.stopping import Stopping
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.messages import Checkpointed, Finished, Held, Kept, Opened, Reported, Waiting
 from optimizers.core.events import CheckpointSaved
 
@@ -44,6 +45,8 @@ class TrialMessages:
         if self._course.objective is None:
             self._course.objective = message.objective
         commands = self._attempts.measure(trial, message)
+        if self._attempts.unclear is not None:
+            return [*commands, *self._course.end_search(Ending.ERROR, self._attempts.unclear)]
         if message.awaiting:
             commands += self._groups.decide(group, stop=trial.stop_due)
         elif trial.stop_due:

@@ -103,6 +103,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "one point": ({"points_to_evaluate": {"lr": 1}}, r"got \{'lr': 1\}; use points_to_evaluate=\[\{'lr': 1\}\]"),
     "a point that is none": ({"points_to_evaluate": [1]}, "takes configurations as dicts, got 1 among them"),
     "no points": ({"points_to_evaluate": None}, "configurations, got None; leave it out"),
+    "more points than trials": (
+        {"points_to_evaluate": [{"lr": 1}] * 3, "n_trials": 2}, "at least 3 to try all .*got 2; use n_trials=3, or"),
     "a number of points": ({"points_to_evaluate": 3}, r"takes a list of .*, got 3; leave it out, or use .*=\[\.\.\.\]"),
     "a number that no journal can hold": ({"space": {"lr": [10**30, 1]}}, "'lr': 10+ does not fit into 64 bits"),
     "a text with half a character": ({"space": {"lr": ["a\ud800", "b"]}}, "'lr': .*has half a character"),

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from maggy_like import FailurePolicy, Float, Integer, Searchspace, lagom
+from maggy_like import FailurePolicy, Float, Integer, Searchspace, lagom, load_run
 from maggy_like.api.optimizer_choice import reach_hint
-from maggy_like.errors import EngineError, JournalError, MaggyError, UserError
+from maggy_like.errors import ConfigError, EngineError, JournalError, MaggyError, UserError
 from optimizers.core.base import Optimizer, Problem
 from optimizers.samplers.sobol import Sobol
 from optimizers.schedulers.asha import ASHA
@@ -113,6 +113,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "several objectives for asha": (
         {"metric": ["loss", "cost"], "direction": ["min", "min"]},
         "ASHA serves one objective, and there are 2; use optimizer='bayesian'"),
+    "a name that contradicts itself": (
+        {"metric": "accuracy_drop"}, "given for 'accuracy_drop', since 'accuracy' and 'drop' .*use direction='max' if"),
+    "one of several names that contradicts itself": (
+        {"metric": ["loss", "time_saved"], "direction": ["min", None], "optimizer": "random"}, "for 'time_saved', sin"),
     "an unknown optimizer": ({"optimizer": "ahsa"}, "ahsa.*asha"),
     "min_budget above max_budget": (
         {"optimizer": ASHA(min_budget=30), "max_budget": 27}, "min_budget=30 lies above max_budget=27"),
@@ -159,6 +163,25 @@ def test_a_mistake_is_an_error_and_nothing_starts(case: str, tmp_path: Path) -> 
         lagom(train_fn, space, **options)
     assert isinstance(caught.value, UserError | EngineError | JournalError)
     assert list(tmp_path.iterdir()) == []
+
+
+def drop(lr: float, reporter: Any, **_: Any) -> None:
+    reporter.report(accuracy_drop=lr, step=1)
+
+
+def test_a_search_that_ended_for_its_metric_s_name_is_resumed_with_a_direction(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"engine": "inline", "directory": tmp_path, "progress": False, "name": "run"}
+    options |= {"optimizer": "random", "n_trials": 2, "max_budget": 2}
+    with pytest.raises(ConfigError, match=r"direction must be given for 'accuracy_drop', .*resume=True"):
+        lagom(drop, {"lr": Float(0, 1)}, **options)
+    result = lagom(drop, {"lr": Float(0, 1)}, resume=True, direction="min", **options)
+    assert result.best_value == min(trial.config["lr"] for trial in result.trials)
+    assert len(result.trials) == 2
+    assert load_run(result.directory).direction == "min"
+    for direction in (None, "min"):
+        assert lagom(drop, {"lr": Float(0, 1)}, resume=True, direction=direction, **options).direction == "min"
+    with pytest.raises(ConfigError, match="was started with direction=None, not 'max'"):
+        lagom(drop, {"lr": Float(0, 1)}, resume=True, direction="max", **options)
 
 
 def by_value(function: Any) -> Any:

@@ -235,6 +235,49 @@ def test_a_resume_must_not_begin_to_know(run: Run) -> None:
         run(n_trials=2, name="new", resume=True, warm_start=[old])
 
 
+def test_a_resume_learns_from_the_runs_that_it_began_with_or_says_so(run: Run) -> None:
+    first, second = run(n_trials=2, seed=1), run(n_trials=2, seed=2)
+    options: dict[str, Any] = {"optimizer": Remembering(), "name": "new"}
+    run(n_trials=1, warm_start=[first, second], **options)
+    for given in ([second], [first, first], [first, second, second]):
+        with pytest.raises(ConfigError, match=r"warm_start must have the runs that 'new' was started with, got \["):
+            run(n_trials=2, warm_start=given, resume=True, **options)
+    with pytest.raises(ConfigError, match="warm_start takes results of lagom and folders of runs, got 3"):
+        run(n_trials=2, warm_start=[3], resume=True, **options)
+    run(n_trials=4, name=first.name, seed=1, resume=True)  # it has gone on since
+    assert len(run(n_trials=2, warm_start=[second, first.directory], resume=True, **options).trials) == 2
+
+
+X = [{"x": x, "n": 1} for x in (0.1, 0.2, 0.3, 0.4)]
+
+
+@pytest.mark.parametrize(
+    ("points", "tried"),
+    [
+        ([], []),
+        (X[:2], []),
+        (X[2:], X[2:]),
+        (X[1:3], X[2:3]),
+        ([X[0], X[0]], X[:1]),
+        ([X[3], *X[:2]], X[3:]),
+    ],
+    ids=["none", "the same", "others", "one of them", "twice", "before them"],
+)
+def test_a_resume_tries_the_points_that_it_has_not_tried(run: Run, points: list[Config], tried: list[Config]) -> None:
+    run(name="run", points_to_evaluate=X[:2], n_trials=3)
+    again = run(name="run", points_to_evaluate=points, n_trials=6, resume=True)
+    configs = [trial.config for trial in again.trials]
+    assert configs[3 : 3 + len(tried)] == tried
+    assert [trial.ask for trial in again.trials if trial.ask is not None] == list(range(4 - len(tried)))
+
+
+def test_points_that_a_resume_has_no_room_for_are_an_error(run: Run) -> None:
+    run(name="run", points_to_evaluate=X[:2], n_trials=3)
+    with pytest.raises(ConfigError, match=r"n_trials must be at least 5 to try the 2 new .* after 3 trials, got 4;"):
+        run(name="run", points_to_evaluate=X[2:], n_trials=4, resume=True)
+    assert len(run(name="run", points_to_evaluate=X[:2], n_trials=3, resume=True).trials) == 3
+
+
 def test_a_constraint_is_given_again_on_resume(run: Run) -> None:
     space = SearchSpace(SPACE).where(lambda config: config["x"] > 0.5)
     options: dict[str, Any] = {"space": space, "name": "run"}

@@ -3,13 +3,15 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Callable
+from html import unescape
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
-from maggy_like.display import LogLine, Snapshot, WorkerLine, html, text
+from maggy_like.display import LogLine, SilentDisplay, Snapshot, WorkerLine, html, text
 from maggy_like.display.base import TrainingLine
 from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
@@ -189,3 +191,37 @@ def test_several_objectives_have_a_set_in_place_of_a_best(snap: Snap) -> None:
     assert "3 trials in the Pareto set" in html.page(now, now, [], [], 0)
     assert text.best(snap(pareto=1, **found)) == "1 trial in the Pareto set"
     assert text.best(snap(pareto=0, **found)) == "no result yet"
+
+
+GUESSED = "'wobble' is maximised: its name does not say whether larger or smaller is better; pass direction='min' to"
+
+
+def test_a_direction_that_nobody_said_is_repeated_beside_the_best_value(
+    snap: Snap, caplog: pytest.LogCaptureFixture
+) -> None:
+    guessed = snap(objective="wobble", guessed=True, phase=Ending.COMPLETED)
+    assert [line.startswith(GUESSED) for line in text.summary(guessed)].index(True) == 2
+    assert GUESSED.split(":")[1] in unescape(html.page(guessed, guessed, [], [], 0))
+    SilentDisplay().finish(guessed, [])
+    assert caplog.messages == [f"digits: {text.guess(guessed)}"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"objective": "wobble"},
+        {"guessed": True},
+        {"objective": "wobble", "guessed": True, "n_trials": 0},
+        {"objective": None, "direction": None, "guessed": True},
+    ],
+    ids=["it was given", "the name says it", "nothing is searched", "nothing was measured"],
+)
+def test_a_known_direction_is_not_repeated(snap: Snap, fields: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert text.guess(snap(**fields)) == ""
+    SilentDisplay().finish(snap(**fields), [])
+    assert caplog.messages == []
+
+
+def test_each_objective_whose_direction_nobody_said_is_named(snap: Snap) -> None:
+    said = text.guess(snap(objective="loss", direction="min", others=(("max", "wobble"),), guessed=True))
+    assert said.startswith("'wobble' is maximised")

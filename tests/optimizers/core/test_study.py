@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
 from optimizers.core.base import Decision, History, Observation, Optimizer, Pending
-from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, from_json, to_json
+from optimizers.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointSaved,
+    Event,
+    TrialCreated,
+    from_json,
+    to_json,
+)
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.ranking import Worth
 from optimizers.core.study import Study
@@ -403,3 +411,17 @@ def test_what_was_returned_is_the_curve_of_a_function_that_reports_nothing() -> 
     assert promoted.columns() == {"value": ([2], [0.6])}
     study.tell(promoted, 0.7)
     assert promoted.columns() == {"value": ([2], [0.6])}
+
+
+def test_more_points_than_trials_are_an_error_and_a_replayed_study_tries_those_that_are_left() -> None:
+    points = [{"x": x} for x in (0.1, 0.2, 0.3)]
+    space = {"x": Float(0, 1)}
+    with pytest.raises(UserError, match="n_trials must be at least 3 to try all points, got 2; use n_trials=3"):
+        Study(space, RandomSearch(), n_trials=2, points=points)
+    study = Study(space, RandomSearch(), n_trials=6, points=points)
+    for event in (TrialCreated(0, points[0]), TrialCreated(1, {"x": 0.9}, 0), TrialCreated(2, points[2])):
+        study.apply(event)
+    trial = study.ask()
+    assert trial is not None
+    assert trial.config == points[1]
+    assert study.points_left == []

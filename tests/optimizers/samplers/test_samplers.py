@@ -16,12 +16,13 @@ from optimizers.core.base import History, Observation, Pending, Problem
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 from optimizers.errors import OptimizerError
-from optimizers.samplers.grid import Grid
+from optimizers.samplers.grid import Grid, n_configurations
 from optimizers.samplers.random_search import RandomSearch
 from optimizers.samplers.skopt_search import SkoptSearch, _most_telling
 from optimizers.samplers.sobol import Sobol
+from optimizers.schedulers.asha import ASHA
 from optimizers.space.config import Config
-from optimizers.space.domains import Choice, Float, Integer, Ordinal
+from optimizers.space.domains import Choice, Domain, Float, Integer, Ordinal
 from optimizers.space.search_space import SearchSpace
 
 LINE = SearchSpace(x=Float(0, 1))
@@ -88,6 +89,57 @@ def test_grid_is_the_product_of_the_domains_grids(resolution: int, high: int, n:
     ]
     grid = Grid(resolution)
     assert [grid.ask(index, fresh(space)) for index in range(len(expected) + 1)] == [*expected, None]
+
+
+LISTED = [
+    Choice([8, 16, 32, 64, 128, 256, 512]),
+    Ordinal([8, 16, 32, 64, 128, 256, 512]),
+    Integer(16, 256, step=16),
+    Float(0, 1, step=0.125),
+    Integer(1, 5),
+]
+THINNED = {
+    "5 of the 9 values of 'batch'": Integer(58, 66),
+    "5 values of 'batch'": Float(0, 1),
+    "3 of the 4 values of 'batch'": Integer(1, 4, log=True),
+}
+
+
+@pytest.mark.parametrize("domain", LISTED, ids=repr)
+def test_a_grid_tries_all_values_that_are_listed(domain: Domain) -> None:
+    space = SearchSpace(batch=domain, other=[True, False])
+    grid = Grid()
+    tried = {config["batch"] for index in range(grid.size(space)) if (config := grid.at(space, index))}
+    assert len(tried) == domain.size
+    assert grid.remarks(Problem(space)) == []
+
+
+@pytest.mark.parametrize("said", THINNED)
+def test_a_grid_says_which_ranges_it_thins(said: str) -> None:
+    space = SearchSpace(other=[1, 2], batch=THINNED[said])
+    for optimizer in (Grid(3 if "4" in said else 5), ASHA(sampler=Grid(3 if "4" in said else 5))):
+        assert [said in remark for remark in optimizer.remarks(Problem(space))] == [True]
+    assert RandomSearch().remarks(Problem(space)) == []
+
+
+@settings(max_examples=examples(30))
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.booleans(), st.booleans(), st.integers(1, 300))
+def test_configurations_are_counted(sizes: list[int], conditional: bool, constrained: bool, below: int) -> None:
+    domains: dict[str, Domain] = {f"p{i}": Choice(list(range(size))) for i, size in enumerate(sizes)}
+    if conditional:
+        domains["child"] = Integer(0, 2, when={"p0": 0})
+    space = SearchSpace(domains)
+    if constrained:
+        space = space.where(lambda config: sum(config.values()) % 2 == 0)
+    grid = Grid(space.size or 1)
+    found = {space.key(config) for index in range(space.size or 1) if (config := grid.at(space, index)) is not None}
+    assert n_configurations(space, None) == len(found)
+    assert n_configurations(space, below) == (len(found) if len(found) < below else None)
+
+
+@pytest.mark.parametrize("space", [LINE, SearchSpace(a=Integer(1, 200), b=Integer(1, 200, when={"a": 1}))])
+def test_what_is_infinite_or_too_large_is_not_counted(space: SearchSpace) -> None:
+    assert n_configurations(space, None) is None
 
 
 def test_a_huge_grid_costs_nothing() -> None:

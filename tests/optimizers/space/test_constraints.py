@@ -224,3 +224,37 @@ def test_a_whole_search_stays_within_them(factory: Any) -> None:
 def test_a_point_to_evaluate_must_be_allowed() -> None:
     with pytest.raises(SearchSpaceError, match="not allowed by the constraint ordered"):
         Study(SPACE, RandomSearch(), points=[{"low": 3, "high": 2}])
+
+
+ORDERS = [["sgd", "adam"], ["adam", "sgd"], [*"abcdefghijklmnopqrstuvwxyz", "sgd"]]
+
+
+@pytest.mark.parametrize("optimizers", ORDERS, ids=["first", "last", "one of many"])
+@pytest.mark.parametrize("when", ["sgd", "others"])
+def test_a_constraint_that_needs_an_inactive_parameter_is_refused_at_once(optimizers: list[str], when: str) -> None:
+    values = "sgd" if when == "sgd" else [name for name in optimizers if name != "sgd"]
+    space = SearchSpace(optimizer=optimizers, momentum=Float(0, 1, when={"optimizer": values}), lr=Float(0, 1))
+    with pytest.raises(SearchSpaceError, match=r"raised KeyError\('momentum'\) for .*; .* use config.get\(name\)"):
+        space.where(lambda config: config["momentum"] < 0.9)
+    kept = space.where(lambda config: config.get("momentum", 0.0) < 0.9)
+    with pytest.raises(SearchSpaceError, match=r"raised KeyError\('momentum'\)"):
+        kept.where(lambda config: config["momentum"] < config["lr"])
+
+
+def test_a_constraint_is_tried_where_grandchildren_are_active_and_where_not() -> None:
+    space = SearchSpace(
+        kind=["tree", "net"],
+        layers=Integer(1, 50, when={"kind": "net"}),
+        units=Integer(1, 9, when={"layers": 50}),
+        rate=Float(0, 1, when={"kind": "net", "layers": [49, 50]}),
+    )
+
+    def active(names: set[str]) -> Any:
+        return lambda config: config["x"] if names <= set(config) else True
+
+    for names in ({"kind"}, {"layers"}, {"units"}, {"rate"}, {"units", "rate"}):
+        with pytest.raises(SearchSpaceError, match=r"raised KeyError\('x'\)"):
+            space.where(active(names))
+    for name in ("layers", "units", "rate"):
+        with pytest.raises(SearchSpaceError, match="raised KeyError"):
+            space.where(lambda config, name=name: config[name] is not None)

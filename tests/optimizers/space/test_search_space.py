@@ -153,3 +153,29 @@ def test_json_pickle_repr_and_equality() -> None:
     a, b = Float(0, 1), Float(0, 2)
     assert SearchSpace(a=a, b=b) != SearchSpace(b=b, a=a)
     assert SearchSpace(a=a) != SearchSpace(a=b)
+
+
+@settings(max_examples=examples(50))
+@given(st.integers(-20, 20), st.sampled_from([0.1, 0.05, 0.2, 0.7, 1 / 3]), st.integers(1, 40), st.data())
+def test_a_condition_on_a_step_holds_however_its_decimal_is_spelled(
+    low: int, step: float, n: int, data: st.DataObject
+) -> None:
+    domain = Float(low / 10, low / 10 + n * step, step=step)
+    indices = data.draw(st.sets(st.integers(0, n), min_size=1))
+    spelled = [float(f"{domain.low + index * step:.10g}") for index in indices]
+    space = SearchSpace(parent=domain, child=Choice([1, 2], when={"parent": spelled}))
+    for index in range(n + 1):
+        config = space.from_unit([domain.to_unit(domain.low + index * step), 0.2])
+        assert ("child" in config) == (index in indices)
+        assert space.validate(config) == config
+        assert space.is_active("child", {"parent": float(f"{domain.low + index * step:.10g}")}) == (index in indices)
+
+
+def test_priors_count_where_a_condition_on_a_step_holds() -> None:
+    space = SearchSpace(
+        dropout=Float(0.1, 0.9, step=0.1), units=Float(0, 1, prior=0.9, confidence="high", when={"dropout": [0.3]})
+    )
+    at, beside = (space.domains["dropout"].to_unit(value) for value in (0.3, 0.4))
+    near, far = space.log_prior([[at, 0.9], [at, 0.1]])
+    assert near > far
+    assert len(set(space.log_prior([[beside, 0.9], [beside, 0.1]]))) == 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hand import Hand
 
+from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.errors import ConfigError
 from optimizers.core.events import Measured, from_json, to_json
 from optimizers.core.study import Study
 from optimizers.schedulers.asha import ASHA
@@ -51,3 +55,65 @@ def test_a_value_that_is_merely_returned_has_no_name_and_is_to_be_large() -> Non
     hand.finish(hand.join(0), 0.5)
     assert hand.study.direction == "max"
     assert [line.split(":")[0] for line in hand.shown] == ["the objective is maximised"]
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_first_report_that_contradicts_itself_ends_the_search_before_it_counts(returns: bool) -> None:
+    hand = Hand(metric="accuracy_drop").start()
+    worker = hand.join(0)
+    if returns:
+        hand.finish(worker, 0.5, metrics={"accuracy_drop": 0.5})
+    else:
+        hand.report(worker, 1, 0.5, awaiting=True)
+        hand.finish(worker, outcome="stopped")
+    assert isinstance(hand.machine.error, ConfigError)
+    assert "direction must be given for 'accuracy_drop', since 'accuracy' and 'drop' contradict each other" in str(
+        hand.machine.error
+    )
+    assert measurements(hand) == []
+    assert hand.states() == ["pending"]
+    again = Hand(study={"direction": "min"}, metric="accuracy_drop")
+    again.machine.replay(hand.events)
+    again.start()
+    again.report(again.join(0), 1, 0.5)
+    assert [event.direction for event in measurements(again)] == ["min"]  # a reader of the journal knows it too
+
+
+def test_a_training_alone_needs_no_direction() -> None:
+    hand = Hand(n_trials=0, metric="accuracy_drop", training=TrainingPlan(9, 1, 1, {"x": 0.5})).start()
+    hand.report(hand.join(0), 1, 0.5)
+    assert hand.machine.error is None
+    assert len(measurements(hand)) == 1
+
+
+def test_a_loss_that_is_always_below_zero_is_told_once_with_the_first_result() -> None:
+    hand = Hand(metric="loss", guessed=True).start()
+    first, second = hand.join(0), hand.join(1)
+    hand.report(first, 1, -0.5)
+    hand.report(second, 1, -0.5)
+    assert hand.shown == []
+    hand.finish(first, -0.4, metrics={"loss": -0.4})
+    hand.finish(second, -0.4, metrics={"loss": -0.4})
+    assert [line.split(":")[0] for line in hand.shown] == ["'loss' is minimised, and all its values so far are below 0"]
+    resumed = Hand(metric="loss", guessed=True)
+    resumed.machine.replay(hand.events)
+    resumed.start()
+    resumed.finish(resumed.join(0), -0.4, metrics={"loss": -0.4})
+    assert resumed.shown == []
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ({"metric": "loss", "guessed": True}, 0.4),
+        ({"metric": "score", "guessed": True}, -0.4),
+        ({"metric": "loss", "study": {"direction": "min"}}, -0.4),
+    ],
+    ids=["above zero", "not a loss", "the direction was given"],
+)
+def test_other_values_are_no_surprise(options: Any, value: float) -> None:
+    hand = Hand(**options).start()
+    worker = hand.join(0)
+    hand.report(worker, 1, value)
+    hand.finish(worker, value)
+    assert hand.shown == []
