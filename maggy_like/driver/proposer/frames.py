@@ -6,8 +6,7 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
+from maggy_like.processes.pickles import dumps
 from optimizers.core.base import Update
 
 
@@ -49,7 +48,7 @@ class Raised:
 
 def pack(value: object) -> bytes:
     """As bytes, classes and functions of notebooks and scripts by value."""
-    return bytes(cloudpickle.dumps(value))
+    return dumps(value)
 
 
 def unpack(data: bytes) -> Any:

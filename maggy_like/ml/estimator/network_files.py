@@ -9,11 +9,11 @@ import io
 import pickle
 from typing import Any
 
-import cloudpickle
 import torch
 from torch import nn
 
 from maggy_like.errors import ConfigError, PlatformError
+from maggy_like.processes.pickles import Pickler
 
 
 def network_to_bytes(network: nn.Module) -> dict[str, bytes]:
@@ -50,7 +50,7 @@ def network_of_bytes(parts: dict[str, bytes]) -> nn.Module:
     return network.eval()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+class _Pickler(Pickler):
     """Writes names in place of a network's parameters and buffers."""
 
     def __init__(self, file: io.BytesIO, tensors: dict[str, torch.Tensor]) -> None:

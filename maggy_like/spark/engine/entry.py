@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import cloudpickle
-
+from maggy_like.processes.pickles import dumps
 from maggy_like.protocol.versions import own_versions
 
 TaskFunction = Callable[[Iterator[Any]], Iterator[Any]]
@@ -28,7 +27,7 @@ def entry(function: TaskFunction) -> TaskFunction:
     Spark would load ``function`` itself, and its error names neither the machine nor the interpreter; an older
     maggy_like there may even load it, and misread the task.
     """
-    payload, load = cloudpickle.dumps(function), _loader(UNFIT)
+    payload, load = dumps(function), _loader(UNFIT)
 
     def run(given: Iterator[Any]) -> Iterator[Any]:
         yield from load(payload)(given)
@@ -51,7 +50,7 @@ class Sent:
         return self._function(*args)
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-        return _loader(self._unfit), (cloudpickle.dumps(self._function),)
+        return _loader(self._unfit), (dumps(self._function),)
 
 
 def _loader(unfit: str) -> Callable[[bytes], Any]:
