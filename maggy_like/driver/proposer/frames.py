@@ -15,10 +15,12 @@ class Launch:
     """Driver to process, first of all.
 
     Attributes:
+        path: Where to look for modules: ``PYTHONPATH`` cannot hold all of it.
         optimizer: The optimizer, pickled.
         history: All that it may know so far, pickled.
     """
 
+    path: tuple[str, ...]
     optimizer: bytes
     history: bytes
 
