@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from maggy_like.errors import ConfigError, JournalError, UserError
 from maggy_like.extras import require
+from maggy_like.protocol.texts import encodable
 from maggy_like.results.data import ResultData
 from maggy_like.results.plots.plots import Plots
 from maggy_like.results.record import Record, read_record
@@ -92,7 +93,7 @@ def _write(where: str, text: str) -> None:
             fs, path = open_url(where)
             fs.pipe_file(path, text.encode())
         else:
-            Path(where).expanduser().write_text(text, encoding="utf-8")
+            Path(where).expanduser().write_text(encodable(text), encoding="utf-8")
     except Exception as error:  # of whatever file system it is
         said = f"{type(error).__name__}: {error}"
         raise UserError(

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import train_functions as fns
@@ -88,6 +89,20 @@ def test_workers_and_the_optimizer_look_for_modules_where_python_does(tmp_path: 
 def test_names_and_arguments_need_not_be_utf_8(tmp_path: Path) -> None:
     odd = {b"ODD": b"caf\xe9", b"N\xe9": b"x"}
     search(os.fsencode(tmp_path) + b"/caf\xe9", arguments=(b"d\xe9j\xe0.csv",), environment=odd, directory=b"vu\xe9")
+
+
+def test_a_result_in_such_a_folder_is_shown_and_reported(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"n_trials": 2, "max_budget": 2, "engine": "inline", "metric": "score", "progress": False}
+    result = lagom(fns.climb_on, {"x": Float(0, 1)}, direction="max", directory=f"{tmp_path}/caf\udce9", **options)
+    assert r"caf\udce9" in repr(result)
+    result.report(str(tmp_path / "report.html"))
+    assert r"caf\udce9" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_store_that_the_journal_cannot_record_is_told_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="store must be a folder whose path is UTF-8, since the journal records it"):
+        lagom(fns.talk, {"x": Float(0, 1)}, n_trials=2, directory=str(tmp_path), store=f"{tmp_path}/caf\udce9")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_search_needs_few_descriptors(tmp_path: Path) -> None:
