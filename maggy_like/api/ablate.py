@@ -194,6 +194,7 @@ def ablate(
     from maggy_like.driver.failure_policy import read_policy
     from maggy_like.driver.run_spec import RunSpec
     from maggy_like.driver.settings import LimitSettings, Settings
+    from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.pickling import pickle_train_fn
     from maggy_like.train_function.sources import sources_of
@@ -249,7 +250,7 @@ def ablate(
     listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
     spec = RunSpec(
-        settings=settings,
+        settings=replace(settings, hints=(*hints, *state_hints(train_fn, provider.isolation))),
         engine=provider,
         payload=pickle_train_fn(AblatedFunction(train_fn, planned.design)),
         preload=(*modules_of(train_fn, wide=workers_per_trial > 1), *planned.preload),

@@ -9,6 +9,7 @@ from typing import Any
 from maggy_like.argument_checks import flag
 from maggy_like.driver.settings import FileSettings
 from maggy_like.errors import ConfigError
+from maggy_like.protocol.texts import is_encodable
 from maggy_like.storage.folders import within
 from maggy_like.storage.run_paths import RunPaths, check_directory, check_name, default_name, store_url
 from maggy_like.storage.store import Store, read_store
@@ -33,4 +34,10 @@ def check_files(
     name = check_name(name) if name is not None else default_name(train_fn)
     folder = within(check_directory(directory), name)
     kept = read_store(store)
-    return FileSettings(name, RunPaths(folder, store_url(kept.url, folder, name)), resume, kept.keep_checkpoints)
+    paths = RunPaths(folder, store_url(kept.url, folder, name))
+    if not is_encodable(paths.recorded_store):
+        raise ConfigError(
+            f"store must be a folder whose path is UTF-8, since the journal records it, got {paths.recorded_store!r}; "
+            "pass another, or leave it out to keep the states in directory"
+        )
+    return FileSettings(name, paths, resume, kept.keep_checkpoints)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -170,6 +171,7 @@ def lagom(
     from maggy_like.driver.failure_policy import read_policy
     from maggy_like.driver.run_spec import RunSpec
     from maggy_like.driver.settings import LimitSettings, Settings
+    from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.parameters import check_order, check_parameters
     from maggy_like.train_function.pickling import pickle_train_fn
@@ -214,7 +216,7 @@ def lagom(
     listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
     spec = RunSpec(
-        settings=settings,
+        settings=replace(settings, hints=(*hints, *state_hints(train_fn, provider.isolation))),
         engine=provider,
         payload=pickle_train_fn(train_fn),
         preload=modules_of(train_fn, wide=workers_per_trial > 1 or settings.training is not None),

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cloudpickle
-
 from maggy_like.errors import ConfigError, OptimizerError
+from maggy_like.processes.pickles import dumps
 from maggy_like.train_function.names import name_of
 from maggy_like.train_function.reporter_use import uses_checkpoints
 from optimizers.core.base import Optimizer, Problem
@@ -56,7 +55,7 @@ def check_thresholds(optimizer: Optimizer, directions: Sequence[Direction | None
 def check_constraints(space: SearchSpace) -> None:
     """See to it that the space can be sent to the optimizer's process, constraints and all."""
     try:
-        cloudpickle.dumps(space)
+        dumps(space)
     except Exception as error:
         raise ConfigError(
             f"a constraint of the search space cannot be sent to the optimizer's process ({error}); "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -114,6 +115,7 @@ def run(
     from maggy_like.driver.run_spec import RunSpec
     from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings
     from maggy_like.protocol.fields import UNBOUNDED
+    from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.names import name_of
     from maggy_like.train_function.parameters import check_parameters
@@ -143,7 +145,7 @@ def run(
     listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
     spec = RunSpec(
-        settings=settings,
+        settings=replace(settings, hints=state_hints(train_fn, provider.isolation)),
         engine=provider,
         payload=pickle_train_fn(train_fn),
         preload=modules_of(train_fn, wide=True),

@@ -6,8 +6,6 @@ import contextlib
 import secrets
 import time
 
-import cloudpickle
-
 from maggy_like.cluster_driver.driver import Plan
 from maggy_like.cluster_driver.error_records import from_record
 from maggy_like.cluster_driver.follow import Follower
@@ -23,6 +21,7 @@ from maggy_like.driver.run_spec import Outcome, RunSpec
 from maggy_like.driver.runner import check_reach, first_snapshot, new_machine, worker_task
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError, JournalError
+from maggy_like.processes.pickles import dumps
 from maggy_like.protocol.endings import Ending
 from maggy_like.rpc.security import new_key_pair
 from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
@@ -95,13 +94,12 @@ def _pickled(plan: Plan) -> bytes:
         ConfigError: It holds something that cannot be sent.
     """
     try:
-        data: bytes = cloudpickle.dumps(plan)
+        return dumps(plan)
     except Exception as error:
         raise ConfigError(
             f"the search cannot be sent to a task of the application ({type(error).__name__}: {error}); keep plain "
             "values and functions in the optimizer, the search space and failures, or use driver='client'"
         ) from error
-    return data
 
 
 class _Client:

@@ -14,10 +14,10 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-import cloudpickle
 import torch
 import torch.distributed as dist
 
+from maggy_like.processes import pickles
 from maggy_like.storage.checkpoints import naming
 from maggy_like.storage.faults import StoreFault, is_store_fault
 from maggy_like.storage.file_systems import is_local, open_url
@@ -239,7 +239,7 @@ def _pickle(name: str, part: Any) -> io.BytesIO:
     """A part without tensors as torch writes it, but with the classes of a script or notebook in it."""
     file = io.BytesIO()
     with naming(f"{name!r} of the state given to checkpoint()"):
-        torch.save(part, file, pickle_module=cloudpickle, pickle_protocol=5)
+        torch.save(part, file, pickle_module=pickles, pickle_protocol=5)
     return file
 
 

@@ -47,6 +47,8 @@ def _size(settings: Settings, engine: Capacity) -> int:
             raise EngineError(
                 f"{name}={needed}, but engine={engine.name!r} has {size} worker{'s' * (size > 1)} by default; {remedy}"
             )
+    if engine.is_on_this_machine:  # whose limits bound a default too
+        engine.require(size)
     return size
 
 

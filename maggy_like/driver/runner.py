@@ -27,6 +27,7 @@ from maggy_like.driver.state_machine.training_phase import TrainingPlan
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
 from maggy_like.processes.imports import remember, remembered
+from maggy_like.processes.module_path import module_path
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair, WorkerTask
@@ -110,7 +111,7 @@ def worker_task(spec: RunSpec, run_id: str, address: str, server_key: bytes, *, 
         run_id=run_id,
         train_fn=spec.payload,
         preload=spec.preload,
-        sys_path=tuple(sys.path),
+        sys_path=module_path(),
         argv=tuple(sys.argv),
         store=settings.paths.store,
         logs=str(settings.paths.logs),

@@ -14,6 +14,9 @@ from typing import Literal
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.engines.cores import usable_cores
 from maggy_like.errors import ConfigError, EngineError
+from maggy_like.processes.descriptors import descriptor_limit, open_descriptors
+from maggy_like.processes.module_path import python_path
+from maggy_like.processes.working_folder import working_folder
 from maggy_like.processes.zygote.client import begin_imports, start_module
 from maggy_like.processes.zygote.process import Process
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
@@ -64,6 +67,12 @@ class LocalRun(EngineRun):
 MOST_WORKERS = 1000
 """More are a slip of the keyboard: each is three processes, and they would take the machine's memory."""
 
+DRIVERS_DESCRIPTORS = 18
+"""What a driver opens at most, beside what its process has: the journal, the optimizer's process, sockets."""
+
+WORKERS_DESCRIPTORS = 2
+"""A pipe and a connection."""
+
 
 class LocalEngine(Engine):
     """Runs each worker as processes of this machine; GPUs are shared out in turn.
@@ -112,10 +121,19 @@ class LocalEngine(Engine):
 
     def require(self, workers: int) -> None:
         super().require(workers)
+        working_folder()  # in which they start
         if workers > MOST_WORKERS:
             raise EngineError(
                 f"workers={workers} on one machine, and {MOST_WORKERS} are the most that are launched there; pass "
                 f"workers={usable_cores()} for one on each of its cores, or use Spark"
+            )
+        opened, limit = len(open_descriptors()), descriptor_limit()
+        if (needed := opened + DRIVERS_DESCRIPTORS + WORKERS_DESCRIPTORS * workers) > limit:
+            fit = (limit - opened - DRIVERS_DESCRIPTORS) // WORKERS_DESCRIPTORS
+            fewer = f", or pass workers={fit}" if fit > 0 else ""
+            raise EngineError(
+                f"a search with workers={workers} needs about {needed} open files, and this process may have {limit}; "
+                f"raise the limit (ulimit -n {2 * needed}){fewer}"
             )
 
     def hints(self, workers: int) -> list[str]:
@@ -149,7 +167,7 @@ class LocalEngine(Engine):
         self, task: WorkerTask, encoded: bytes, index: int, incarnation: int, keys: KeyPair, logs: Path
     ) -> EngineRun:
         environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
+        environment["PYTHONPATH"] = python_path(task.sys_path)
         logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = logs / f"{index}.log"
         with open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as output:

@@ -21,6 +21,7 @@ from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_b
 from maggy_like.ml.estimator.persistence import PartsWriter, load_metadata, read_parts, save_metadata, write_parts
 from maggy_like.ml.inference.layer import LayerOutput
 from maggy_like.ml.inference.predict import predict
+from maggy_like.processes.pickles import dumps
 
 
 class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):
@@ -135,7 +136,7 @@ class _Writer(PartsWriter):
     def saveImpl(self, path: str) -> None:
         featurizer = self._featurizer
         save_metadata(featurizer, path, self.sparkSession, {})
-        parts = {**network_to_bytes(featurizer.model), "decode": bytes(cloudpickle.dumps(featurizer.decode))}
+        parts = {**network_to_bytes(featurizer.model), "decode": dumps(featurizer.decode)}
         write_parts(self.sparkSession, path, parts)
 
 

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from maggy_like.processes.descriptors import open_descriptors
 from maggy_like.processes.installation import is_installed
 from maggy_like.processes.lifeline import children
 
@@ -26,7 +27,9 @@ _SEEDS_OF_USERS = 1 << 32
 def why_not_whole() -> str:
     """Return why a fork of this process would lack something that this process has; empty if it would not."""
     deadline = time.monotonic() + _THREAD_PATIENCE
-    while len(os.listdir("/proc/self/task")) > 1:
+    while (threads := _threads()) != 1:
+        if threads is None:
+            return "cannot be looked into without /proc"
         if time.monotonic() >= deadline:
             return "starts a thread"
         time.sleep(0.001)
@@ -89,8 +92,16 @@ class SharingCheck:
         return ""
 
 
-def _descriptors() -> set[str]:
-    return {name for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")}
+def _threads() -> int | None:
+    """How many threads this process has, those of C libraries too; None where the system does not tell."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except FileNotFoundError:
+        return None
+
+
+def _descriptors() -> set[int]:
+    return {fd for fd in open_descriptors() if os.path.lexists(f"/proc/self/fd/{fd}")}
 
 
 def _finalizers() -> dict[Any, Any]:

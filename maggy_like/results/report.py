@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from maggy_like.display.text import clean, config_text, duration, number, pairs, tally, words
 from maggy_like.errors import ConfigError, JournalError, UserError
 from maggy_like.extras import require
+from maggy_like.protocol.texts import encodable
 from maggy_like.results.attempts import Attempt
 from maggy_like.results.best_state import state_of
 from maggy_like.results.data import ResultData
@@ -458,7 +459,7 @@ def _write(where: str, text: str) -> None:
             fs, path = open_url(where)
             fs.pipe_file(path, text.encode())
         else:
-            Path(where).expanduser().write_text(text, encoding="utf-8")
+            Path(where).expanduser().write_text(encodable(text), encoding="utf-8")
     except Exception as error:  # of whatever file system it is
         said = f"{type(error).__name__}: {error}"
         raise UserError(

@@ -6,6 +6,7 @@ import math
 
 from maggy_like.display.failures import failures_by_kind
 from maggy_like.display.text import MAX_FAILURES, config_text, duration, failure, number, place, tally, words
+from maggy_like.protocol.texts import encodable
 from maggy_like.results.data import ResultData
 from maggy_like.results.pareto import pareto_lines
 from maggy_like.results.training import training_line
@@ -35,7 +36,7 @@ def summary(result: ResultData) -> str:
     lines += [failure(line) for line in failures_by_kind(result.trials)[:MAX_FAILURES]]
     if result.training is not None:
         lines.append(training_line(result.training))
-    lines.append(f"files: {result.directory}")
+    lines.append(encodable(f"files: {result.directory}"))
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from maggy_like.display.text import duration, number
 from maggy_like.errors import TrainingError
+from maggy_like.protocol.texts import encodable
 from maggy_like.results.saved import read_saved
 from maggy_like.storage.folders import name_of_folder
 from optimizers.core.trial import Trial, TrialState
@@ -36,7 +37,7 @@ class Training:
     directory: Path | str
 
     def __repr__(self) -> str:
-        return f"{training_line(self)}\ncheckpoint: {self.checkpoint}\nfiles: {self.directory}"
+        return encodable(f"{training_line(self)}\ncheckpoint: {self.checkpoint}\nfiles: {self.directory}")
 
     @property
     def name(self) -> str:

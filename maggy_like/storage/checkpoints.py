@@ -184,10 +184,10 @@ def naming(what: str) -> Iterator[None]:
 
 def _pickle(what: str, state: Any) -> bytes:
     """The bytes of an object; classes and functions of a script or notebook are in them, for other processes."""
-    import cloudpickle
+    from maggy_like.processes.pickles import dumps
 
     with naming(what):
-        return bytes(cloudpickle.dumps(state, protocol=5))
+        return dumps(state)
 
 
 def returned_url(store: str) -> str:

@@ -5,16 +5,28 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from maggy_like.processes.working_folder import working_folder
 
-def open_url(url: str) -> tuple[Any, str]:
+
+def open_url(url: str | os.PathLike[str]) -> tuple[Any, str]:
     """The file system of a path or URL, and the path in it.
 
     Raises:
+        ConfigError: It is a relative path, and the working folder was deleted.
         ValueError: The URL's file system is not known.
         ImportError: Its package is not installed.
     """
     from fsspec.core import url_to_fs
+    from fsspec.implementations.local import LocalFileSystem
 
+    scheme, separator, _ = os.fspath(url).partition("://")
+    if not separator or scheme in ("file", "local"):  # a folder of this machine may be called "a::b": no chain of URLs
+        local = LocalFileSystem()
+        try:
+            return local, str(local._strip_protocol(url))
+        except FileNotFoundError:  # a relative path was given, and there is nothing that it is relative to
+            working_folder()
+            raise
     fs, path = url_to_fs(url)
     return fs, path
 

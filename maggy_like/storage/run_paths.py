@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from maggy_like.errors import ConfigError
+from maggy_like.processes.working_folder import working_folder
 from maggy_like.storage.folders import Folder, beside, check_folder, local_path, local_url, url_of, within
 
 _LONGEST = 200  # file systems take 255
@@ -25,7 +26,10 @@ def check_directory(directory: str | PathLike[str]) -> Folder:
             f"directory must be the path or URL of a folder, got {directory!r}; leave it out for 'maggy_runs'"
         )
     where = check_folder("directory", directory)
-    return where if "://" in where else Path(where).expanduser().resolve()
+    if "://" in where:
+        return where
+    path = Path(where).expanduser()
+    return (path if path.is_absolute() else Path(working_folder(), path)).resolve()
 
 
 @dataclass(frozen=True)

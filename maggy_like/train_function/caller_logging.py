@@ -6,9 +6,8 @@ import logging
 import sys
 from collections.abc import Sequence
 
-import cloudpickle
-
 from maggy_like.processes.installation import is_installed
+from maggy_like.processes.pickles import dumps
 from maggy_like.protocol.log_settings import HandlerSettings, LoggerSettings, LogSettings
 
 
@@ -47,8 +46,8 @@ def _pickled(formatter: logging.Formatter | None) -> bytes:
     if formatter is None:
         return b""
     try:
-        return bytes(cloudpickle.dumps(formatter))
+        return dumps(formatter)
     except Exception:  # it holds a connection, say: its format is worth having still
         plain = logging.Formatter(datefmt=formatter.datefmt)
         plain._fmt, plain._style = formatter._fmt, formatter._style
-        return bytes(cloudpickle.dumps(plain))
+        return dumps(plain)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dis
 import types
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from maggy_like.processes.imports import remembered
 from maggy_like.processes.installation import is_installed
 from maggy_like.train_function.own_imports import imports_of
-from maggy_like.train_function.references import code_objects, own_functions, references
+from maggy_like.train_function.references import code_objects, held_values, own_functions
 
 RENDEZVOUS = "maggy_like.distributed.rendezvous"
 """What workers need to run a trial together."""
@@ -32,7 +31,7 @@ def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str
     Args:
         wide: Whether several workers may run it together.
     """
-    names: dict[str, None] = {_home(train_fn): None}
+    names: dict[str, None] = {}
     words: set[str] = set()
     for function in own_functions(train_fn):
         for code in code_objects(function):
@@ -44,12 +43,9 @@ def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str
                     names[imported] = None
                 elif instruction.opname == "IMPORT_FROM" and not is_installed(imported):
                     names[f"{imported}.{instruction.argval}"] = None  # it may be a module
-        values = [value for _, _, value in references(function)]
         names[function.__module__] = None  # one that travels by name is imported with its module
-        for value in values:
-            module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
-            if isinstance(module, str):
-                names[module] = None
+    for value in held_values(train_fn):
+        names |= dict.fromkeys(_homes(value, words))
     own = [name for name in names if name != "__main__" and not is_installed(name)]
     names |= dict.fromkeys(imports_of(own, words))
     if wide:
@@ -58,5 +54,13 @@ def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str
     return tuple(dict.fromkeys((*filter(is_installed, names), *remembered())))
 
 
-def _home(function: Any) -> str:
-    return _home(function.func) if isinstance(function, partial) else str(getattr(function, "__module__", ""))
+def _homes(value: Any, words: Collection[str]) -> Iterator[str]:
+    """The module of a value; of a module itself, also those in it that the function names (``sklearn.ensemble``)."""
+    if isinstance(value, types.ModuleType):
+        yield value.__name__
+        for inner in [inner for name, inner in list(vars(value).items()) if name in words]:
+            if isinstance(inner, types.ModuleType) and inner.__name__.startswith(f"{value.__name__}."):
+                yield from _homes(inner, words)
+    else:
+        of_function = getattr(value, "__module__", None) if callable(value) else None
+        yield from (module for module in (of_function, type(value).__module__) if isinstance(module, str))

@@ -67,12 +67,12 @@ def _source(spec: ModuleSpec) -> bytes:
 
 def _imports_in(source: bytes, spec: ModuleSpec, names: Collection[str]) -> Iterator[str]:
     package = spec.name if spec.submodule_search_locations is not None else spec.parent or ""
-    for node in _statements(_parsed(source), names):
+    for node in _statements(parsed(source), names):
         with contextlib.suppress(ImportError):  # a relative import beyond the package: raised when it is run
             yield from _imported(node, package)
 
 
-def _parsed(source: bytes) -> ast.Module:
+def parsed(source: bytes) -> ast.Module:
     """Parse a module, as an empty one if that fails: importing it raises an error that says more."""
     # A MemoryError or a RecursionError is raised for deep nesting, a SystemError if a thread of the user's parses too.
     with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError, SystemError), _PARSING:

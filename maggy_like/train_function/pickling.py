@@ -7,9 +7,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
 from maggy_like.errors import TrainFunctionError
+from maggy_like.processes.pickles import Pickler
 from maggy_like.train_function.names import name_of
 from maggy_like.train_function.references import references
 
@@ -60,7 +59,7 @@ class _Useless(TypeError):
     """What can be pickled would not work in a trial."""
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(Pickler):
     """Refuses what would not work in a trial."""
 
     def reducer_override(self, obj: Any) -> Any:

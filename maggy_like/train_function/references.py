@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from maggy_like.processes.installation import is_installed
 from maggy_like.train_function.names import name_of
+
+MAX_VALUES = 1000
+"""Values that are looked at in what a function holds."""
+
+MAX_PARTS = 50
+"""Of each value."""
 
 
 def references(function: Any) -> Iterator[tuple[str, str, Any]]:
@@ -32,19 +41,56 @@ def _defaults(function: types.FunctionType) -> Mapping[str, Any]:
     return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
 
 
+def held_values(train_fn: Callable[..., Any]) -> Iterator[Any]:
+    """The function, what it and the user's functions that it calls refer to, and what lies in those values.
+
+    That is the steps of a pipeline, the arguments of a partial, the attributes of an object. Of large ones only a part
+    is looked at.
+    """
+    functions = own_functions(train_fn)
+    waiting = deque([train_fn, *(value for function in functions for _, _, value in references(function))])
+    seen: dict[int, Any] = {}
+    while waiting and len(seen) < MAX_VALUES:
+        value = waiting.popleft()
+        if id(value) not in seen:
+            seen[id(value)] = value  # kept, so that no other gets its id
+            yield value
+            waiting.extend(islice(_parts(value), MAX_PARTS))
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """What lies in a value; functions, classes and modules are looked at by their code."""
+    if isinstance(value, partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, types.MethodType):
+        yield value.__self__
+    elif not isinstance(value, types.FunctionType | type | types.ModuleType):
+        with contextlib.suppress(Exception):  # objects may answer as they like; those without attributes have no vars()
+            if isinstance(value, dict):
+                yield from value.values()
+            elif isinstance(value, list | tuple | set | frozenset):
+                yield from value
+            yield from vars(value).values()
+
+
 def own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]:
     """The function and those of the user's that it refers to, each once."""
     seen: set[int] = set()
     waiting: list[Any] = [train_fn]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, partial):
-            waiting.append(value.func)
-            continue
         if isinstance(value, type):
             waiting.extend(member for member in vars(value).values() if inspect.isfunction(member))
             continue
         if not isinstance(value, types.FunctionType | types.MethodType):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+        if isinstance(value, partial):
+            waiting += [value.func, *_callables(value.args), *_callables(value.keywords.values())]
+            continue
+        if not isinstance(value, types.FunctionType | types.MethodType):
+            waiting += _callables(getattr(value, "__dict__", {}).values())
             value = getattr(value, "__call__", None)  # noqa: B004 (bound to its object, whose other methods it may call)
         owner = getattr(value, "__self__", None)
         function = inspect.unwrap(getattr(value, "__func__", value)) if value is not None else None
@@ -57,10 +103,14 @@ def own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]:
         if owner is not None:
             waiting.extend(_methods_that(function, owner))
         values = [value for _, _, value in references(function)]
-        waiting.extend(value for value in values if isinstance(value, types.FunctionType | type))
+        waiting += _callables(values)
         for module in values:
             if isinstance(module, types.ModuleType) and not is_installed(module.__name__):
                 waiting.extend(_functions_that(function, module))
+
+
+def _callables(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if isinstance(value, types.FunctionType | types.MethodType | type | partial)]
 
 
 def _methods_that(function: types.FunctionType, owner: Any) -> Iterator[types.MethodType]:

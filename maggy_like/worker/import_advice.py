@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from maggy_like.processes.address_space import TOO_LITTLE_MEMORY, address_space, too_small
 from maggy_like.processes.installation import is_installation
+from maggy_like.processes.module_path import module_path
 from maggy_like.protocol.task import DriverProcess
 
 MAX_SHOWN = 6
@@ -32,7 +33,7 @@ def advice_on(error: BaseException, driver: DriverProcess | None) -> str:
     is_missing = isinstance(error, ModuleNotFoundError) and bool(error.name)
     if driver is None:
         return f"; {sys.executable} has no such module: install the package that brings it" if is_missing else ""
-    found = f"; {here()} looks for modules in {shown_path(sys.path)}"
+    found = f"; {here()} looks for modules in {shown_path(module_path())}"
     return f"{found}; {_remedy(error.name or '', driver)}" if is_missing else found
 
 

@@ -5,6 +5,7 @@ A task may hold a gigabyte, since the function brings its data. So it is encoded
 
 from __future__ import annotations
 
+import pickle
 import struct
 from typing import IO, BinaryIO
 
@@ -23,8 +24,14 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 def encode_task(task: WorkerTask) -> bytes:
-    """Encode a task for :func:`write_launch`."""
-    return msgspec.msgpack.encode(task)
+    """Encode a task for :func:`write_launch`, pickled: paths and arguments need not be UTF-8."""
+    return pickle.dumps(task)
+
+
+def decode_task(data: bytes) -> WorkerTask:
+    """Decode what :func:`encode_task` has made; it comes from the process that has started this one."""
+    task: WorkerTask = pickle.loads(data)
+    return task
 
 
 def write_launch(stream: IO[bytes], task: bytes, launch: Launch) -> None:
@@ -44,7 +51,7 @@ def write_all(stream: IO[bytes], data: bytes) -> None:
 
 def read_launch(stream: BinaryIO) -> tuple[WorkerTask, Launch]:
     """Receive a task and its launch."""
-    return msgspec.msgpack.decode(_read(stream), type=WorkerTask), msgspec.msgpack.decode(_read(stream), type=Launch)
+    return decode_task(_read(stream)), msgspec.msgpack.decode(_read(stream), type=Launch)
 
 
 def _read(stream: BinaryIO) -> bytes:

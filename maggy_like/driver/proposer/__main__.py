@@ -21,7 +21,9 @@ def main(fd: int, parent: int) -> None:
     connection: Connection[bytes, bytes] = Connection(fd)
     frames: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, frames), daemon=True).start()
-    answerer = _Answerer(unpack(frames.get()))
+    launch: Launch = unpack(frames.get())
+    sys.path[:] = launch.path
+    answerer = _Answerer(launch)
     while True:
         connection.send_bytes(answerer.answer(unpack(frames.get())))
 

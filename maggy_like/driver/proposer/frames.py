@@ -6,8 +6,7 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
+from maggy_like.processes.pickles import dumps
 from optimizers.core.base import Update
 
 
@@ -16,10 +15,12 @@ class Launch:
     """Driver to process, first of all.
 
     Attributes:
+        path: Where to look for modules: ``PYTHONPATH`` cannot hold all of it.
         optimizer: The optimizer, pickled.
         history: All that it may know so far, pickled.
     """
 
+    path: tuple[str, ...]
     optimizer: bytes
     history: bytes
 
@@ -49,7 +50,7 @@ class Raised:
 
 def pack(value: object) -> bytes:
     """As bytes, classes and functions of notebooks and scripts by value."""
-    return bytes(cloudpickle.dumps(value))
+    return dumps(value)
 
 
 def unpack(data: bytes) -> Any:

@@ -16,6 +16,7 @@ from maggy_like.driver.proposer.base import Proposer
 from maggy_like.driver.proposer.frames import Launch, Question, Raised, pack, unpack
 from maggy_like.errors import OptimizerError
 from maggy_like.processes.lifeline import kill_tree
+from maggy_like.processes.module_path import module_path, python_path
 from optimizers.core.base import Answer, Optimizer, Update
 from optimizers.core.study import Study
 
@@ -137,7 +138,8 @@ class ProcessProposer(Proposer):
 
     def _launch(self) -> None:
         """Start a process, and send it the optimizer and the whole history."""
-        launch = Launch(self._pickled, pack(self._history))
+        path = module_path()
+        launch = Launch(path, self._pickled, pack(self._history))
         ours, theirs = Pipe()
         with self._lock, theirs:
             if self._interrupted:
@@ -151,7 +153,7 @@ class ProcessProposer(Proposer):
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="backslashreplace",
-                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": python_path(path), "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # Ctrl-C in a terminal is the driver's alone
             )
         assert self._process.stdout is not None

@@ -10,12 +10,12 @@ import pickle
 from collections.abc import Mapping
 from typing import Any
 
-import cloudpickle
 import torch
 from torch import nn
 
 from maggy_like.errors import ConfigError, PlatformError
 from maggy_like.ml.estimator.network import build_network, first_line
+from maggy_like.processes.pickles import Pickler
 
 
 def make_portable(network: nn.Module, make: Any, arguments: Mapping[str, Any], seed: int) -> None:
@@ -108,7 +108,7 @@ def network_of_bytes(parts: dict[str, bytes]) -> nn.Module:
     return network.eval()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+class _Pickler(Pickler):
     """Writes names in place of a network's parameters and buffers."""
 
     def __init__(self, file: io.BytesIO, tensors: dict[str, torch.Tensor]) -> None:

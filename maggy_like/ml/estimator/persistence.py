@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from maggy_like.errors import ConfigError, PlatformError
 from maggy_like.ml.estimator.params import OBJECTS
+from maggy_like.processes.pickles import dumps
 from maggy_like.version import __version__
 
 FORMAT = 1
@@ -51,7 +52,7 @@ def pickled(name: str, value: Any) -> bytes:
         ConfigError: It cannot be pickled.
     """
     try:
-        return bytes(cloudpickle.dumps(value))
+        return dumps(value)
     except Exception as error:
         raise ConfigError(f"{name} of type {type(value).__name__} cannot be saved: {error}") from error
 

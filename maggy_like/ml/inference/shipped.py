@@ -10,11 +10,11 @@ import warnings
 from collections import OrderedDict
 from dataclasses import dataclass
 
-import cloudpickle
 import torch
 from torch import nn
 
 from maggy_like.errors import ConfigError
+from maggy_like.processes.pickles import dumps
 
 _KEPT = 3
 """Networks that a worker keeps: as many as ``pyspark.ml.functions.predict_batch_udf`` does."""
@@ -44,7 +44,7 @@ class ShippedNetwork:
         held = [*network.parameters(), *network.buffers()]
         on_cpu = network if all(it.device.type == "cpu" for it in held) else copy.deepcopy(network).cpu()
         try:
-            content = bytes(cloudpickle.dumps(on_cpu))
+            content = dumps(on_cpu)
         except Exception as error:
             raise ConfigError(
                 f"the network of type {type(network).__name__} cannot be sent to Spark's workers: {error}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import fcntl
 import io
 import os
 import runpy
@@ -14,12 +13,11 @@ import tempfile
 import threading
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
-from maggy_like.processes.zygote.request import MAX_DESCRIPTORS, Request
-
-_HIGH = 1000  # descriptors from here on are none of ours
+from maggy_like.processes.descriptors import close_all_but
+from maggy_like.processes.zygote.request import Request
 
 _base: list[str] = []
 _fork = 0  # its process id; a fork of that has another
@@ -38,31 +36,43 @@ def set_base(path: Sequence[str]) -> None:
 def become(request: Request, descriptors: list[int]) -> NoReturn:
     """Be the process that was asked for, to its end. Called in a process that has just been forked."""
     global _fork
-    status = 1
+    status, errors = 1, descriptors[request.targets.index(2)]
     try:
         _fork = os.getpid()
         os.setsid()  # Ctrl-C in a terminal is the driver's alone
         _place(descriptors, request.targets)
+        errors = 2
         _set_up(request)
         status = _run_main(request.module)
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()
+    except BaseException:  # there may be no streams yet
+        _tell(errors)
     finally:
         os._exit(status)
 
 
 def become_fresh(request: Request, descriptors: Sequence[int]) -> NoReturn:
     """Be that process with nothing imported: by a new interpreter in this one's place."""
+    errors = descriptors[request.targets.index(2)]
     try:
         os.setsid()
         _place(descriptors, request.targets)
+        errors = 2
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(request.folder)
         os.execve(sys.executable, _command(request), request.environment)
+    except BaseException:
+        _tell(errors)
     finally:
         os._exit(1)
+
+
+def _tell(errors: int) -> None:
+    """Write the present error where the process's errors go."""
+    os.write(errors, traceback.format_exc().encode(errors="backslashreplace"))
 
 
 def _command(request: Request) -> list[str]:
@@ -87,11 +97,17 @@ def _run_main(module: str) -> int:
 
 def _place(descriptors: Sequence[int], targets: Sequence[int]) -> None:
     """Give descriptors their numbers, and close all others."""
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, _HIGH) for fd in descriptors]
-    os.closerange(0, _HIGH)
-    for fd, target in zip(high, targets, strict=True):
+    close_all_but(descriptors)
+    apart = [_moved(fd, targets) for fd in descriptors]  # before one takes the number of another
+    for fd, target in zip(apart, targets, strict=True):
         os.dup2(fd, target)
-    os.closerange(_HIGH, _HIGH + 2 * MAX_DESCRIPTORS)
+    close_all_but(targets)
+
+
+def _moved(fd: int, targets: Collection[int]) -> int:
+    while fd in targets:
+        fd = os.dup(fd)
+    return fd
 
 
 def _set_up(request: Request) -> None:
@@ -123,7 +139,10 @@ def _open_streams(*, unbuffered: bool) -> None:
 
 def show_as(arguments: Sequence[str]) -> None:
     """Write a command line over this process's own, where ``ps`` reads it, as far as there is room."""
-    with open("/proc/self/stat", "rb") as stat:
-        start, end = map(int, stat.read().rpartition(b")")[2].split()[45:47])
-    text = b"".join(argument.encode() + b"\0" for argument in arguments)
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            start, end = map(int, stat.read().rpartition(b")")[2].split()[45:47])
+    except OSError:  # without /proc there is no ps either
+        return
+    text = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)
     ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)

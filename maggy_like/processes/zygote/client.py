@@ -18,6 +18,8 @@ import msgspec
 
 from maggy_like.errors import ConfigError
 from maggy_like.processes.imports import remembered
+from maggy_like.processes.module_path import module_path, python_path
+from maggy_like.processes.working_folder import working_folder
 from maggy_like.processes.zygote.become import become, is_fork
 from maggy_like.processes.zygote.process import ForkedProcess, Process
 from maggy_like.processes.zygote.request import NO_FORK, STARTED, Request, send
@@ -85,7 +87,7 @@ def start_module(
         module,
         tuple(arguments),
         dict(environment),
-        os.getcwd(),
+        working_folder(),
         (0, 1, 2, *pass_fds),
         tuple(preload),
         safe_path,
@@ -140,7 +142,7 @@ def begin_imports(modules: Sequence[str], environment: Mapping[str, str] | None 
     """
     if _keeps_one and is_supported() and not is_fork():
         with contextlib.suppress(OSError):
-            _zygote(environment or {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}).load(modules)
+            _zygote(environment or {**os.environ, "PYTHONPATH": python_path(module_path())}).load(modules)
 
 
 def keep_no_zygote() -> None:
@@ -160,7 +162,8 @@ class Zygote:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(START_PATIENCE)
         own = {**ONE_THREAD, **environment}
-        with theirs:
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(self._socket.close)
             self._process = subprocess.Popen(
                 [
                     sys.executable,
@@ -178,6 +181,7 @@ class Zygote:
                 env=own,
                 start_new_session=True,
             )
+            undo.pop_all()
 
     def start(self, request: Request, descriptors: Sequence[int]) -> ForkedProcess:
         """Ask for a process, and return before it is there.

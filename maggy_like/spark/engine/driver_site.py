@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maggy_like.processes.installation import is_installation
+from maggy_like.processes.module_path import module_path
+from maggy_like.processes.working_folder import working_folder
 from maggy_like.protocol.task import DriverProcess
 from maggy_like.protocol.versions import PYTHON
 from maggy_like.spark.kinds import is_classic
@@ -100,13 +102,13 @@ MAX_ENTRIES = 1000
 
 def driver_process() -> DriverProcess:
     """Where this process runs, and which modules lie beside its script."""
-    return DriverProcess(socket.gethostname(), sys.executable, PYTHON, os.getcwd(), own_modules())
+    return DriverProcess(socket.gethostname(), sys.executable, PYTHON, working_folder(), own_modules())
 
 
 def own_modules() -> dict[str, str]:
     """The modules and packages in the folders that the user's script imports from, by name, and their files."""
     found: dict[str, str] = {}
-    for folder in sys.path:
+    for folder in module_path():
         if not is_installation(folder):
             for name, path in _modules_in(os.path.abspath(folder)):
                 found.setdefault(name, path)  # the first folder that has it counts

@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
 from maggy_like.errors import EngineError
+from maggy_like.processes.pickles import dumps
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.protocol.versions import own_versions
 
@@ -38,7 +37,7 @@ def entry(function: TaskFunction) -> TaskFunction:
     Spark would load ``function`` itself, and its error names neither the machine nor the interpreter; an older
     maggy_like there may even load it, and misread the task.
     """
-    payload, load = cloudpickle.dumps(function), _loader(UNFIT)
+    payload, load = dumps(function), _loader(UNFIT)
 
     def run(given: Iterator[Any]) -> Iterator[Any]:
         yield from load(payload)(given)
@@ -61,7 +60,7 @@ class Sent:
         return self._function(*args)
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-        return _loader(self._unfit), (cloudpickle.dumps(self._function),)
+        return _loader(self._unfit), (dumps(self._function),)
 
 
 def _loader(unfit: str) -> Callable[[bytes], Any]:
@@ -87,7 +86,7 @@ def _loader(unfit: str) -> Callable[[bytes], Any]:
                     f"({maggy_like.__file__})"
                 )
         except (ImportError, MemoryError, OSError, AttributeError) as error:
-            folders = [folder for folder in sys.path if "lib/python3" not in folder or folder.endswith("-packages")]
+            folders = [it for it in map(str, sys.path) if "lib/python3" not in it or it.endswith("-packages")]
             lacks = f"{type(error).__name__}: {error}; it looks for modules in {', '.join(folders[:8])}"
         if lacks:
             raise ImportError(f"{sys.executable} on {socket.gethostname()} {unfit}: {lacks}; {remedy}")

@@ -47,6 +47,7 @@ from maggy_like.worker.agent.template import (
 from maggy_like.worker.agent.trackers import kill_but_trackers, let_trackers_end
 from maggy_like.worker.child.exits import remove_leftovers
 from maggy_like.worker.child.rehearsal import ROUNDS, rehearse
+from maggy_like.worker.launch import decode_task
 
 TEMPLATE_PATIENCE = 20.0
 """Seconds that a template gets to fork a process."""
@@ -116,7 +117,7 @@ class NotShared(msgspec.Struct, frozen=True, tag="not shared"):
 def main(control_fd: int, parent: int) -> None:
     """Serve the agent at the other end of ``control_fd`` until it is gone; the task comes on stdin."""
     die_with_parent(parent, signal.SIGTERM)
-    task = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=WorkerTask)
+    task = decode_task(sys.stdin.buffer.read())
     sys.path[:] = [*task.sys_path, *(entry for entry in sys.path if entry not in task.sys_path)]
     sys.argv[:] = task.argv
     write_by_line()

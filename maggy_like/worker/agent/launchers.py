@@ -16,6 +16,7 @@ import msgspec
 from maggy_like.processes.address_space import address_space, too_small
 from maggy_like.processes.channel import Channel
 from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
+from maggy_like.processes.module_path import python_path
 from maggy_like.processes.zygote.client import ONE_THREAD, begin_imports, own_zygote, start_module
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker import spark_files
@@ -74,7 +75,7 @@ class ForkServerLauncher:
         mine, theirs = socket.socketpair()
         environment = {**ONE_THREAD, **os.environ}
         task = with_own_path(task)
-        environment["PYTHONPATH"] = os.pathsep.join(task.sys_path)
+        environment["PYTHONPATH"] = python_path(task.sys_path)
         spark_files.pass_on(environment)
         if context.accelerators:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from maggy_like.processes.installation import is_installation, is_standard
+from maggy_like.processes.module_path import module_path
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.protocol.versions import PYTHON
 
@@ -18,7 +18,7 @@ def with_own_path(task: WorkerTask) -> WorkerTask:
     if task.driver is None:  # the worker was started with the driver's path
         return task
     drivers = [os.path.join(task.driver.folder, entry) for entry in task.sys_path]
-    return msgspec.structs.replace(task, sys_path=worker_path(sys.path, drivers, task.driver.python))
+    return msgspec.structs.replace(task, sys_path=worker_path(module_path(), drivers, task.driver.python))
 
 
 def worker_path(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from maggy_like import LocalEngine
 from maggy_like.engines.base import EngineRun
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, EngineError
 from maggy_like.protocol.task import WorkerTask
 
 
@@ -20,6 +21,15 @@ def test_workers_share_gpus_in_the_fraction_that_each_needs(fraction: float, wor
 def test_a_fraction_that_is_none_is_told(fraction: object) -> None:
     with pytest.raises(ConfigError, match="gpu_fraction must be above 0 and at most 1"):
         LocalEngine([], gpu_fraction=fraction)  # type: ignore[arg-type]
+
+
+def test_more_workers_than_there_are_descriptors_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maggy_like.engines.local.open_descriptors", lambda: [*range(10)])
+    monkeypatch.setattr("maggy_like.engines.local.descriptor_limit", lambda: 60)
+    LocalEngine([]).require(16)
+    message = "a search with workers=17 needs about 62 open files, and this process may have 60; raise the limit "
+    with pytest.raises(EngineError, match=re.escape(f"{message}(ulimit -n 124), or pass workers=16")):
+        LocalEngine([]).require(17)
 
 
 def test_a_gang_that_cannot_be_launched_whole_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,21 @@ def test_a_path_is_left_alone() -> None:
     assert check_folder("directory", "/") == "/"
 
 
+@pytest.mark.parametrize("given", ["a::b", "memory::b", "file://{}/a::b"])
+def test_two_colons_in_the_name_of_a_folder_chain_no_file_systems(
+    search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = given.format(tmp_path)
+    search(given)
+    result = search(given, n_trials=6, resume=True)
+    assert len(result.trials) == len(load_run(f"{given}/run").trials) == 6
+    assert result.load_best() is not None
+    apart = search(given, name="apart", store="c::d")
+    assert apart.load_best() is not None
+    assert {path.name for path in tmp_path.iterdir()} == {given.rpartition("/")[2], "c::d"}
+
+
 def test_memory_that_no_worker_sees_is_refused(search: Any) -> None:
     with pytest.raises(
         ConfigError, match=r"directory='memory://runs' is in this process's memory, which no worker sees"

@@ -14,9 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn.svm
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 
 from maggy_like.train_function.modules import modules_of
 from maggy_like.train_function.own_imports import imports_of
+from maggy_like.train_function.references import MAX_VALUES, held_values
 
 
 def trains_with_torch(lr: float) -> None:
@@ -39,6 +44,66 @@ def test_modules_are_found_in_the_code_and_among_the_globals() -> None:
     assert "fsspec.implementations.local" in modules_of(saves)
     assert "json.encoder" in modules_of(partial(json.JSONEncoder, indent=2))  # where it is from itself
     assert not any(name.startswith(("tests", "test_modules", "__main__")) for name in modules_of(uses_a_global))
+
+
+class Holder:
+    """An object of an installed package with attributes, when its class says that it is of one."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+        self.itself = partial(self)
+
+    def __call__(self, x: float) -> Any:
+        return self.held
+
+
+def takes(x: float, held: Any = None) -> Any:
+    return held
+
+
+def uses_lightgbm(x: float) -> Any:
+    import lightgbm
+
+    return lightgbm
+
+
+def uses_an_attribute(x: float) -> Any:
+    return sklearn.svm.SVC(C=x)
+
+
+uses_an_attribute.__module__ = "__main__"  # a script's own source is not read
+
+TREE = DecisionTreeClassifier()
+PIPELINE = Pipeline([("scale", StandardScaler()), ("classify", TREE)])
+MODULES = {"sklearn.pipeline", "sklearn.preprocessing._data", "sklearn.tree._classes"}
+
+
+@pytest.mark.parametrize(
+    ("train_fn", "found"),
+    [
+        pytest.param(partial(takes, held=PIPELINE), MODULES, id="an argument of a partial"),
+        pytest.param(partial(partial(takes), 0.5, {"one": [PIPELINE]}), MODULES, id="in a container"),
+        pytest.param(lambda x: PIPELINE, MODULES, id="a global"),
+        pytest.param(Holder(PIPELINE), MODULES, id="an attribute of a callable"),
+        pytest.param(Holder(PIPELINE).__call__, MODULES, id="an attribute of a method's object"),
+        pytest.param(partial(takes, held=uses_lightgbm), {"lightgbm"}, id="a function in a partial"),
+        pytest.param(Holder(uses_lightgbm), {"lightgbm"}, id="a function in an attribute"),
+        pytest.param(Holder(partial(takes, held=Holder([TREE]))), {"sklearn.tree._classes"}, id="nested"),
+        pytest.param(uses_an_attribute, {"sklearn.svm"}, id="an attribute of a module"),
+    ],
+)
+def test_modules_are_found_in_what_a_function_holds(
+    train_fn: Any, found: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found <= set(modules_of(train_fn))
+    if isinstance(train_fn, Holder):
+        monkeypatch.setattr(Holder, "__module__", "maggy_like.sklearn.folds")
+        monkeypatch.setattr(Holder.__call__, "__module__", "maggy_like.sklearn.folds")
+        assert found <= set(modules_of(train_fn))
+
+
+def test_only_a_part_of_much_data_is_looked_at() -> None:
+    assert len(list(held_values(partial(takes, held=[[[n] for n in range(1000)] for _ in range(1000)])))) <= MAX_VALUES
 
 
 PROJECT = {

@@ -59,6 +59,15 @@ def told(environment: dict[str, str], *arguments: str, tmp_path: Path, **options
     return found
 
 
+def with_a_thread(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """An environment in which a module ``with_a_thread`` is installed, which begins one as it is imported."""
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    waits = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    (installed / "with_a_thread.py").write_text(waits)
+    return {**environment, "PYTHONPATH": os.pathsep.join([environment["PYTHONPATH"], str(installed)])}
+
+
 @pytest.mark.parametrize("is_warm", [True, False])
 def test_a_process_is_what_it_was_started_as(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_warm: bool
@@ -92,6 +101,17 @@ def test_how_it_ends_is_told(environment: dict[str, str], tmp_path: Path) -> Non
     assert waiting.wait(PATIENCE) == -signal.SIGKILL
     waiting.kill()  # which does nothing more
     waiting.stdin.close()
+
+
+@pytest.mark.parametrize("imported", ["json", "with_a_thread"], ids=["a fork", "a fresh process"])
+def test_an_error_before_it_has_streams_is_in_its_output(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: str
+) -> None:
+    environment = with_a_thread(environment, tmp_path)
+    monkeypatch.setattr(client, "working_folder", lambda: str(tmp_path / "gone"))
+    with open(tmp_path / "out", "w+b") as out:
+        assert start(environment, "exit", "0", output=out.fileno(), preload=[imported]).wait(PATIENCE) == 1
+    assert f"No such file or directory: '{tmp_path / 'gone'}'" in (tmp_path / "out").read_text()
 
 
 def test_descriptors_are_passed_under_their_numbers(environment: dict[str, str]) -> None:
@@ -141,12 +161,7 @@ def test_a_module_of_the_user_s_own_is_imported_anew(environment: dict[str, str]
 
 
 def test_after_an_import_that_begins_a_thread_processes_are_fresh(environment: dict[str, str], tmp_path: Path) -> None:
-    installed = tmp_path / "site-packages"
-    installed.mkdir()
-    waits = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    (installed / "with_a_thread.py").write_text(waits)
-    path = os.pathsep.join([environment["PYTHONPATH"], str(installed)])
-    environment = {**environment, "PYTHONPATH": path}
+    environment = with_a_thread(environment, tmp_path)
     assert told(environment, "json", tmp_path=tmp_path)["loaded"] == ["json"]
     first = own_zygote()
     found = told(environment, "with_a_thread", "a", preload=["with_a_thread"], tmp_path=tmp_path)

@@ -17,6 +17,7 @@ from maggy_like.processes.channel import Channel
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker.agent.fork_server import Forked, NotForked
 from maggy_like.worker.agent.template import FORK, KILL, send_request
+from maggy_like.worker.launch import encode_task
 
 SCRIPT = """
 import os, signal
@@ -94,7 +95,7 @@ class Server:
         task = WorkerTask("tcp://x:1", b"", "run", cloudpickle.dumps(abs), (), tuple(sys.path), (), "", "")
         assert self.process.stdin is not None
         with self.process.stdin as stdin:
-            stdin.write(msgspec.msgpack.encode(task))
+            stdin.write(encode_task(task))
 
     def fork(self) -> psutil.Process:
         """Have a child made."""

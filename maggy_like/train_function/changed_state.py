@@ -1,0 +1,149 @@
+"""What the caller's script has set in modules, which processes of trials import anew and find as they are written."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from maggy_like.processes.installation import is_installed
+from maggy_like.protocol.task import Isolation
+from maggy_like.protocol.texts import encodable, shortened
+from maggy_like.train_function.modules import modules_of
+from maggy_like.train_function.own_imports import parsed
+from maggy_like.train_function.references import code_objects, own_functions, references
+
+MAX_CHARACTERS = 1 << 17
+"""Of a module that is read: larger ones are generated, not settings."""
+
+MAX_NAMED = 3
+"""Names that a hint has."""
+
+
+def state_hints(train_fn: Callable[..., Any], isolation: Isolation) -> tuple[str, ...]:
+    """Return hints about settings that the function uses, that were made in this process, and that no trial will see.
+
+    Args:
+        isolation: That of the trials: in this process they see all that it has.
+    """
+    if isolation == "none":
+        return ()
+    hints = []
+    if changed := list(_changed_names(train_fn)):
+        more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
+        hints.append(
+            f"{', '.join(changed[:MAX_NAMED])}{more}: trials import modules anew, so they find the value in the "
+            "source; set it inside train_fn, or pass it as an argument with functools.partial"
+        )
+    if calls := list(_changed_libraries(train_fn)):
+        hints.append(
+            f"{', '.join(calls)} was called here and has no effect in the trials, which import the package anew; "
+            "call it inside train_fn"
+        )
+    return tuple(map(encodable, hints))
+
+
+def _changed_names(train_fn: Callable[..., Any]) -> Iterator[str]:
+    """Names of the user's own modules that the function reads, with their values here and in the source."""
+    modules: dict[str, types.ModuleType] = {}
+    words: set[str] = set()
+    for function in own_functions(train_fn):
+        words.update(name for code in code_objects(function) for name in code.co_names)
+        home = sys.modules.get(function.__module__)
+        for module in (home, *(value for _, _, value in references(function))):
+            if isinstance(module, types.ModuleType) and module.__name__ != "__main__":
+                modules[module.__name__] = module
+    for module in modules.values():
+        if not is_installed(module.__name__):
+            for name, written in _constants(module).items():
+                current = vars(module).get(name, written)
+                if name in words and _differs(current, written):
+                    where = f"{module.__name__}.{name}"
+                    yield f"{where} is {shortened(current)} here and {shortened(written)} in its source"
+
+
+def _constants(module: types.ModuleType) -> dict[str, Any]:
+    """What a module's source sets to a literal, and to nothing else."""
+    tree = parsed(_source(module))
+    stored = Counter(
+        name
+        for node in ast.walk(tree)
+        for name in (
+            [node.id]
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+            else node.names
+            if isinstance(node, ast.Global)
+            else [(node.asname or node.name).partition(".")[0]]
+            if isinstance(node, ast.alias)
+            else ()
+        )
+    )
+    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    constants = {}
+    for node in tree.body:
+        target = (
+            node.targets[0]
+            if isinstance(node, ast.Assign) and len(node.targets) == 1
+            else getattr(node, "target", None)
+        )
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None or not isinstance(target, ast.Name):
+            continue
+        with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # it is computed
+            value = ast.literal_eval(node.value)
+            is_registry = isinstance(value, dict | list | set) and (not value or target.id in read)
+            if stored[target.id] == 1 and not stored["*"] and not is_registry:
+                constants[target.id] = value
+    return constants
+
+
+def _source(module: types.ModuleType) -> bytes:
+    with contextlib.suppress(OSError):
+        path = Path(getattr(module, "__file__", None) or "")
+        if path.suffix == ".py" and path.stat().st_size <= MAX_CHARACTERS:
+            return path.read_bytes()
+    return b""
+
+
+def _differs(current: Any, written: Any) -> bool:
+    with contextlib.suppress(Exception):  # of an array, a comparison gives no truth value
+        return bool(current != written)
+    return True
+
+
+def _changed_libraries(train_fn: Callable[..., Any]) -> Iterator[str]:
+    """The calls by which settings of a library that the function uses were changed."""
+    if not any(own_functions(train_fn)):  # a function of a package takes its settings along
+        return
+    changed = []
+    for package, call, is_default in _SETTINGS:
+        with contextlib.suppress(Exception):  # it is of another version
+            if package in sys.modules and not is_default(sys.modules[package]):
+                changed.append((package, call))
+    used = {name.partition(".")[0] for name in modules_of(train_fn)} if changed else ()
+    yield from (call for package, call in changed if package in used)
+
+
+def _is_default_of_sklearn(sklearn: Any) -> bool:
+    return bool(sklearn.get_config() == sklearn._config._global_config)
+
+
+_SETTINGS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    (
+        "numpy",
+        "numpy.seterr(...)",
+        lambda it: it.geterr() == {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"},
+    ),
+    ("sklearn", "sklearn.set_config(...)", _is_default_of_sklearn),
+    ("torch", "torch.set_default_dtype(...)", lambda it: it.get_default_dtype() == it.float32),
+    (
+        "torch",
+        "torch.use_deterministic_algorithms(...)",
+        lambda it: not it.are_deterministic_algorithms_enabled(),
+    ),
+)
+"""A package, the call that changes its settings, and whether a package has those with which it begins."""

@@ -1,0 +1,79 @@
+"""Functions and classes that travel by value keep their file, whichever cloudpickle is installed."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import pickle
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from maggy_like.driver.proposer.frames import pack, unpack
+from maggy_like.ml.estimator.persistence import pickled
+from maggy_like.processes.pickles import dumps
+from maggy_like.spark.engine.task import Sent
+from maggy_like.train_function.pickling import pickle_train_fn
+
+CELL = """
+class Box:
+    def method(self):
+        return lambda: 1
+
+def train(x):
+    def inner():
+        return 1 / x  # the line to be seen
+    return inner()
+"""
+
+
+def _hidden(code: types.CodeType) -> tuple[Any, ...]:
+    """Reduce code as cloudpickle 3.1.3 does."""
+    kind, arguments = _AS_INSTALLED(code)
+    return kind, tuple("<dynamic-code>" if it is code.co_filename else it for it in arguments)
+
+
+_AS_INSTALLED = cloudpickle.Pickler.dispatch_table[types.CodeType]
+
+
+@pytest.fixture(params=[_AS_INSTALLED, _hidden], ids=["installed", "3.1.3"])
+def main(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A ``__main__`` of a notebook with one cell, with a cloudpickle as installed, and with one that hides files."""
+    module = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    monkeypatch.setitem(cloudpickle.Pickler.dispatch_table, types.CodeType, request.param)
+    monkeypatch.setitem(linecache.cache, "<cell>", (len(CELL), None, CELL.splitlines(keepends=True), "<cell>"))
+    exec(compile(CELL, "<cell>", "exec"), vars(module))
+    return module
+
+
+SENT: dict[str, Callable[[Any], Any]] = {
+    "any": lambda value: pickle.loads(dumps(value)),
+    "the training function": lambda value: pickle.loads(pickle_train_fn(value)),
+    "an optimizer's": lambda value: unpack(pack(value)),
+    "what is saved": lambda value: pickle.loads(pickled("decode", value)),
+    "Spark's": lambda value: pickle.loads(cloudpickle.dumps(Sent(value, "cannot serve"))),
+}
+
+
+@pytest.mark.parametrize("send", SENT.values(), ids=SENT)
+def test_a_function_keeps_its_file_and_its_source(main: types.ModuleType, send: Callable[[Any], Any]) -> None:
+    train = send(main.train)
+    assert train is not main.train
+    assert inspect.getsource(train) == CELL[CELL.index("def train") :]
+    with pytest.raises(ZeroDivisionError) as raised:
+        train(0)
+    assert "return 1 / x  # the line to be seen" in "".join(traceback.format_exception(raised.value))
+
+
+def test_so_do_the_methods_of_a_class_and_the_functions_in_them(main: types.ModuleType) -> None:
+    source = dumps(main.Box)
+    main.Box.method.__code__ = (lambda self: None).__code__  # the class that comes back is this one, as it was sent
+    box = pickle.loads(source)
+    assert inspect.getsource(box.method).startswith("    def method")
+    assert box().method().__code__.co_filename == "<cell>"

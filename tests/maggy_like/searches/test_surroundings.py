@@ -1,0 +1,146 @@
+"""Where people start their searches: odd module paths and names, few descriptors, no /proc, a folder that is gone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import train_functions as fns
+
+from maggy_like import Float, lagom
+from maggy_like.errors import ConfigError
+
+pytestmark = pytest.mark.e2e
+
+HELPER = """
+import os, sys
+
+def allowed(config):
+    return config["x"] > 0.1
+
+def train(x):
+    assert sys.argv[1:] == [*map(os.fsdecode, {arguments})]
+    assert os.environb.get(b"ODD") == {odd}
+    assert os.getcwdb() == {folder}
+    return x
+"""
+
+SCRIPT = """
+import os, resource, sys
+from pathlib import Path
+
+import helper
+from maggy_like import Float, SearchSpace, lagom, load_run
+
+if __name__ == "__main__":
+    exec(os.environ["FIRST"])
+    space, path = SearchSpace(x=Float(0, 1)).where(helper.allowed), os.fsdecode({directory})
+    options = dict(optimizer="bayesian", direction="max", name="odd", directory=path, engine="local", progress="plain")
+    result = lagom(helper.train, space, n_trials=12, workers=2, **options)
+    print(result)
+    assert len(result.trials) == 12 and not result.failures
+    assert lagom(helper.train, space, n_trials=13, workers=1, resume=True, **options).counts
+    print(len(load_run(os.path.join(path, "odd")).trials))
+"""
+
+
+def search(
+    folder: bytes,
+    *,
+    first: str = "",
+    arguments: tuple[bytes, ...] = (),
+    environment: dict[bytes, bytes] | None = None,
+    directory: bytes = b"runs",
+    prefix: tuple[str, ...] = (),
+) -> None:
+    """Run a script in a folder that searches with an optimizer in its own process, resumes and reads the run."""
+    environment = environment or {}
+    os.makedirs(folder)
+    helper = HELPER.format(arguments=arguments, odd=environment.get(b"ODD"), folder=os.path.realpath(folder))
+    for name, text in ((b"helper.py", helper), (b"script.py", SCRIPT.format(directory=directory))):
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(text)
+    done = subprocess.run(
+        [*map(os.fsencode, (*prefix, sys.executable)), b"script.py", *arguments],
+        cwd=folder,
+        env={**os.environb, b"FIRST": first.encode(), b"PYTHONIOENCODING": b"utf-8:strict", **environment},
+        capture_output=True,
+        timeout=300,
+    )
+    said = (done.stdout + done.stderr).decode(errors="backslashreplace")
+    assert done.returncode == 0, said
+    assert done.stdout.split()[-1] == b"13", said
+
+
+@pytest.mark.parametrize(
+    ("folder", "first"),
+    [("project", 'sys.path.insert(0, Path("src"))'), ("2026-11-25T13:00:00", "")],
+    ids=["a Path", "colons"],
+)
+def test_workers_and_the_optimizer_look_for_modules_where_python_does(tmp_path: Path, folder: str, first: str) -> None:
+    search(os.fsencode(tmp_path / folder), first=first)
+
+
+def test_names_and_arguments_need_not_be_utf_8(tmp_path: Path) -> None:
+    odd = {b"ODD": b"caf\xe9", b"N\xe9": b"x"}
+    search(os.fsencode(tmp_path) + b"/caf\xe9", arguments=(b"d\xe9j\xe0.csv",), environment=odd, directory=b"vu\xe9")
+
+
+def test_a_result_in_such_a_folder_is_shown_and_reported(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"n_trials": 2, "max_budget": 2, "engine": "inline", "metric": "score", "progress": False}
+    result = lagom(fns.climb_on, {"x": Float(0, 1)}, direction="max", directory=f"{tmp_path}/caf\udce9", **options)
+    assert r"caf\udce9" in repr(result)
+    result.report(str(tmp_path / "report.html"))
+    assert r"caf\udce9" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_store_that_the_journal_cannot_record_is_told_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="store must be a folder whose path is UTF-8, since the journal records it"):
+        lagom(fns.talk, {"x": Float(0, 1)}, n_trials=2, directory=str(tmp_path), store=f"{tmp_path}/caf\udce9")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_search_needs_few_descriptors(tmp_path: Path) -> None:
+    search(os.fsencode(tmp_path / "few"), first="resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))")
+
+
+WITHOUT_PROC = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
+
+
+def can_hide_proc() -> bool:
+    return (
+        shutil.which("unshare") is not None
+        and not subprocess.run([*WITHOUT_PROC, "true"], capture_output=True).returncode
+    )
+
+
+def test_a_search_needs_no_proc(tmp_path: Path) -> None:
+    if not can_hide_proc():
+        pytest.skip("this user cannot hide /proc from a process")
+    search(os.fsencode(tmp_path / "hidden"), prefix=WITHOUT_PROC)
+
+
+@pytest.mark.parametrize(("engine", "directory"), [("local", "runs"), ("local", "{}"), ("inline", "runs")])
+def test_a_working_folder_that_is_gone_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, directory: str
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(
+        ConfigError, match=r"the working folder of this process was deleted .*; call os.chdir\(\.\.\.\)"
+    ):
+        lagom(
+            fns.talk,
+            {"x": Float(0, 1)},
+            n_trials=2,
+            engine=engine,
+            directory=directory.format(tmp_path),
+            direction="max",
+        )
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,126 @@
+"""What a script has set in modules, and no trial will see, is said before the trials."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn
+import torch
+
+from maggy_like import Float, lagom
+from maggy_like.train_function.changed_state import state_hints
+
+SETTINGS = """
+import os
+
+RATE = 0.1
+NAME: str = "plain"
+LAYERS = {"one": 16}
+REGISTRY = {}
+FILLED = {"first": 1}
+COMPUTED = os.getpid()
+TWICE = 1
+TWICE = TWICE + 1
+CHOSEN = 1
+if os.name:
+    CHOSEN = 2
+counted = 0
+
+def count():
+    global counted
+    counted += 1
+
+def fill(name):
+    FILLED[name] = len(FILLED)
+
+def train(x):
+    import own_settings
+
+    return x * RATE, own_settings.NAME, REGISTRY, FILLED, COMPUTED, TWICE, CHOSEN, counted
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module of the user's own."""
+    (tmp_path / "own_settings.py").write_text(SETTINGS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_settings", raising=False)
+    yield importlib.import_module("own_settings")
+    del sys.modules["own_settings"]
+
+
+def test_nothing_is_said_of_modules_as_they_are_written(settings: Any) -> None:
+    assert state_hints(settings.train, "process") == ()
+    settings.count()
+    settings.fill("second")
+    settings.REGISTRY["x"] = 1
+    settings.unused = 3
+    assert state_hints(settings.train, "process") == ()
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_constant_that_was_changed_is_named_with_both_values(settings: Any, by_name: bool) -> None:
+    def reads(x: float) -> Any:
+        return x * settings.RATE, settings.NAME
+
+    settings.RATE = 0.5
+    settings.NAME = np.arange(3)
+    (hint,) = state_hints(settings.train if by_name else reads, "process")
+    assert hint.startswith(
+        "own_settings.RATE is 0.5 here and 0.1 in its source, own_settings.NAME is array([0, 1, 2]) here and 'plain' "
+        "in its source: trials import modules anew"
+    )
+    assert state_hints(settings.train, "none") == ()
+
+
+def test_so_is_a_dict_that_the_module_itself_never_touches(settings: Any) -> None:
+    def reads(x: float) -> Any:
+        return settings.LAYERS
+
+    settings.LAYERS["one"] = 32
+    assert "own_settings.LAYERS is {'one': 32} here" in state_hints(reads, "process")[0]
+
+
+def test_changed_settings_of_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def uses_numpy(x: float) -> Any:
+        return np.sqrt(x)
+
+    def uses_all(x: float) -> Any:
+        return np.sqrt(x), sklearn.base, torch.ones(1)
+
+    def uses_none(x: float) -> float:
+        return x
+
+    for function in (uses_numpy, uses_all, uses_none):
+        function.__module__ = "__main__"  # whose source is not read
+    monkeypatch.setattr("maggy_like.train_function.modules.remembered", lambda: ())
+    assert state_hints(uses_all, "process") == ()
+    with np.errstate(all="raise"), sklearn.config_context(assume_finite=True):
+        torch.set_default_dtype(torch.float64)
+        try:
+            (hint,) = state_hints(uses_all, "process")
+            assert hint.startswith("numpy.seterr(...), sklearn.set_config(...), torch.set_default_dtype(...) was ")
+            assert "numpy.seterr(...) was called here" in state_hints(uses_numpy, "process")[0]
+            assert state_hints(uses_none, "process") == ()
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+def test_a_search_says_so(settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings.RATE = 0.5
+
+    def reads(x: float) -> float:
+        return x * float(settings.RATE)
+
+    options: Any = {"n_trials": 2, "optimizer": "random", "direction": "max", "directory": tmp_path, "workers": 1}
+    lagom(reads, {"x": Float(0, 1)}, engine="local", progress="plain", **options)
+    assert "own_settings.RATE is 0.5 here and 0.1 in its source" in capsys.readouterr().out
+    lagom(reads, {"x": Float(0, 1)}, engine="inline", progress="plain", **options)
+    assert "own_settings" not in capsys.readouterr().out
