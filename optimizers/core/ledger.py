@@ -279,7 +279,7 @@ class Ledger:
 
     def _take_result(self, trial: Trial, value: float) -> None:
         """Enter what an attempt ended with."""
-        if self._ranking.returned(trial, value, self.loss(value)):
+        if self._ranking.returned(trial, value, self.loss(value)) and trial.reported is None:
             trial.best_checkpoint = trial.checkpoint
 
     def _saved(self, event: CheckpointSaved) -> None:

@@ -28,7 +28,7 @@ class Ranking:
     A value that is not finite is worth less than any other, and never the best.
 
     What a function returns is a result of its attempt. It has no step of its own, and it is not known to which state it
-    belongs: so a trial is worth it only as long as the function has reported nothing.
+    belongs: so a trial is worth it only while the function has reported nothing, or if there are several objectives.
 
     Args:
         trials: Of the study, which appends to them. Trainings are not ranked.
@@ -71,7 +71,7 @@ class Ranking:
 
     def returned(self, trial: Trial, value: float, loss: float) -> bool:
         """Take in what an attempt ended with; whether the trial is worth it now."""
-        if trial.reported is None:
+        if self._goes_by_returned(trial):
             return self.measured(trial, value, loss, None)
         trial.last_value = value
         return False
@@ -79,9 +79,14 @@ class Ranking:
     def rested(self, trial: Trial) -> None:
         """Take in that an attempt has ended that no other follows by itself."""
         trial.rested = True
-        value = trial.last_value if trial.reported is None else trial.curve.last
+        is_returned = self._goes_by_returned(trial)
+        value = trial.last_value if is_returned else trial.curve.last
         if self.worth == "last" and value is not None:
-            self._enter(trial, value, self._objectives.loss(value), trial.reported)
+            step = None if is_returned and value != trial.curve.last else trial.reported
+            self._enter(trial, value, self._objectives.loss(value), step)
+
+    def _goes_by_returned(self, trial: Trial) -> bool:
+        return trial.reported is None or len(self._objectives) > 1
 
     def _enter(self, trial: Trial, value: float, loss: float, step: int | None) -> None:
         trial.value, trial.value_step = value, step
