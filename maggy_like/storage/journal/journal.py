@@ -76,6 +76,7 @@ class Journal:
         with self._writing():
             self._backend.renew()
             self._append([status])
+            self._backend.renew()  # a driver that stood still in that is not to believe that its word counts
 
     def append(self, events: Sequence[Event]) -> None:
         """Write events, in one piece; they are safe when this returns.
