@@ -12,6 +12,7 @@ from maggy_like.errors import ConfigError
 from maggy_like.storage.folders import within
 from maggy_like.storage.run_paths import RunPaths, check_directory, check_name, default_name, store_url
 from maggy_like.storage.store import Store, read_store
+from maggy_like.train_function.code_hash import code_hash
 
 
 def check_files(
@@ -33,4 +34,5 @@ def check_files(
     name = check_name(name) if name is not None else default_name(train_fn)
     folder = within(check_directory(directory), name)
     kept = read_store(store)
-    return FileSettings(name, RunPaths(folder, store_url(kept.url, folder, name)), resume, kept.keep_checkpoints)
+    paths = RunPaths(folder, store_url(kept.url, folder, name))
+    return FileSettings(name, paths, resume, kept.keep_checkpoints, code_hash(train_fn))

@@ -27,6 +27,7 @@ from maggy_like.storage.journal import (
     to_records,
 )
 from maggy_like.storage.store_marks import is_marked, mark_store, unmark_store
+from maggy_like.train_function.code_hash import is_comparable
 from optimizers.comparisons.tuned_repeats import TunedRepeats
 from optimizers.core.trial import Trial
 
@@ -71,13 +72,15 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             ControlFiles(paths.journal).clear(run_id)
             _check_training(settings, machine.study.trials)
             hints += _more_than_asked(settings.search, machine.study.trials)
+            hints += _other_code(journal.code, files.code)
             _mark(files, run_id, folder)
         else:
             _check_name_is_free(files, backend, where)  # another driver may have begun it, and be through with it
             _mark(files, run_id, folder)  # before the header: a run that cannot begin does not take its name
             undo.callback(unmark_store, paths.store)
             journal.begin(header)
-        begun = RunStatus(Ending.RUNNING, time.time(), store=paths.recorded_store, environment=environment())
+        store = paths.recorded_store
+        begun = RunStatus(Ending.RUNNING, time.time(), store=store, environment=environment(), code=files.code)
         journal.note(begun)
         undo.pop_all()
     return journal, hints
@@ -182,6 +185,16 @@ def _more_than_asked(search: SearchSettings, trials: list[Trial]) -> list[str]:
         return []
     return [
         f"there are {there} trials already, and n_trials={search.n_trials}: no other is tried; pass a larger n_trials"
+    ]
+
+
+def _other_code(before: str, now: str) -> list[str]:
+    """A hint where a resume has another training function than the newest trials had."""
+    if before == now or not is_comparable(before, now):
+        return []
+    return [
+        "the training function, or one that it calls, has changed since the run was last driven: trials from before it "
+        "are compared with later ones; pass another name to keep them apart"
     ]
 
 

@@ -18,6 +18,7 @@ class Journal:
     Attributes:
         earlier_seconds: For how long earlier drivers had the run, once it was read.
         is_longer: Whether they had it for longer than is known.
+        code: That of the function that the last of them had (see :attr:`RunStatus.code`).
 
     Args:
         backend: Where it is kept.
@@ -36,7 +37,7 @@ class Journal:
     def __init__(self, backend: JournalBackend, run: str = "") -> None:
         self._backend = backend
         self._last = 0
-        self.earlier_seconds, self.is_longer = 0.0, False
+        self.earlier_seconds, self.is_longer, self.code = 0.0, False, ""
         with self._writing():
             backend.hold(run)
 
@@ -65,6 +66,7 @@ class Journal:
             self._last = contents.last
             self.earlier_seconds = sum(end - begin for begin, end in contents.sessions)
             self.is_longer = bool(contents.unended) or contents.ended is None
+            self.code = contents.begun.code if contents.begun is not None else ""
             yield contents
 
     def note(self, status: RunStatus) -> None:
