@@ -14,7 +14,7 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.control_files import ControlFiles
-from maggy_like.storage.folders import local_path, probe, url_of
+from maggy_like.storage.folders import local_path, probe, probe_path, url_of
 from maggy_like.storage.journal import (
     FORMAT_VERSION,
     Journal,
@@ -60,7 +60,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
     if files.resume and not exists:
         raise JournalError(f"there is no run named {files.name!r} in {where} to resume")
     if folder is not None:
-        _make_directory(folder)
+        probe_path(folder)
     with ExitStack() as undo:
         journal = Journal(backend, run_id)  # first: of two drivers that begin a run, one alone touches anything of it
         undo.callback(journal.close)
@@ -84,18 +84,6 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
         journal.note(begun)
         undo.pop_all()
     return journal, hints
-
-
-def _make_directory(directory: Path) -> None:
-    """Make the run's folder.
-
-    Raises:
-        ConfigError: It cannot be made.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise ConfigError(f"directory={str(directory.parent)!r} cannot be written ({error}); pass another") from error
 
 
 def _check_name_is_free(files: FileSettings, backend: JournalBackend, where: str) -> bool:

@@ -38,12 +38,12 @@ class Journal:
         self._backend = backend
         self._last = 0
         self.earlier_seconds, self.is_longer, self.code = 0.0, False, ""
-        with self._writing():
+        with self._writing("then try again"):
             backend.hold(run)
 
     def begin(self, header: RunHeader) -> None:
         """Write the header of a new journal."""
-        with self._writing():
+        with self._writing("then try again"):  # there is nothing to resume yet
             self._append([header])
 
     def read(self) -> Contents:
@@ -133,15 +133,15 @@ class Journal:
         raise StoreError(f"the journal in {self._backend.name} cannot be written: {_said(error)}") from error
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self, remedy: str = "then go on with resume=True") -> Iterator[None]:
         try:
             yield
         except JournalError:
             raise
         except Exception as error:  # each file system has its own
             raise JournalError(
-                f"the journal in {self._backend.name} cannot be written: {_said(error)}; make room or "
-                "fix the access, then go on with resume=True"
+                f"the journal in {self._backend.name} cannot be written: {_said(error)}; make room or fix the access, "
+                f"{remedy}"
             ) from error
 
 
