@@ -13,6 +13,7 @@ from maggy_like.protocol.texts import is_encodable
 from maggy_like.storage.folders import within
 from maggy_like.storage.run_paths import RunPaths, check_directory, check_name, default_name, store_url
 from maggy_like.storage.store import Store, read_store
+from maggy_like.train_function.code_hash import code_hash
 
 
 def check_files(
@@ -40,4 +41,4 @@ def check_files(
             f"store must be a folder whose path is UTF-8, since the journal records it, got {paths.recorded_store!r}; "
             "pass another, or leave it out to keep the states in directory"
         )
-    return FileSettings(name, paths, resume, kept.keep_checkpoints)
+    return FileSettings(name, paths, resume, kept.keep_checkpoints, code_hash(train_fn))

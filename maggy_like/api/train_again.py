@@ -12,7 +12,7 @@ from maggy_like.display import make_display
 from maggy_like.driver.failure_policy import FailurePolicy, read_policy
 from maggy_like.driver.run_handle import StopSwitch
 from maggy_like.driver.run_spec import Outcome, RunSpec
-from maggy_like.driver.settings import FileSettings, LimitSettings, TrainingSettings
+from maggy_like.driver.settings import LimitSettings, TrainingSettings
 from maggy_like.errors import ConfigError
 from maggy_like.results.training import Training, failed_training
 from maggy_like.storage.run_paths import check_name
@@ -68,7 +68,7 @@ class TrainAgain:
                 points=(),
                 earlier=(),
             ),
-            files=FileSettings(name, before.paths.of_sibling(name), resume, before.files.keep_checkpoints),
+            files=replace(before.files, name=name, paths=before.paths.of_sibling(name), resume=resume),
             limits=LimitSettings(),
             gang=check_gang(size, max_workers=most, min_workers=policy.min_workers),
             failures=policy,

@@ -14,7 +14,7 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.control_files import ControlFiles
-from maggy_like.storage.folders import local_path, probe, url_of
+from maggy_like.storage.folders import local_path, probe, probe_path, url_of
 from maggy_like.storage.journal import (
     FORMAT_VERSION,
     Journal,
@@ -28,6 +28,7 @@ from maggy_like.storage.journal import (
     to_records,
 )
 from maggy_like.storage.store_marks import is_marked, mark_store, unmark_store
+from maggy_like.train_function.code_hash import is_comparable
 from optimizers.core.initial_points import initial_points
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
@@ -61,7 +62,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
     if files.resume and not exists:
         raise JournalError(f"there is no run named {files.name!r} in {where} to resume")
     if folder is not None:
-        _make_directory(folder)
+        probe_path(folder)
     with ExitStack() as undo:
         journal = Journal(backend, run_id)  # first: of two drivers that begin a run, one alone touches anything of it
         undo.callback(journal.close)
@@ -75,28 +76,18 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             _check_training(settings, machine.study.trials)
             _check_room(settings.search, machine.study)
             hints += _more_than_asked(settings.search, machine.study.trials)
+            hints += _other_code(journal.code, files.code)
             _mark(files, run_id, folder)
         else:
             _check_name_is_free(files, backend, where)  # another driver may have begun it, and be through with it
             _mark(files, run_id, folder)  # before the header: a run that cannot begin does not take its name
             undo.callback(unmark_store, paths.store)
             journal.begin(header)
-        begun = RunStatus(Ending.RUNNING, time.time(), store=paths.recorded_store, environment=environment())
+        store = paths.recorded_store
+        begun = RunStatus(Ending.RUNNING, time.time(), store=store, environment=environment(), code=files.code)
         journal.note(begun)
         undo.pop_all()
     return journal, hints
-
-
-def _make_directory(directory: Path) -> None:
-    """Make the run's folder.
-
-    Raises:
-        ConfigError: It cannot be made.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise ConfigError(f"directory={str(directory.parent)!r} cannot be written ({error}); pass another") from error
 
 
 def _check_name_is_free(files: FileSettings, backend: JournalBackend, where: str) -> bool:
@@ -202,6 +193,16 @@ def _more_than_asked(search: SearchSettings, trials: list[Trial]) -> list[str]:
         return []
     return [
         f"there are {there} trials already, and n_trials={search.n_trials}: no other is tried; pass a larger n_trials"
+    ]
+
+
+def _other_code(before: str, now: str) -> list[str]:
+    """A hint where a resume has another training function than the newest trials had."""
+    if before == now or not is_comparable(before, now):
+        return []
+    return [
+        "the training function, or one that it calls, has changed since the run was last driven: trials from before it "
+        "are compared with later ones; pass another name to keep them apart"
     ]
 
 

@@ -114,12 +114,14 @@ class FileSettings:
         paths: Where its files are.
         resume: Whether its journal is to be resumed.
         keep_checkpoints: How many of an attempt's newest states to keep.
+        code: Identifies the code of the training function; empty if that is not known.
     """
 
     name: str
     paths: RunPaths
     resume: bool = False
     keep_checkpoints: int = 2
+    code: str = ""
 
 
 @dataclass(frozen=True)

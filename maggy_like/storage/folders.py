@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import os
 import re
 import threading
 import uuid
+from collections.abc import Callable, Iterator
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -185,6 +189,88 @@ def probe(folder: str) -> None:
             f"directory={parent_of(folder)!r} cannot be written and read ({type(error).__name__}: "
             f"{_said(error)}); {REMEDY}"
         ) from error
+
+
+def probe_path(folder: Path) -> None:
+    """Make a run's folder, and try in it what its journal needs: a run that could not begin leaves nothing behind.
+
+    Raises:
+        ConfigError: It cannot be made, or its file system lacks something.
+    """
+    exists = folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"directory={str(folder.parent)!r} cannot be written ({error}); pass another") from error
+    file = folder / f".probe-{uuid.uuid4().hex}-journal.jsonl"
+    try:
+        for operation, attempt in _OPERATIONS:
+            try:
+                attempt(file)
+            except OSError as error:
+                raise _lacks(folder, operation, error) from error
+    except ConfigError:
+        _remove_probe(file)
+        if not exists:
+            with contextlib.suppress(OSError):  # another driver may have come
+                folder.rmdir()
+        raise
+    _remove_probe(file)
+
+
+def _lacks(folder: Path, operation: str, error: OSError) -> ConfigError:
+    where = f"directory={str(folder.parent)!r}"
+    if error.errno in _REFUSALS:
+        return ConfigError(f"{where} cannot be written ({error}); make room or fix the access, or pass another")
+    return ConfigError(
+        f"{where} must be on a file system that can {operation}, got {type(error).__name__}: {_said(error)}; use a "
+        "directory on another one, or the URL of a store such as 's3://bucket/runs'"
+    )
+
+
+def _lock(file: Path) -> None:
+    with _opened(file) as fd:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _append(file: Path) -> None:
+    """As a journal is written: by a driver, seen by others meanwhile, and once more by the next driver."""
+    for number in range(2):
+        with _opened(file) as fd:
+            for count in range(2):
+                os.write(fd, b"line\n")
+                if file.read_bytes() != b"line\n" * (2 * number + count + 1):
+                    raise OSError("what was appended is not what is read")
+
+
+def _rename(file: Path) -> None:
+    moved = file.with_suffix(".moved")
+    file.rename(moved)
+    moved.rename(file)
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[int]:
+    fd = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _remove_probe(file: Path) -> None:
+    for left in (file, file.with_suffix(".moved")):
+        with contextlib.suppress(OSError):
+            left.unlink()
+
+
+_OPERATIONS: tuple[tuple[str, Callable[[Path], None]], ...] = (
+    ("append to files", _append),
+    ("lock files (flock)", _lock),
+    ("rename files", _rename),
+)
+_REFUSALS = (errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of a file system that lacks nothing
 
 
 def _write_and_read(folder: str) -> None:

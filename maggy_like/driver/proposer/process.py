@@ -46,7 +46,7 @@ class ProcessProposer(Proposer):
 
     def __init__(self, study: Study) -> None:
         super().__init__(study)
-        self._pickled = pickle_optimizer(study.optimizer)
+        self._pickled = pickle_optimizer(self._optimizer)
         self._lock = threading.Lock()  # held where the process comes and goes
         self._interrupted = False
         self._is_blind = True
@@ -95,6 +95,7 @@ class ProcessProposer(Proposer):
                 kill_tree(self._process.pid)
 
     def close(self) -> None:
+        super().close()
         self._end()
 
     def _converse(self, index: int) -> Answer | Raised:

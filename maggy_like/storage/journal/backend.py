@@ -9,9 +9,9 @@ from maggy_like.storage.journal.records import Part
 
 
 class Mark(NamedTuple):
-    """How far a journal was read: which of its files, and how many bytes of that."""
+    """How far a journal was read: which of its files (its name or number), and how many bytes of that."""
 
-    file: int = 0
+    file: int | str = 0
     size: int = 0
 
 
@@ -42,7 +42,7 @@ class JournalBackend(Protocol):
         ...
 
     def is_held(self) -> bool:
-        """Whether a driver has recorded that it holds it; nothing is locked or written to find out."""
+        """Whether a driver holds it, wherever that is; nothing is written to find out."""
         ...
 
     def hold(self, run: str = "") -> None:

@@ -18,6 +18,7 @@ class Journal:
     Attributes:
         earlier_seconds: For how long earlier drivers had the run, once it was read.
         is_longer: Whether they had it for longer than is known.
+        code: That of the function that the last of them had (see :attr:`RunStatus.code`).
 
     Args:
         backend: Where it is kept.
@@ -36,13 +37,13 @@ class Journal:
     def __init__(self, backend: JournalBackend, run: str = "") -> None:
         self._backend = backend
         self._last = 0
-        self.earlier_seconds, self.is_longer = 0.0, False
-        with self._writing():
+        self.earlier_seconds, self.is_longer, self.code = 0.0, False, ""
+        with self._writing("then try again"):
             backend.hold(run)
 
     def begin(self, header: RunHeader) -> None:
         """Write the header of a new journal."""
-        with self._writing():
+        with self._writing("then try again"):  # there is nothing to resume yet
             self._append([header])
 
     def read(self) -> Contents:
@@ -65,6 +66,7 @@ class Journal:
             self._last = contents.last
             self.earlier_seconds = sum(end - begin for begin, end in contents.sessions)
             self.is_longer = bool(contents.unended) or contents.ended is None
+            self.code = contents.begun.code if contents.begun is not None else ""
             yield contents
 
     def note(self, status: RunStatus) -> None:
@@ -76,6 +78,7 @@ class Journal:
         with self._writing():
             self._backend.renew()
             self._append([status])
+            self._backend.renew()  # a driver that stood still in that is not to believe that its word counts
 
     def append(self, events: Sequence[Event]) -> None:
         """Write events, in one piece; they are safe when this returns.
@@ -130,15 +133,15 @@ class Journal:
         raise StoreError(f"the journal in {self._backend.name} cannot be written: {_said(error)}") from error
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self, remedy: str = "then go on with resume=True") -> Iterator[None]:
         try:
             yield
         except JournalError:
             raise
         except Exception as error:  # each file system has its own
             raise JournalError(
-                f"the journal in {self._backend.name} cannot be written: {_said(error)}; make room or "
-                "fix the access, then go on with resume=True"
+                f"the journal in {self._backend.name} cannot be written: {_said(error)}; make room or fix the access, "
+                f"{remedy}"
             ) from error
 
 

@@ -1,19 +1,20 @@
-"""One driver at a time, where there are no locks: a lease that lapses."""
+"""One driver at a time, where there are no locks: a lease that lapses, and an epoch for each driver."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import time
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from maggy_like.errors import JournalError, JournalLostError
-from maggy_like.storage.journal.claims import ClaimLostError, claim_of
+from maggy_like.storage.journal.claims import ClaimLostError, claim
 
 RENEWAL = 10.0
 """Seconds between two renewals."""
@@ -26,6 +27,8 @@ SUCCESSION = 2.0
 
 _held: set[str] = set()  # owners of this process
 
+_EPOCH = re.compile(r"lease(?:-(\d+))?\.json|journal-\d{6,}(?:-(\d+)\.\d+)?\.jsonl")
+
 
 class _Holder(msgspec.Struct):
     owner: str
@@ -36,27 +39,38 @@ class _Holder(msgspec.Struct):
     run: str = ""
 
 
-class Lease:
-    """An object that says who drives a run.
+class _Latest(NamedTuple):
+    """The newest epoch of anything in the folder, 0 if there is none, and who has its lease, if that can be read."""
 
-    It is created, taken over and renewed by conditional writes where the store has them (:mod:`.claims`). Its times
-    are the holders' own: the clocks of hosts that may drive the same run must agree to some seconds. A driver that
-    was frozen for so long that another took over finds that out before it writes again.
+    epoch: int
+    holder: _Holder | None
+
+
+class Lease:
+    """An object that says who drives a run. Each driver has one of its own, whose number is the driver's epoch.
+
+    The object is created by a conditional write where the store has them (:mod:`.claims`), and nobody else writes to
+    it: a driver that was frozen, or whose write arrives late, takes nothing from its successor. What it writes to the
+    journal carries its epoch, and readers leave out what an overtaken driver has written late. The times in it are the
+    holders' own: the clocks of hosts that may drive the same run must agree to some seconds.
+
+    Attributes:
+        epoch: That of this driver, once it was taken: one more than that of the driver before it.
 
     Args:
         fs: The file system.
-        path: The object.
+        path: The first driver's object; its name is ``lease.json``, and the next driver's ``lease-2.json``.
         name: The run's folder, for people.
     """
 
     def __init__(self, fs: Any, path: str, name: str) -> None:
+        self.epoch = 0
         self._fs = fs
-        self._path = path
+        self._folder = path.rpartition("/")[0]
         self._name = name
         self._owner = uuid.uuid4().hex
         self._run = ""
         self._renewed = 0.0
-        self._claim = claim_of(fs, path)
 
     def take(self, run: str = "") -> None:
         """Become the holder.
@@ -70,23 +84,29 @@ class Lease:
             JournalError: Another driver is.
         """
         self._run = run
-        holder, tag = self._look()
+        latest = self._look()
+        holder = latest.holder
         is_successor = holder is not None and bool(run) and holder.run == run and _is_alive(holder)
         if holder is not None and _is_alive(holder) and not is_successor:
             raise self._refusal(holder)
+        epoch, now = latest.epoch + 1, time.time()
         try:
-            self._write(tag)
+            claim(self._fs, self._path(epoch), self._signed(now))
         except ClaimLostError:
-            holder, _ = self._look()
+            holder = self._look().holder
             if holder is None or holder.owner != self._owner:  # else the answer alone was lost, and it was sent again
                 raise self._refusal(holder) from None
+        self.epoch, self._renewed = epoch, now
         _held.add(self._owner)
         if is_successor:
             time.sleep(RENEWAL + SUCCESSION)
+        if latest.holder is not None:
+            with contextlib.suppress(Exception):  # it has no meaning any more
+                self._fs.rm_file(self._path(latest.epoch))
 
     def is_held(self) -> bool:
         """Whether a driver holds it."""
-        holder, _ = self._look()
+        holder = self._look().holder
         return holder is not None and _is_alive(holder)
 
     def renew(self) -> None:
@@ -95,51 +115,63 @@ class Lease:
         Raises:
             JournalError: Another driver has taken over.
         """
-        if 0.0 <= time.time() - self._renewed < RENEWAL:  # the clock may have been set back
-            return
-        holder, tag = self._look()
-        if holder is None or holder.owner != self._owner:
-            raise self._taken_over(holder)
-        try:
-            self._write(tag)
-        except ClaimLostError:
-            holder, _ = self._look()
-            if holder is None or holder.owner != self._owner:
-                raise self._taken_over(holder) from None
+        for _ in range(2):  # again, if this driver stood still meanwhile
+            now = time.time()
+            if 0.0 <= now - self._renewed < RENEWAL:  # the clock may have been set back
+                return
+            latest = self._look()
+            if latest.holder is None or latest.holder.owner != self._owner:
+                raise self._taken_over(latest)
+            self._fs.pipe_file(self._path(self.epoch), self._signed(now))
+            self._renewed = now
 
-    def give_back(self) -> None:
-        """Remove the lease, if it is this driver's."""
+    def give_back(self, *, is_clean: bool = True) -> None:
+        """Let other drivers in.
+
+        Args:
+            is_clean: Whether no write of this driver can still arrive. Otherwise the object stays, so that its epoch is
+                not given to another driver.
+        """
         _held.discard(self._owner)
+        if not self.epoch:
+            return
         with contextlib.suppress(Exception):  # it lapses by itself
-            holder, _ = self._look()
-            if holder is not None and holder.owner == self._owner:
-                self._fs.rm_file(self._path)
+            if is_clean:
+                self._fs.rm_file(self._path(self.epoch))
+            else:
+                self._fs.pipe_file(self._path(self.epoch), self._signed(0.0))
 
-    def _write(self, tag: Any) -> None:
-        now = time.time()
-        holder = _Holder(self._owner, socket.gethostname(), _machine(), os.getpid(), now, self._run)
-        self._claim.write(msgspec.json.encode(holder), tag)
-        self._renewed = now
+    def _path(self, epoch: int) -> str:
+        return f"{self._folder}/lease{f'-{epoch}' if epoch > 1 else ''}.json"
 
-    def _look(self) -> tuple[_Holder | None, Any]:
-        """The holder of the lease (None where that cannot be read), and the tag of what is there."""
-        found = self._claim.read()
-        if found is None:
-            return None, None
-        data, tag = found
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-            return msgspec.json.decode(data, type=_Holder), tag
-        return None, tag
+    def _signed(self, now: float) -> bytes:
+        return msgspec.json.encode(_Holder(self._owner, socket.gethostname(), _machine(), os.getpid(), now, self._run))
 
-    def _taken_over(self, holder: _Holder | None) -> JournalError:
-        if holder is None:
+    def _look(self) -> _Latest:
+        """The newest driver, as the folder has it."""
+        self._fs.invalidate_cache()
+        names: list[str] = []
+        with contextlib.suppress(FileNotFoundError):
+            names = [path.rpartition("/")[2] for path in self._fs.ls(self._folder, detail=False)]
+        matches = (_EPOCH.fullmatch(name) for name in names)
+        epoch = max((int(match[1] or match[2] or 1) for match in matches if match is not None), default=0)
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+            return _Latest(epoch, msgspec.json.decode(self._fs.cat_file(self._path(epoch)), type=_Holder))
+        return _Latest(epoch, None)
+
+    def _taken_over(self, latest: _Latest) -> JournalError:
+        if latest.holder is not None:
+            by, advice = f"process {latest.holder.pid} on {latest.holder.host} drives it now", "let that process go on"
+        elif latest.epoch > self.epoch:
+            by, advice = "another driver has driven it since, and has left it", "read it with load_run(...)"
+        else:
             return JournalLostError(
                 f"the lease of the run in {self._name} was deleted while the run went on, most likely with all of "
                 "the run, so the search was ended; the result so far is this error's attribute result"
             )
         return JournalError(
-            f"the run in {self._name} was taken over: process {holder.pid} on {holder.host} holds its lease now (a "
-            f"lease lapses when it is not renewed for {LAPSE:g} s); let that process go on"
+            f"the run in {self._name} was taken over: {by} (a lease lapses when it is not renewed for {LAPSE:g} s); "
+            f"{advice}"
         )
 
     def _refusal(self, holder: _Holder | None) -> JournalError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -18,6 +17,16 @@ from maggy_like.storage.journal.records import Part
 BLOCK = 4 << 20
 """Bytes that are read at a time."""
 
+BEAT = 10.0
+"""Seconds between two signs of life in the lock's file."""
+
+LAPSE = 60.0
+"""Seconds after the last of them from which on a reader that cannot ask the lock takes the driver for dead."""
+
+LOCK_TRIES = 20
+LOCK_PAUSE = 0.01
+"""How often, and after how many seconds each, a lock is tried: a reader that asks for it has it for a moment."""
+
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
@@ -27,7 +36,8 @@ class LocalBackend:
     A record is handed to the operating system before :meth:`append` returns, so it survives the driver's
     death; not the machine's, since nothing is synced to the disk for each record. An append that is cut off
     leaves a torn last line, which the next driver leaves out. The lock is one of the kernel's, on a file of
-    its own so that the journal can be replaced; it ends with the process.
+    its own so that the journal can be replaced; it ends with the process. Whether the run is held, the lock says
+    itself: what the file says of a host and a process is for people, since both mean nothing elsewhere.
 
     Args:
         folder: Made, for the user alone, if it is not there.
@@ -37,7 +47,7 @@ class LocalBackend:
         self._folder = Path(folder)
         self._path = self._folder / "journal.jsonl"
         self._lock = self._file = -1
-        self._size, self._written = 0, 0.0
+        self._size, self._written, self._beat = 0, 0.0, 0.0
         self._is_torn = False  # behind that size lies a part of an append that failed
         self.name = str(folder)
 
@@ -75,23 +85,33 @@ class LocalBackend:
 
     def is_held(self) -> bool:
         try:
-            holder = (self._folder / "journal.lock").read_text(errors="replace")
+            lock = os.open(self._folder / "journal.lock", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return False
-        return bool(holder) and not _is_gone(holder)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        except OSError:  # the folder is mounted here without locks
+            status = os.fstat(lock)
+            return status.st_size > 0 and time.time() - status.st_mtime < LAPSE
+        finally:
+            os.close(lock)
 
     def hold(self, run: str = "") -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = os.open(self._folder / "journal.lock", _FLAGS, 0o600)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take_lock()
             os.ftruncate(self._lock, 0)
             os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            self._beat = time.monotonic()
             self._file = os.open(self._path, _FLAGS, 0o600)
             status = os.fstat(self._file)
             self._size, self._written = status.st_size, status.st_mtime
         except BlockingIOError:
-            holder = self._holder()
+            holder = os.pread(self._lock, 300, 0).decode(errors="replace") or "not known which"
             self.release()
             raise JournalError(
                 f"the run in {self._folder} is in use by another driver ({holder}); wait until it ends, or end it"
@@ -100,15 +120,26 @@ class LocalBackend:
             self.release()
             raise
 
+    def _take_lock(self) -> None:
+        for _ in range(LOCK_TRIES - 1):
+            with contextlib.suppress(BlockingIOError):
+                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(LOCK_PAUSE)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
     def written(self) -> float:
         return self._written
 
     def renew(self) -> None:
-        """See that the journal is still there: the kernel's lock does not lapse, but a file can be removed.
+        """See that the journal is still there, since a file can be removed, and give a sign of life.
 
         Raises:
             JournalLostError: It is not.
         """
+        if time.monotonic() - self._beat >= BEAT:
+            self._beat = time.monotonic()
+            with contextlib.suppress(OSError):  # only readers without locks look at it
+                os.utime(self._lock)
         file = os.fstat(self._file)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if os.path.samestat(self._path.stat(), file):
@@ -153,7 +184,8 @@ class LocalBackend:
             if self._file >= 0:  # it was held
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._lock, 0)
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor too
+            with contextlib.suppress(OSError):  # there may be no locks
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor too
         for fd in (self._file, self._lock):
             if fd >= 0:
                 os.close(fd)
@@ -162,27 +194,3 @@ class LocalBackend:
     def _cut(self) -> None:
         os.ftruncate(self._file, self._size)
         self._is_torn = False
-
-    def _holder(self) -> str:
-        """Who holds the lock; waits a moment for one that has just taken it to say so."""
-        holder = ""
-        for _ in range(20):
-            holder = os.pread(self._lock, 300, 0).decode(errors="replace")
-            if holder and not _is_gone(holder):
-                break
-            time.sleep(0.05)
-        return holder or "not known which"
-
-
-def _is_gone(holder: str) -> bool:
-    """Whether a holder was a process of this host that is dead: its successor has yet to write its own name."""
-    match = re.fullmatch(r"process (\d+) on (.*)", holder)
-    if match is None or match[2] != socket.gethostname():
-        return False
-    try:
-        os.kill(int(match[1]), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from maggy_like.storage.journal.backend import Mark
 from maggy_like.storage.journal.lease import Lease
@@ -14,7 +14,26 @@ from maggy_like.storage.journal.records import Part
 SEGMENT = 256 << 10
 """Bytes from which on a new segment begins: the most that one append writes again."""
 
-_SEGMENT = re.compile(r"journal-(\d{6,})\.jsonl")
+_SEGMENT = re.compile(r"journal-(\d{6,})(?:-(\d+)\.(\d+))?\.jsonl")
+
+
+class _Segment(NamedTuple):
+    """A segment of the journal: its place in it, and by whom it was put.
+
+    Attributes:
+        number: Its place, from 1.
+        epoch: The driver's (see :class:`Lease`).
+        turn: How many puts of that driver had failed by then: each of them may take effect later.
+    """
+
+    number: int
+    epoch: int
+    turn: int
+
+    @property
+    def name(self) -> str:
+        later = "" if (self.epoch, self.turn) == (1, 0) else f"-{self.epoch}.{self.turn}"
+        return f"journal-{self.number:06d}{later}.jsonl"
 
 
 class ObjectStoreBackend:
@@ -23,6 +42,11 @@ class ObjectStoreBackend:
     Such stores cannot append. So each append puts the present segment again, with the new records at its
     end. A put takes effect whole or not at all, and the old object stays readable until then: there are no
     torn records here, and nothing that was safe is ever at risk.
+
+    A put may take effect late: its driver was frozen, or the network has kept it, and another driver goes on with
+    the run. So no driver writes to another's objects. The first put of a driver repeats the last segment under a name
+    of its own, with the driver's epoch, and readers leave out the segments of earlier epochs from that place on. A put
+    that failed is followed by one under another name for the same reason.
 
     Args:
         fs: The file system.
@@ -36,31 +60,33 @@ class ObjectStoreBackend:
         self._lease = Lease(fs, f"{self._path}/lease.json", url)
         self._number = 0
         self._segment = b""
-        self._tried: tuple[int, bytes] | None = None  # where an append that failed would have been put
+        self._turn = 0
+        self._is_first = True  # the next put is the first of its epoch and turn
         self.name = url
 
     def exists(self) -> bool:
         return bool(self._segments())
 
     def read(self) -> Iterator[Part]:
-        for number in self._segments():
-            data = self._fs.cat_file(self._file(number))
-            self._number, self._segment = number, data
-            yield Part(f"{self.name}/journal-{number:06d}.jsonl", data)
+        for segment in self._segments():
+            data = self._fs.cat_file(self._file(segment))
+            self._number, self._segment = segment.number, data
+            yield Part(f"{self.name}/{segment.name}", data)
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
-        data, sizes = b"", self._sizes()
-        if mark.file and mark.file not in sizes:  # a repair has written all of it anew
+        data, sizes = b"", {segment.name: (segment, size) for segment, size in self._segments().items()}
+        if mark.file and mark.file not in sizes:  # another driver or a repair has written it anew
             return None
-        for number, size in sizes.items():
-            if number < mark.file:
+        is_known = bool(mark.file)
+        for name, (segment, size) in sizes.items():
+            if is_known and name != mark.file:
                 continue
-            known = mark.size if number == mark.file else 0
+            known, is_known = mark.size if is_known else 0, False
             if size < known:
                 return None
             if size > known:  # a store refuses to read from the very end
-                new = self._fs.cat_file(self._file(number), start=known)
-                data, mark = data + new, Mark(number, known + len(new))
+                new = self._fs.cat_file(self._file(segment), start=known)
+                data, mark = data + new, Mark(name, known + len(new))
         return data, mark
 
     def is_held(self) -> bool:
@@ -78,45 +104,54 @@ class ObjectStoreBackend:
 
     def append(self, data: bytes) -> None:
         self._lease.renew()
-        number, segment = self._number, self._segment
-        if self._tried is not None:  # it may have taken effect all the same: this replaces it
-            number, segment = self._tried
-        elif not number or (segment and len(segment) + len(data) > SEGMENT):
+        number, segment = max(1, self._number), self._segment
+        if segment and not self._is_first and len(segment) + len(data) > SEGMENT:
             number, segment = number + 1, b""
-        self._tried = number, segment
-        self._fs.pipe_file(self._file(number), segment + data)
-        self._number, self._segment, self._tried = number, segment + data, None
+        self._put(number, segment + data)
 
     def replace(self, data: bytes) -> str:
         count = 1
         while self._fs.exists(f"{self._path}/damaged-{count}"):
             count += 1
-        numbers = self._segments()
+        damaged = list(self._segments())
         self._fs.makedirs(f"{self._path}/damaged-{count}", exist_ok=True)
-        for number in numbers:
-            kept = f"{self._path}/damaged-{count}/journal-{number:06d}.jsonl"
-            self._fs.pipe_file(kept, self._fs.cat_file(self._file(number)))
-        # One put makes the repaired journal the valid one; what still lies behind it has lower numbers.
-        self._fs.pipe_file(self._file(numbers[0]), data)
-        for number in numbers[1:]:
-            self._fs.rm_file(self._file(number))
-        self._number, self._segment = numbers[0], data
+        for segment in damaged:
+            self._fs.pipe_file(f"{self._path}/damaged-{count}/{segment.name}", self._fs.cat_file(self._file(segment)))
+        # One put makes the repaired journal the valid one: it is of a later epoch or turn than what lies behind it.
+        self._turn += 1
+        self._put(damaged[0].number, data)
+        for segment in damaged:
+            self._fs.rm_file(self._file(segment))
         return f"{self.name}/damaged-{count}"
 
     def release(self) -> None:
-        self._lease.give_back()
+        self._lease.give_back(is_clean=not self._turn)
 
-    def _file(self, number: int) -> str:
-        return f"{self._path}/journal-{number:06d}.jsonl"
+    def _put(self, number: int, content: bytes) -> None:
+        """Put the segment whole; after a failure, the next put has another name, and counts in place of this one."""
+        try:
+            self._fs.pipe_file(self._file(_Segment(number, self._lease.epoch, self._turn)), content)
+        except BaseException:
+            self._turn += 1
+            self._is_first = True
+            raise
+        self._number, self._segment, self._is_first = number, content, False
 
-    def _segments(self) -> list[int]:
-        return list(self._sizes())
+    def _file(self, segment: _Segment) -> str:
+        return f"{self._path}/{segment.name}"
 
-    def _sizes(self) -> dict[int, int]:
-        """How many bytes each segment has, by its number, in order."""
+    def _segments(self) -> dict[_Segment, int]:
+        """The segments that count, in order, and how many bytes each has: an epoch or turn ends those before it."""
         self._fs.invalidate_cache()
         found: list[dict[str, Any]] = []
         with contextlib.suppress(FileNotFoundError):
             found = self._fs.ls(self._path, detail=True)
         matches = ((_SEGMENT.fullmatch(entry["name"].rsplit("/", 1)[-1]), entry["size"]) for entry in found)
-        return dict(sorted((int(match[1]), int(size)) for match, size in matches if match is not None))
+        sizes = {_Segment(int(it[1]), int(it[2] or 1), int(it[3] or 0)): int(size) for it, size in matches if it}
+        valid: dict[int, _Segment] = {}
+        newest = (0, 0)
+        for segment in sorted(sizes):
+            if segment[1:] >= newest:
+                newest = segment[1:]
+                valid[segment.number] = segment
+        return {segment: sizes[segment] for segment in valid.values()}

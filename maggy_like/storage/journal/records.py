@@ -65,6 +65,8 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
         seconds: How long the driver had it, at the end.
         store: Where the saved states are: a URL, or relative to the run's folder.
         environment: What the driver that has begun it ran on: names and versions, for people.
+        code: Identifies the code of the training function (see :func:`~maggy_like.train_function.code_hash.code_hash`)
+            where the driver has begun it; empty if it is not known.
     """
 
     status: Ending
@@ -72,6 +74,7 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
     seconds: float = 0.0
     store: str = "checkpoints"
     environment: dict[str, str] = {}
+    code: str = ""
 
 
 Record = RunHeader | RunStatus | Event
@@ -139,6 +142,10 @@ class Contents:
             self.sessions.append((record.time, record.time))
         else:
             self.ended = record
+            if record.seconds and self.sessions:  # its own clock is not set meanwhile, as that of the host may be
+                begin = self.sessions[-1][0]
+                self.sessions[-1] = begin, begin + record.seconds
+                return
         self._extend_session(record.time)
 
     def _extend_session(self, time: float) -> None:

@@ -343,3 +343,19 @@ def test_a_conditional_parameter_is_left_out_where_it_is_not_active(search: Any)
     result = search(train, space, optimizer="random", n_trials=8)
     assert {trial.value for trial in result.trials if trial.config["kind"] == "sgd"} == {1.0}
     assert {trial.value for trial in result.trials if trial.config["kind"] == "adam"} == {0.0}
+
+
+def test_a_resume_with_another_function_says_so_in_one_line(search: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def train(x: float) -> float:
+        return x
+
+    def changed(x: float) -> float:
+        return 1000.0 - x
+
+    options: dict[str, Any] = {"optimizer": "random", "name": "run", "engine": "inline", "workers": 1, "max_budget": 1}
+    search(train, n_trials=2, **options)
+    told = []
+    for number, function in enumerate((train, changed, changed, train), 3):
+        search(function, n_trials=number, resume=True, progress="plain", **options)
+        told.append(" ".join(capsys.readouterr().out.split()).count("the training function, or one that it calls, has"))
+    assert told == [0, 1, 0, 1]

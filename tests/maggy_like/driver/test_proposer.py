@@ -27,6 +27,9 @@ from optimizers.core.base import History, Observation, Optimizer, Pending
 from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
+from optimizers.samplers.random_search import RandomSearch
+from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.stopping import MedianRule
 from optimizers.space.domains import Integer
 
 pytestmark = pytest.mark.e2e
@@ -277,3 +280,55 @@ def test_what_depends_on_no_result_waits_for_no_process(start: Start) -> None:
     told = proposer.ask(4, ())
     assert (told["observed"], told["pending"]) == (2, 1)  # the next one gets the whole history
     assert told["pid"] not in (os.getpid(), process.pid)
+
+
+class Counting(Optimizer):
+    """Keeps what it has seen, as a model does, and proposes it."""
+
+    def __init__(self, cannot_be_copied: bool = False) -> None:
+        self.cannot_be_copied = cannot_be_copied
+        self.seen = 0
+
+    def ask(self, index: int, history: History) -> dict[str, Any]:
+        self.seen += 1
+        return dict.fromkeys(SPACE, self.seen)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Counting:
+        if self.cannot_be_copied:
+            raise TypeError("a lock")
+        made = Counting()
+        made.seen = self.seen
+        return made
+
+
+@pytest.mark.parametrize("wrap", [lambda it: it, lambda it: ASHA(sampler=it), MedianRule])
+def test_one_optimizer_in_two_searches_at_once_is_two(wrap: Callable[[Optimizer], Optimizer]) -> None:
+    shared = Counting()
+    first = DirectProposer(Study(SPACE, wrap(shared)))
+    assert [first.ask(index, ())["pid"] for index in range(3)] == [1, 2, 3]  # type: ignore[index, call-overload]
+    second, third = (DirectProposer(Study(SPACE, wrap(shared))) for _ in range(2))
+    for proposer in (second, third):
+        assert proposer.ask(0, ())["pid"] == 1  # type: ignore[index, call-overload]
+    assert first.ask(3, ())["pid"] == 4  # type: ignore[index, call-overload]
+    for proposer in (first, second, third):
+        proposer.close()
+
+
+def test_one_optimizer_in_two_searches_one_after_the_other_stays_itself() -> None:
+    shared = Counting()
+    for count in (1, 2):
+        proposer = DirectProposer(Study(SPACE, shared))
+        proposer.ask(0, ())
+        proposer.close()
+        assert shared.seen == count
+
+
+def test_one_that_cannot_be_copied_is_refused_while_another_search_has_it() -> None:
+    shared = Counting(cannot_be_copied=True)
+    first = DirectProposer(Study(SPACE, shared))
+    with pytest.raises(OptimizerError, match=r"two searches at once, and this Counting cannot be copied .*a lock"):
+        DirectProposer(Study(SPACE, shared))
+    other = DirectProposer(Study(SPACE, RandomSearch()))
+    first.close()
+    other.close()
+    DirectProposer(Study(SPACE, shared)).close()

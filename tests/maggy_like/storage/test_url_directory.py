@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -259,3 +262,51 @@ def test_a_store_that_refuses_logs_costs_nothing_and_is_told_once(
     assert "does not see the store of this run (ValueError: Protocol not known: refusing), so" in out
     assert "see to the package, the credentials and the way to it on that host" in out
     assert sorted(file.name for file in tmp_path.glob("maggy-logs-*/*.log")) == [f"0000{n}.log" for n in range(4)]
+
+
+def refusal(real: Any, code: int, applies: Callable[..., bool]) -> Any:
+    def call(*args: Any, **options: Any) -> Any:
+        if applies(*args):
+            raise OSError(code, os.strerror(code))
+        return real(*args, **options)
+
+    return call
+
+
+def is_probe(fd: int) -> bool:
+    return os.readlink(f"/proc/self/fd/{fd}").endswith("journal.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "applies", "told"),
+    [
+        ("fcntl.flock", errno.ENOLCK, lambda *_: True, "must be on a file system that can lock files"),
+        ("os.open", errno.EOPNOTSUPP, lambda path, flags, *_: flags & os.O_APPEND, "can append to files"),
+        ("os.write", errno.EOPNOTSUPP, lambda fd, _: is_probe(fd) and os.fstat(fd).st_size, "can append to files"),
+        ("os.rename", errno.EPERM, lambda *_: True, "can rename files"),
+        ("os.write", errno.ENOSPC, lambda fd, _: is_probe(fd), r"cannot be written \(.*No space.*\); make room"),
+    ],
+    ids=["no locks", "no appends", "one write for a file", "no renames", "full"],
+)
+def test_a_file_system_that_lacks_what_a_journal_needs_is_told_before_anything_starts(
+    search: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    code: int,
+    applies: Callable[..., bool],
+    told: str,
+) -> None:
+    module, _, name = call.partition(".")
+    with monkeypatch.context() as odd:
+        odd.setattr(call, refusal(getattr(sys.modules[module], name), code, applies))
+        with pytest.raises(ConfigError, match=told):
+            search(tmp_path / "runs", engine="inline")
+    assert not list((tmp_path / "runs").iterdir())
+    assert search(tmp_path / "runs", engine="inline").counts[TrialState.COMPLETED]
+
+
+def test_a_probe_leaves_nothing_and_touches_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    folders.probe_path(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -10,11 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from hypothesis_profiles import examples
+from module_time import patch_time
 
 from maggy_like.errors import JournalError, StoreError
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of, read_journal
 from maggy_like.storage.journal.backend import Mark
-from maggy_like.storage.journal.object_store import SEGMENT
+from maggy_like.storage.journal.object_store import SEGMENT, ObjectStoreBackend
 from optimizers.core.events import AttemptStarted, CheckpointSaved, Event, TrialCreated
 
 HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", ["max"], [], 0, 27)
@@ -174,3 +178,134 @@ def test_who_follows_reads_anew_after_a_repair(url: str, monkeypatch: pytest.Mon
     assert backend_of(url).added(mark) is None
     again, _ = backend_of(url).added(Mark()) or (b"", Mark())
     assert len(again.splitlines()) == 9
+
+
+class Network:
+    """A file system whose writes of the journal may be kept on their way, and take effect when the test lets them."""
+
+    def __init__(self) -> None:
+        self.fs = MemoryFileSystem()
+        self.keeps = False
+        self.kept: list[tuple[str, bytes]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.fs, name)
+
+    def pipe_file(self, path: str, data: bytes, **options: Any) -> None:
+        if self.keeps and "journal-" in path:
+            self.kept.append((path, data))
+            raise TimeoutError("no answer")
+        self.fs.pipe_file(path, data, **options)
+
+
+class Succession:
+    """Drivers that take a run over from each other, while the writes of all of them may arrive late."""
+
+    def __init__(self) -> None:
+        self.network = Network()
+        self.path = f"/{uuid.uuid4().hex}"
+        self.overtaken: list[Journal] = []
+        self.events: list[Event] = []
+        self.unsafe: list[Event] = []
+        self.made = 0
+        self.driver = Journal(self.backend(), "call")
+        self.driver.begin(HEADER)
+
+    def backend(self) -> ObjectStoreBackend:
+        return ObjectStoreBackend(self.network, self.path, f"memory:/{self.path}")
+
+    def append(self, size: int) -> None:
+        """Append an event, with those that could not be written before."""
+        events = [*self.unsafe, self.event(size)]
+        try:
+            self.driver.append(events)
+        except StoreError:
+            self.unsafe = events
+        else:
+            self.events, self.unsafe = self.events + events, []
+
+    def take_over(self, size: int) -> None:
+        self.overtaken.append(self.driver)
+        self.driver = Journal(self.backend(), "call")
+        known = self.driver.read().events
+        assert known[: len(self.events)] == self.events
+        self.events, self.unsafe = known, []
+        self.network.keeps = False
+        self.append(size)
+
+    def append_late(self, size: int) -> None:
+        """A driver that was overtaken has not seen that yet."""
+        if self.overtaken:
+            self.overtaken[-1].append([self.event(size)])
+
+    def keep(self, _: int) -> None:
+        self.network.keeps = True
+
+    def serve(self, _: int) -> None:
+        self.network.keeps = False
+
+    def arrive(self, size: int) -> None:
+        """One of the writes that were kept takes effect."""
+        if self.network.kept:
+            self.network.fs.pipe_file(*self.network.kept.pop(size % len(self.network.kept)))
+
+    def event(self, size: int) -> Event:
+        self.made += 1
+        return TrialCreated(self.made, {"text": "x" * size}, self.made)
+
+    def check(self) -> None:
+        contents = read_journal(self.backend())
+        assert not contents.damage
+        assert contents.events[: len(self.events)] == self.events
+        # Whose answer alone was lost may be there.
+        assert contents.events[len(self.events) :] == self.unsafe[: len(contents.events) - len(self.events)]
+
+
+STEPS = ("append", "take_over", "append_late", "keep", "serve", "arrive")
+
+
+@pytest.fixture
+def quick_successors(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("lease", "claims"):
+        patch_time(monkeypatch, f"maggy_like.storage.journal.{module}", sleep=lambda _: None)
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 1000)
+
+
+@pytest.mark.usefixtures("quick_successors")
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 700)), max_size=25))
+@example([("keep", 0), ("append", 50), ("serve", 0), ("append", 50), ("arrive", 0)])
+@example([("append", 600), ("keep", 0), ("append", 600), ("take_over", 50), ("arrive", 0), ("append", 600)])
+def test_what_arrives_late_changes_nothing(steps: list[tuple[str, int]]) -> None:
+    succession = Succession()
+    for step, size in steps:
+        if step != "append_late" or not succession.network.keeps:
+            getattr(succession, step)(size)
+        succession.check()
+
+
+@pytest.mark.usefixtures("quick_successors")
+@pytest.mark.parametrize("size", [50, 900], ids=["the present segment", "the next segment"])
+def test_who_follows_reads_what_a_successor_has_put_and_nothing_late(size: int) -> None:
+    succession = Succession()
+    succession.append(400)
+    read, mark = succession.backend().added(Mark()) or (b"", Mark())
+    assert len(read.splitlines()) == 2
+    succession.keep(0)
+    succession.append(size)
+    succession.take_over(100)
+    succession.arrive(0)
+    succession.append_late(size)
+    assert succession.backend().added(mark) is None
+    again, mark = succession.backend().added(Mark()) or (b"", Mark())
+    assert again == b"".join(part.data for part in succession.backend().read())
+    succession.append(100)
+    added, _ = succession.backend().added(mark) or (b"", Mark())
+    assert len(added.splitlines()) == 1
+
+
+def test_a_journal_of_one_driver_is_read_as_it_was_written_before_there_were_epochs(url: str) -> None:
+    """The first driver's objects have the names that they always had."""
+    written(url, [CREATED])
+    names = [part.name.rpartition("/")[2] for part in backend_of(url).read()]
+    assert names == ["journal-000001.jsonl" if url.startswith(("memory", "s3")) else "journal.jsonl"]

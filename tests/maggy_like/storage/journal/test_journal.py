@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
 from maggy_like.errors import JournalError
+from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import (
     FORMAT_VERSION,
     Journal,
     Part,
     RunHeader,
+    RunStatus,
     backend_of,
     decode,
     decode_each,
@@ -262,3 +264,15 @@ def test_what_cannot_be_read_in_its_midst_is_told(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(LocalBackend, "read", read)
     with pytest.raises(JournalError, match="cannot be read: Input/output error; fix the access"):
         read_journal(backend_of(str(tmp_path)))
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_while_a_driver_has_the_run_does_not_change_for_how_long(jump: float) -> None:
+    records = [
+        HEADER,
+        RunStatus(Ending.RUNNING, 100.0),
+        RunStatus(Ending.COMPLETED, 110.0 + jump, 10.0),
+        RunStatus(Ending.RUNNING, 120.0),
+        RunStatus(Ending.COMPLETED, 125.0, 5.0),
+    ]
+    assert decode([Part("journal", encode(records, 1))]).earlier_seconds == 10.0

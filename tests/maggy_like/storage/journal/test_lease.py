@@ -26,10 +26,18 @@ class Shelf:
 
     def __init__(self) -> None:
         self.fs = fsspec.filesystem("memory")
-        self.path = f"/{uuid.uuid4().hex}/lease.json"
+        self.folder = f"/{uuid.uuid4().hex}"
+        self.fs.makedirs(self.folder)
+
+    @property
+    def path(self) -> str:
+        """The newest driver's lease."""
+        self.fs.invalidate_cache()
+        leases = self.fs.glob(f"{self.folder}/lease*.json")
+        return max(leases, key=lambda path: (len(path), path), default=f"{self.folder}/lease.json")
 
     def lease(self) -> Lease:
-        return Lease(self.fs, self.path, "memory://run")
+        return Lease(self.fs, f"{self.folder}/lease.json", "memory://run")
 
     def says(self) -> dict[str, Any]:
         return dict(msgspec.json.decode(self.fs.cat_file(self.path)))
@@ -130,7 +138,8 @@ def test_a_driver_that_woke_too_late_finds_out_and_leaves_the_other_s_lease(
     with pytest.raises(JournalError, match=rf"was taken over: process {os.getpid()} on .*; let that process go on"):
         frozen.renew()
     frozen.give_back()
-    assert shelf.fs.exists(shelf.path)
+    assert shelf.says()["owner"] == other._owner
+    other.renew()
 
 
 @pytest.fixture(params=["s3", "memory"])
@@ -143,7 +152,7 @@ def contested(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, value)
     shelf = Shelf()
     shelf.fs = fsspec.filesystem("s3", skip_instance_cache=True)
-    shelf.path = f"runs/{uuid.uuid4().hex}/lease.json"
+    shelf.folder = f"runs/{uuid.uuid4().hex}"
     return shelf
 
 
@@ -188,43 +197,96 @@ def test_a_driver_that_freezes_as_it_renews_takes_nothing_back(
 ) -> None:
     frozen, other = contested.lease(), contested.lease()
     frozen.take()
-    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + LAPSE + 1)
-    paused(monkeypatch, frozen, other.take)
+
+    def take_over() -> None:
+        patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + 2 * LAPSE)
+        other.take()
+
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + RENEWAL + 1)
+    paused(monkeypatch, frozen, take_over)
     with pytest.raises(JournalError, match="was taken over"):
         frozen.renew()
     assert contested.says()["owner"] == other._owner
+    other.renew()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_lease_that_is_given_back_late_leaves_the_successor_s(
+    contested: Shelf, now: float, monkeypatch: pytest.MonkeyPatch, is_clean: bool
+) -> None:
+    frozen, other = contested.lease(), contested.lease()
+    frozen.take()
+    call = "rm_file" if is_clean else "pipe_file"
+    real = getattr(contested.fs, call)
+
+    def pause_and_call(*args: Any, **options: Any) -> None:
+        setattr(contested.fs, call, real)
+        patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + 2 * LAPSE)
+        other.take()
+        real(*args, **options)
+
+    monkeypatch.setattr(contested.fs, call, pause_and_call, raising=False)
+    frozen.give_back(is_clean=is_clean)
+    assert other.is_held()
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + 2 * LAPSE + RENEWAL)
+    other.renew()
+    with pytest.raises(JournalError, match="is in use"):
+        contested.lease().take()
+
+
+def test_an_epoch_whose_writes_may_come_late_is_not_given_again(shelf: Shelf) -> None:
+    first, second, third = shelf.lease(), shelf.lease(), shelf.lease()
+    first.take()
+    first.give_back()
+    second.take()
+    second.give_back(is_clean=False)
+    assert not shelf.lease().is_held()
+    third.take()
+    assert [first.epoch, second.epoch, third.epoch] == [1, 1, 2]
+
+
+def test_one_that_was_taken_over_says_so_when_its_successor_is_gone_too(
+    shelf: Shelf, now: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = shelf.lease(), shelf.lease()
+    first.take()
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + 2 * LAPSE)
+    second.take()
+    shelf.fs.pipe_file(f"{shelf.folder}/journal-000001-{second.epoch}.0.jsonl", b"what it has written")
+    second.give_back()
+    with pytest.raises(JournalError, match=r"was taken over: another driver has driven it since.*load_run"):
+        first.renew()
 
 
 def test_a_write_that_another_follows_at_once_does_not_count(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without conditional writes: who wrote last holds it, and the other finds out before it begins."""
     shelf.lease().take()
     shelf.change(time=0.0)
-    early, late = shelf.lease(), shelf.lease()
+    early = shelf.lease()
     sleeps = []
 
     def settle(seconds: float) -> None:
         sleeps.append(seconds)
         if len(sleeps) == 1:
-            late._write(shelf.fs.cat_file(shelf.path))
+            shelf.change(owner="one that stood still before its write")
 
     patch_time(monkeypatch, "maggy_like.storage.journal.claims", sleep=settle)
     with pytest.raises(JournalError, match="is in use"):
         early.take()
-    assert shelf.says()["owner"] == late._owner
-    assert sleeps == [claims.SETTLE] * 2
+    assert shelf.says()["owner"] == "one that stood still before its write"
+    assert sleeps == [claims.SETTLE]
 
 
 def test_an_answer_that_was_lost_on_its_way_is_no_other_driver(
     contested: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = contested.lease()
-    write = lease._claim.write
 
-    def write_twice(data: bytes, tag: Any = None) -> Any:
-        write(data, tag)
-        return write(data, tag)  # as botocore does where no answer comes
+    def claim_twice(*args: Any) -> None:
+        claims.claim(*args)
+        claims.claim(*args)  # as botocore does where no answer comes
 
-    monkeypatch.setattr(lease._claim, "write", write_twice)
+    monkeypatch.setattr("maggy_like.storage.journal.lease.claim", claim_twice)
     lease.take()
     assert contested.says()["owner"] == lease._owner
 
