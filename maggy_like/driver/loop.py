@@ -212,7 +212,7 @@ class Driver:
     def _serve(self) -> None:
         """Take in what arrives, and carry out what follows from it, until the search is over."""
         self._execute(self._machine.start(self._now()))
-        tick = stalled = 0.0
+        tick = stalled = held = 0.0
         pace = Pace(SNAPSHOT_INTERVAL, SNAPSHOT_SHARE)
         heard = time.monotonic()
         while not (self._released or (self._all_left() and not self._write_ahead.is_stuck)):
@@ -222,14 +222,16 @@ class Driver:
             before, heard = heard, time.monotonic()
             if heard - before > STALL:
                 stalled += heard - before
+            if self._write_ahead.is_stuck:
+                held += heard - before
             until = time.monotonic() + ROUND_SECONDS
             while self._posted and time.monotonic() < until:
                 event = self._posted.popleft()
                 commands += self._handle(event)
             now = time.monotonic()
             if now - tick >= TICK:
-                commands += self._handle(Tick(stalled))  # at once after the poll: it judges by what has been heard
-                tick, stalled = now, 0.0
+                commands += self._handle(Tick(stalled, held))  # at once after the poll: it judges by what was heard
+                tick, stalled, held = now, 0.0, 0.0
             if self._timeout is not None and self.elapsed() > self._timeout:
                 self._timeout = None  # told once: a training may follow
                 commands += self._handle(StopRequested(Ending.TIMEOUT))

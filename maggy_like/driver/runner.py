@@ -185,7 +185,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         except Exception as error:
             if not isinstance(error, JournalLostError):
                 error.add_note(f"the run's files are in {settings.paths.directory}; resume=True goes on with it")
-            if note := output.move():
+            if note := output.move(is_away=journal.is_away):
                 error.add_note(note)
             failure = error
         finally:

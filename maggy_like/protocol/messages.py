@@ -18,7 +18,7 @@ from maggy_like.protocol.fields import MAX_NESTED, Count, Host, Line, Name, Numb
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.protocol.versions import Versions
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 """Counts with each change of a message, or of the ``WorkerTask`` that workers are given."""
 
 MAX_TYPES = 20
@@ -129,11 +129,22 @@ class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True, tag="waiting"):
-    """A trial waits for the store, which refuses; without a reason, the wait is over."""
+    """A trial waits for the store; without a reason and a call, the wait is over.
+
+    Attributes:
+        reason: What the store refused, if it did.
+        calls: Whether the store has not answered a call yet.
+    """
 
     trial: Number
     attempt: Number
     reason: Text = ""
+    calls: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the trial no longer waits."""
+        return not (self.reason or self.calls)
 
 
 class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):

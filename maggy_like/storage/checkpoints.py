@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.state_names import SHARDED, WHOLE, StateName, parse_name, state_url
+from maggy_like.storage.faults import is_store_fault
 from maggy_like.storage.file_systems import open_url, write_file
 
 T = TypeVar("T")
@@ -98,19 +99,25 @@ class CheckpointStore:
         self._discard.append(name)
 
     def tidy(self) -> None:
-        """Remove what is of no use any more; call after a newer state was saved."""
-        while self._url is not None and self._discard:
-            self.remove(self._discard.pop())
+        """Remove what is of no use any more, unless the store refuses; call after a newer state was saved."""
+        while self._url is not None and self._discard and self.remove(self._discard[-1]):
+            self._discard.pop()
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str) -> bool:
         """Remove a state of this trial, or what there is of one that could not be saved whole.
 
         A store that will not, or has not got it, is no reason for a trial to fail.
+
+        Returns:
+            Whether there is nothing left to try: each refusal of a store that is away takes seconds.
         """
-        with contextlib.suppress(Exception):
+        try:
             if self._url is not None and parse_name(name).trial == self._trial:
                 fs, path = open_url(self.url_of(name))
                 fs.rm(path, recursive=name.endswith(SHARDED))
+        except Exception as error:
+            return isinstance(error, FileNotFoundError) or not is_store_fault(error)
+        return True
 
     def load(self, name: str) -> Any:
         """Read a state back.

@@ -107,9 +107,15 @@ class Lease:
             if holder is None or holder.owner != self._owner:
                 raise self._taken_over(holder) from None
 
-    def give_back(self) -> None:
-        """Remove the lease, if it is this driver's."""
+    def give_back(self, *, is_away: bool = False) -> None:
+        """Remove the lease, if it is this driver's.
+
+        Args:
+            is_away: Whether the store refuses just now: then the lease is left to lapse.
+        """
         _held.discard(self._owner)
+        if is_away:
+            return
         with contextlib.suppress(Exception):  # it lapses by itself
             holder, _ = self._look()
             if holder is not None and holder.owner == self._owner:

@@ -37,6 +37,7 @@ class ObjectStoreBackend:
         self._number = 0
         self._segment = b""
         self._tried: tuple[int, bytes] | None = None  # where an append that failed would have been put
+        self.is_away = False
         self.name = url
 
     def exists(self) -> bool:
@@ -74,10 +75,15 @@ class ObjectStoreBackend:
         return 0.0
 
     def renew(self) -> None:
-        self._lease.renew()
+        with self._asking():
+            self._lease.renew()
 
     def append(self, data: bytes) -> None:
-        self._lease.renew()
+        with self._asking():
+            self._lease.renew()
+            self._append(data)
+
+    def _append(self, data: bytes) -> None:
         number, segment = self._number, self._segment
         if self._tried is not None:  # it may have taken effect all the same: this replaces it
             number, segment = self._tried
@@ -104,7 +110,14 @@ class ObjectStoreBackend:
         return f"{self.name}/damaged-{count}"
 
     def release(self) -> None:
-        self._lease.give_back()
+        self._lease.give_back(is_away=self.is_away)
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Note whether the store serves."""
+        self.is_away = True
+        yield
+        self.is_away = False
 
     def _file(self, number: int) -> str:
         return f"{self._path}/journal-{number:06d}.jsonl"

@@ -93,7 +93,8 @@ class Saves:
             )
         from maggy_like.distributed import sharded
 
-        return sharded.load(self._store.url_of(self._newest), into)
+        with self._calling():
+            return sharded.load(self._store.url_of(self._newest), into)
 
     def reported(self, step: int) -> None:
         """Take in that a report was made; announce the state before it once it is written."""
@@ -109,7 +110,8 @@ class Saves:
             return
         newest, unannounced = self._before
         try:
-            self._saving.wait()
+            with self._calling():
+                self._saving.wait()
         except Exception:
             if self._is_main and self._newest is not None:
                 self._store.remove(self._newest)
@@ -139,7 +141,8 @@ class Saves:
             from maggy_like.distributed import sharded
 
             name = self._store.next_name(self._attempt, SHARDED)
-            return name, sharded.save(self._store.url_of(name), state)
+            with self._calling():
+                return name, sharded.save(self._store.url_of(name), state)
         name = self._store.next_name(self._attempt)
         if self._is_main:
             self._store.save(name, state)
@@ -171,7 +174,12 @@ class Saves:
                     self._store.remove_later(name)
                 self._unanswered -= 1
         if self._is_main:
-            self._store.tidy()
+            with self._calling():
+                self._store.tidy()
+
+    def _calling(self) -> contextlib.AbstractContextManager[None]:
+        """The store is called meanwhile, and may take long to answer."""
+        return contextlib.nullcontext() if self._sender is None else self._sender.store.calling()
 
 
 def _is_sharded(state: Any) -> bool:
