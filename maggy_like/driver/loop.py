@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -55,6 +56,8 @@ from maggy_like.rpc.refusals import Unfit
 from maggy_like.rpc.server import ROUND_SECONDS, Received, Server
 from maggy_like.storage.journal import Journal
 from optimizers.core.events import Event
+
+_log = logging.getLogger(__name__)
 
 TICK = 0.25
 STALL = 1.0
@@ -130,7 +133,7 @@ class Driver:
         self._wall = time.time() - self._started
         self.snapshot = self._drawing.at_once(0.0, self._now())  # with what a resumed run's journal has
         self._has_ended = self._is_stopped = self._released = False
-        self._noted: set[str] = set()
+        self._noted: set[tuple[str, int | None]] = set()
         self._threads = [
             threading.Thread(target=self._run, name="maggy-driver", daemon=True),
             threading.Thread(target=self._propose, name="maggy-optimizer", daemon=True),
@@ -271,10 +274,8 @@ class Driver:
                 if live or not (lines or dropped):
                     self.lines.append(LogLine(trial, live, rank, live=True))
                 return WorkerSeen(worker)
-            case Noted(subject=subject, message=note):
-                if subject not in self._noted:  # many workers say the same
-                    self._noted.add(subject)
-                    self.lines.append(LogLine(None, f"worker {worker.index}: {note}"))
+            case Noted() as note:
+                self._note(worker, note)
                 return WorkerSeen(worker)
             case Imported(modules=modules):
                 self.imported.update(dict.fromkeys(modules))
@@ -292,6 +293,17 @@ class Driver:
                 return WorkerGone(worker)
             case Unfit(host=host, why=why):
                 return self._turn_away(worker, f"worker {worker.index} on {host} cannot serve this search: {why}")
+
+    def _note(self, worker: WorkerId, note: Noted) -> None:
+        """Show the first note about a subject: many workers say the same."""
+        trial = note.trial
+        is_its_own = trial is None or any(self._machine.runs(worker, trial, rank) for rank in (None, 0))
+        if is_its_own and (note.subject, trial) not in self._noted:
+            self._noted.add((note.subject, trial))
+            whose = f"worker {worker.index}" if trial is None else f"trial {trial}"
+            self.lines.append(LogLine(trial, f"{whose}: {note.message}" if trial is None else note.message))
+            if note.subject != "loading":
+                _log.warning("%s: %s", whose, note.message)
 
     def _turn_away(self, worker: WorkerId, why: str) -> Input:
         """A worker has another version: no search can start so; one that has begun goes on with the workers it has."""

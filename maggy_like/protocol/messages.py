@@ -224,15 +224,17 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
     message: Text
 
 
-class Noted(msgspec.Struct, frozen=True, tag="noted"):
-    """What the user should know about this worker; of the notes about one subject, the first is shown.
+class Noted(msgspec.Struct, frozen=True, omit_defaults=True, tag="noted"):
+    """What the user should know about this worker or its trial; of those about one subject, the first is shown.
 
     Attributes:
         subject: Such as ``logs``.
+        trial: The trial that the note is about, if it is about one.
     """
 
-    subject: Literal["logs", "loading"]
+    subject: Literal["logs", "loading", "states"]
     message: Line
+    trial: Number | None = None
 
 
 class Imported(msgspec.Struct, frozen=True, tag="imported"):
@@ -263,6 +265,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
         objective: The metric that is optimised, or None while it is not known.
         is_search: Whether a metric is optimised at all; where not, the one that is reported first stands for it.
         checkpoint: Name of the state to go on from, if there is one: its own, or that of the trial it starts from.
+        older: Names of states saved before that one, the newest first, should it be damaged or gone.
         discard: Names of this trial's older states, which are not needed any more.
         rank_info: Which of them the worker is, where several run the attempt together.
     """
@@ -276,6 +279,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     is_search: bool = True
     checkpoint: str | None = None
     discard: tuple[str, ...] = ()
+    older: tuple[str, ...] = ()
     rank_info: RankInfo | None = None
 
 

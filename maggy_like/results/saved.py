@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from maggy_like.errors import UserError
+from maggy_like.errors import SavedStateError, UserError
 from maggy_like.protocol.state_names import SHARDED
-from maggy_like.storage.checkpoints import load_state
+from maggy_like.storage.checkpoints import StateLostError, load_state
 from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.folders import url_of
 from maggy_like.storage.log_file import log_name
@@ -22,7 +22,8 @@ def read_saved(url: str | None, whose: str) -> Any:
         whose: Who saved it, for people.
 
     Raises:
-        UserError: There is none, it is sharded, or it is gone.
+        SavedStateError: It is damaged, or gone.
+        UserError: There is none, or it is sharded.
     """
     if url is None:
         raise UserError(f"{whose} has no saved state; call reporter.checkpoint(state) in train_fn")
@@ -30,8 +31,8 @@ def read_saved(url: str | None, whose: str) -> Any:
         raise UserError(f"{url} is sharded; read it with torch.distributed.checkpoint.load")
     try:
         return load_state(url)
-    except FileNotFoundError as error:
-        raise UserError(f"the saved state {url} is gone: removed, or in a store that is not seen here") from error
+    except StateLostError as error:
+        raise SavedStateError(f"the saved state {error}; use load(trial) to read another trial's") from error
 
 
 def read_log(paths: RunPaths, trial: int, rank: int, attempts: int) -> str:

@@ -21,6 +21,14 @@ WRITE_PATIENCE = 900.0
 """Seconds that another rank waits for a state that rank 0 is writing; it may be waiting for the store itself."""
 
 
+class StateLostError(Exception):
+    """A saved state is damaged: there is not enough of it to be read."""
+
+
+class StateGoneError(StateLostError, FileNotFoundError):
+    """A saved state is not there."""
+
+
 class Retry(Protocol):
     """Calls what a store may refuse; a trial tries again until the store serves."""
 
@@ -123,6 +131,7 @@ class CheckpointStore:
         """Read a state back.
 
         Raises:
+            StateLostError: It is damaged, or gone.
             ValueError: It names no state.
         """
         if self._url is None:
@@ -142,9 +151,17 @@ def load_state(url: str, retry: Retry = once) -> Any:
     """Read a state that was saved whole.
 
     Raises:
-        FileNotFoundError: There is none.
+        StateGoneError: There is none.
+        StateLostError: It is damaged.
     """
-    return _unpickle(retry("read", partial(_read, url), FileNotFoundError))
+    try:
+        data = retry("read", partial(_read, url), FileNotFoundError)
+    except FileNotFoundError as error:
+        raise StateGoneError(f"{url} is gone: removed, or in a store that is not seen here") from error
+    try:
+        return _unpickle(data)
+    except (EOFError, pickle.UnpicklingError) as error:  # so it ends where the end of a state is missing
+        raise StateLostError(f"{url} is damaged: {len(data)} bytes that are no whole state ({error})") from error
 
 
 def await_state(url: str, retry: Retry = once) -> Any:
@@ -157,7 +174,7 @@ def await_state(url: str, retry: Retry = once) -> Any:
     while True:
         try:
             return load_state(url, retry)
-        except FileNotFoundError:
+        except StateGoneError:
             if waited >= WRITE_PATIENCE:
                 raise ReportError(
                     f"rank 0 has written no {url} for {WRITE_PATIENCE:.0f} s; all ranks must call checkpoint() equally "

@@ -273,6 +273,8 @@ class Agent:
                 self._client.forward(frame, urgent=True)
             case Beat() if attempt is not None:
                 attempt.heard(message)
+            case Noted():
+                self._client.send(message)
             case Imported(modules=modules):
                 self._children.import_ahead(modules)
             case Finished(trial=trial, attempt=number) if attempt is not None and attempt.is_run(trial, number):
