@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from maggy_like.driver.state_machine.commands import AfterJournal, Append, BeforeJournal, Command, Show, StoreReturned
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
 from maggy_like.errors import StoreError
-from maggy_like.storage.faults import is_store_fault
+from maggy_like.storage.faults import is_store_fault, lasting_remedy
 from maggy_like.storage.journal import Journal
 
 FIRST_PAUSE = 0.1
@@ -77,6 +77,8 @@ class WriteAhead:
         try:
             self._write()
         except StoreError as error:
+            if remedy := lasting_remedy(error.__cause__):
+                raise StoreError(f"{error}; {remedy}, then go on with resume=True") from error
             self._refused(error, started, is_last)
             return []
         if self._began is not None:
@@ -103,7 +105,7 @@ class WriteAhead:
         try:
             self._keep(command.returned)
         except Exception as error:
-            if not is_store_fault(error):
+            if not (is_store_fault(error) or lasting_remedy(error)):
                 raise
             raise StoreError(f"what the function returned cannot be saved: {error}") from error
 

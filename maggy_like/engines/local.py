@@ -15,7 +15,7 @@ from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.engines.cores import usable_cores
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.processes.zygote.client import begin_imports, start_module
-from maggy_like.processes.zygote.process import Process
+from maggy_like.processes.zygote.process import ForkedProcess, Process
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.launch import Launch, encode_task, write_launch
@@ -40,6 +40,8 @@ class LocalRun(EngineRun):
         self._close_stdin()
         if status == 0:
             return ""
+        if isinstance(self._process, ForkedProcess) and self._process.why:
+            return self._process.why
         how = f"signal {-status}" if status < 0 else f"status {status}"
         return f"its process ended with {how}; see {self._log}"
 

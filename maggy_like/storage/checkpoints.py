@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.state_names import SHARDED, WHOLE, StateName, parse_name, state_url
-from maggy_like.storage.faults import is_store_fault
+from maggy_like.storage.faults import is_store_fault, lasting_remedy
 from maggy_like.storage.file_systems import open_url, write_file
 
 T = TypeVar("T")
@@ -84,14 +84,14 @@ class CheckpointStore:
         """Save a state, whole or not at all.
 
         Raises:
-            ReportError: It holds what cannot be pickled.
+            ReportError: It holds what cannot be pickled, or cannot be written now or later.
             ValueError: It names no state.
         """
         data = _pickle("the state given to checkpoint()", state)
         if self._url is None:
             self._memory = data
         else:
-            self._retry("written", partial(_write_whole, self.url_of(name), data))
+            _save(self.url_of(name), data, self._retry)
 
     def keep(self, returned: Any) -> None:
         """Save what a function returned that is no training.
@@ -191,7 +191,16 @@ def save_state(url: str, returned: Any, retry: Retry = once) -> None:
     Raises:
         ReportError: It holds what cannot be pickled.
     """
-    retry("written", partial(_write_whole, url, _pickle("what the function returned", returned)))
+    _save(url, _pickle("what the function returned", returned), retry)
+
+
+def _save(url: str, data: bytes, retry: Retry) -> None:
+    try:
+        retry("written", partial(_write_whole, url, data))
+    except OSError as error:
+        if not (remedy := lasting_remedy(error)):
+            raise
+        raise ReportError(f"{len(data)} bytes cannot be saved to {url} ({error.strerror}); {remedy}") from error
 
 
 @contextlib.contextmanager

@@ -361,6 +361,8 @@ class Agent:
             attempt.put_off_log()  # what was printed stays there, trimmed and counted
         elif (logged := attempt.take_log()) is not None:
             self._client.send(logged)
+        if attempt.output is not None and (error := attempt.output.error) is not None:
+            self._logs.failed(attempt.log, error)
 
     def _close(self) -> None:
         self._children.close()

@@ -153,6 +153,14 @@ def test_a_run_that_was_stopped_asks_a_slow_store_no_more(disk: Disk, monkeypatc
     assert disk.now == 20.0
 
 
+def test_a_file_that_may_not_grow_is_not_waited_for(disk: Disk) -> None:
+    disk.error = OSError(27, "File too large")
+    for commands in ([created(0)], [StoreReturned("answer")]):
+        with pytest.raises(StoreError, match=r"File too large; raise the limit on the size of files \(ulimit -f\), .*"):
+            disk.write_ahead.carry(commands)
+    assert not disk.lines
+
+
 def test_another_driver_that_has_taken_over_ends_it_at_once(disk: Disk) -> None:
     disk.error = JournalError("was taken over")
     with pytest.raises(JournalError, match="was taken over"):

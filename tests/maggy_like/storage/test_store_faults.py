@@ -202,3 +202,16 @@ def test_a_best_state_that_is_lost_is_named(tmp_path: Path) -> None:
             result.load_best()
         assert isinstance(caught.value, UserError)  # what earlier releases raised for a state that is gone
         file.unlink(missing_ok=True)
+
+
+def test_logs_that_cannot_be_written_are_told_of_without_a_display(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "logs").touch()
+    result = lagom(fns.talk, {"x": Float(0, 1)}, optimizer="random", n_trials=4, workers=2, engine="local", name="run",
+                   directory=tmp_path, progress=False)  # fmt: skip
+    assert result.counts == {TrialState.COMPLETED: 4}
+    (record,) = caplog.records
+    assert "what trials print is not in their log files: 0000" in record.getMessage()
+    assert "cannot be written (" in record.getMessage()

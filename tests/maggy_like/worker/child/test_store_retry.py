@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from module_time import patch_time
 from maggy_like.processes.channel import Channel
 from maggy_like.protocol.codec import decode_to_driver, encode
 from maggy_like.protocol.messages import Assign, Beat, ToDriver, Waiting
+from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.storage.faults import is_store_fault, refusal
@@ -247,6 +249,8 @@ def test_a_function_that_runs_alone_is_told_at_once(tmp_path: Path) -> None:
         (PermissionError("no"), True),
         (TimeoutError(), True),
         (botocore.exceptions.EndpointConnectionError(endpoint_url="http://nowhere"), True),
+        (OSError(errno.EFBIG, "File too large"), False),
+        (OSError(errno.ENAMETOOLONG, "File name too long"), False),
         (TypeError("no such argument"), False),
         (ImportError("no s3fs"), False),
         (RuntimeError("a mistake"), False),
@@ -254,6 +258,21 @@ def test_a_function_that_runs_alone_is_told_at_once(tmp_path: Path) -> None:
 )
 def test_whose_fault_it_is(error: Exception, is_fault: bool) -> None:
     assert is_store_fault(error) is is_fault
+
+
+def test_what_no_later_try_could_save_is_not_tried_again(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(checkpoints, "write_file", refuse)
+    trial = Trial(tmp_path)
+    for save in (trial.saves.save, trial.saves.keep):
+        with pytest.raises(ReportError, match=r"\d+ bytes cannot be saved to file://.* \(File too large\); raise the"):
+            save("state")
+    assert clock.now == 0.0
+    assert not trial.told
 
 
 def test_a_refusal_is_told_in_few_words() -> None:
