@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.state_names import SHARDED, WHOLE, StateName, parse_name, state_url
 from maggy_like.storage.faults import is_store_fault, lasting_remedy
-from maggy_like.storage.file_systems import open_url, write_file
+from maggy_like.storage.file_systems import open_url, puts_whole, write_file
 
 T = TypeVar("T")
 
@@ -122,7 +122,10 @@ class CheckpointStore:
         try:
             if self._url is not None and parse_name(name).trial == self._trial:
                 fs, path = open_url(self.url_of(name))
-                fs.rm(path, recursive=name.endswith(SHARDED))
+                if name.endswith(SHARDED):
+                    fs.rm(path, recursive=True)
+                else:
+                    fs.rm_file(path)  # one request; rm() looks the path up first
         except Exception as error:
             return isinstance(error, FileNotFoundError) or not is_store_fault(error)
         return True
@@ -252,6 +255,9 @@ def _read(url: str) -> bytes:
 
 def _write_whole(url: str, data: bytes) -> None:
     fs, path = open_url(url)
+    if puts_whole(fs):  # one request; others would copy and delete
+        fs.pipe_file(path, data)
+        return
     part = f"{path}.part"
     try:
         write_file(fs, part, data)

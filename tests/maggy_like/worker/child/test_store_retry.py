@@ -206,12 +206,12 @@ def test_a_store_that_refuses_to_remove_is_asked_once_each_time(
         trial.store.remove_later(name)
     refused: list[str] = []
 
-    def refuse(_: Any, path: str, **__: Any) -> None:
+    def refuse(_: Any, path: str) -> None:
         refused.append(path)
         raise ConnectionRefusedError("no endpoint")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalFileSystem, "rm", refuse)
+        patch.setattr(LocalFileSystem, "rm_file", refuse)
         trial.store.tidy()
     assert len(refused) == 1
     trial.store.tidy()
