@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from maggy_like.cluster_driver.follow import Follower
 from maggy_like.cluster_driver.log_lines import LogLineReader
-from maggy_like.display import Display, SilentDisplay
+from maggy_like.display import Display
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
 from maggy_like.display.drawing import draw
+from maggy_like.display.steady import SteadyDisplay
 from maggy_like.driver.callbacks import Callbacks, Listener
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
 from maggy_like.errors import JournalError
@@ -51,7 +52,7 @@ class Watcher:
         self._follower = follower
         self._base = base
         self._began = began
-        self._display = display
+        self._display = SteadyDisplay(display)
         self.callbacks = Callbacks(callbacks, lambda: follower.machine.study, self._say)
         self._reader = reader
         self._looked = float("-inf")
@@ -60,7 +61,7 @@ class Watcher:
 
     def begin(self) -> None:
         """Show that it begins."""
-        self._show(lambda: self._display.start(self._snapshot()))
+        self._display.start(self._snapshot())
 
     def look(self, *, now: bool = False) -> None:
         """Take in what is new, about once a second, and show it.
@@ -76,7 +77,7 @@ class Watcher:
             self.lines += self._reader.take()
             self._looked = time.monotonic()
         lines, self.lines = self.lines, []
-        self._show(lambda: self._display.update(self._snapshot(), lines))
+        self._display.update(self._snapshot(), lines)
 
     def finish(self, ending: Ending) -> None:
         """Let the callbacks end, and show the last state.
@@ -86,7 +87,7 @@ class Watcher:
         """
         self.callbacks.finish(ending)
         lines, self.lines = self.lines, []
-        self._show(lambda: self._display.finish(self._snapshot(), lines))
+        self._display.finish(self._snapshot(), lines)
 
     def _read(self) -> None:
         try:
@@ -121,13 +122,6 @@ class Watcher:
             objective=self._base.objective or next((t.objective for t in study.trials if t.objective), None),
             workers=busy,
         )
-
-    def _show(self, draw_it: Callable[[], None]) -> None:
-        """Draw; a display that fails (a closed stdout) must not end anything."""
-        try:
-            draw_it()
-        except Exception:
-            self._display = SilentDisplay()
 
 
 def worker_lines(study: Study, now: float) -> list[WorkerLine]:

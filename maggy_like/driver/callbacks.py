@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ from maggy_like.trackers.thread import TrackerThread
 from maggy_like.train_function.names import name_of
 from optimizers.core.events import AttemptEnded, Event, Measured
 from optimizers.core.study import Study
+
+_log = logging.getLogger(__name__)
 
 Listener = Callable[[Event], None] | Tracker
 """A function of one event, or a tracker."""
@@ -155,7 +158,7 @@ class Callbacks:
         """Hand out an event, a copy to each; a function that raises is reported, and left out from then on.
 
         Raises:
-            KeyboardInterrupt: A function raised it; all others have the event.
+            BaseException: A function raised it, as ``sys.exit`` does, or KeyboardInterrupt; all others have the event.
         """
         if not (self._functions or self._threads):
             return
@@ -167,23 +170,25 @@ class Callbacks:
         if not (isinstance(event, Measured) and event.repeats):  # at a step that the function did not take
             for thread in self._threads:
                 thread.put(_copied(tracked))
-        is_interrupted = False
+        raised: BaseException | None = None
         for callback in list(self._functions):
             try:
                 callback(_copied(event))
-            except KeyboardInterrupt:
-                is_interrupted = True
             except Exception as error:
                 self._functions.remove(callback)
                 self._say(f"callback {callback!r} raised {error!r}; left out")
-        if is_interrupted:
-            raise KeyboardInterrupt
+                _log.warning("callback %r raised and is left out from now on", callback, exc_info=error)
+            except BaseException as error:
+                raised = raised or error
+        if raised is not None:
+            raise raised
 
     def look(self) -> None:
         """Show what trackers have to say."""
         for thread in self._threads:
             for note in thread.take_notes():
                 self._say(note)
+                _log.warning("%s", note)
 
     def finish(self, ending: Ending, is_hurried: Callable[[], bool] = lambda: False) -> None:
         """Tell the trackers that the run has ended, and wait for them for as long as each of them is worth it.

@@ -6,8 +6,9 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from maggy_like.display import Display, SilentDisplay
+from maggy_like.display import Display
 from maggy_like.display.base import LogLine
+from maggy_like.display.steady import SteadyDisplay
 from maggy_like.driver.callbacks import Callbacks
 from maggy_like.driver.first_workers import FirstWorkers
 from maggy_like.driver.growing_supervisor import GrowingSupervisor
@@ -52,6 +53,9 @@ def run_search(
         callbacks: Get each recorded event; begun, and finished by the caller.
         interrupts: Until this is left, Ctrl-C and SIGTERM end the search instead of raising: the caller has
             files to close, and a result to return.
+
+    Raises:
+        BaseException: A callback raised it to leave the program, as ``sys.exit`` does; the run has ended.
     """
     patience = LEAVE_PATIENCE + (LOG_PATIENCE if task.copies_logs else 0.0)
     monitor = Monitor(driver, display, callbacks, patience)
@@ -69,6 +73,8 @@ def run_search(
         supervisor.leave(set() if monitor.hurried else driver.leaving, timeout=0.0 if monitor.hurried else 2.0)
         driver.join()
         monitor.finish()
+    if monitor.left_by is not None:
+        raise monitor.left_by
 
 
 class Monitor:
@@ -76,15 +82,17 @@ class Monitor:
 
     Attributes:
         hurried: Whether the user has pressed Ctrl-C a second time.
+        left_by: What a callback raised to leave the program, once the run has ended.
     """
 
     def __init__(
         self, driver: Driver, display: Display, callbacks: Callbacks, patience: float = LEAVE_PATIENCE
     ) -> None:
         self.hurried = self._was_interrupted = self._is_closing = False
+        self.left_by: BaseException | None = None
         self._patience = patience
         self._driver = driver
-        self._display = display
+        self._display = SteadyDisplay(display)
         self._callbacks = callbacks
         self._supervisor: Supervisor | None = None
 
@@ -112,7 +120,7 @@ class Monitor:
 
     def begin(self) -> None:
         """Show that the search begins."""
-        self._show(lambda: self._display.start(self._driver.snapshot))
+        self._display.start(self._driver.snapshot)
 
     def until_done(self, supervisor: Supervisor, first: FirstWorkers) -> None:
         """Follow the search until it is over and the workers have left, or had time to.
@@ -134,25 +142,18 @@ class Monitor:
         self._call_back()
         self._is_closing = True
         self._callbacks.finish(self._driver.ending, lambda: self.hurried)
-        self._show(lambda: self._display.finish(self._driver.snapshot, self._take_lines()))
+        self._display.finish(self._driver.snapshot, self._take_lines())
 
     def _look(self, supervisor: Supervisor) -> None:
         supervisor.await_work(self._driver, POLL)
         self._call_back()  # before the next trial, where that runs in this thread: it may be one too many
-        self._show(lambda: self._display.update(self._driver.snapshot, self._take_lines()))
+        self._display.update(self._driver.snapshot, self._take_lines())
         if self._driver.is_stopping:
             supervisor.end_trials()
         try:
             supervisor.attend(self._driver)
         except KeyboardInterrupt:  # of a function that runs in this thread
             self.interrupted()
-
-    def _show(self, draw: Callable[[], None]) -> None:
-        """Draw; a display that fails (a closed stdout) must not end the search."""
-        try:
-            draw()
-        except Exception:
-            self._display = SilentDisplay()
 
     def _take_lines(self) -> list[LogLine]:
         """The log lines since the last call."""
@@ -167,4 +168,7 @@ class Monitor:
                 self._callbacks.call(self._driver.events.get())
             except KeyboardInterrupt:  # which a callback raised
                 self._stop()
+            except BaseException as error:  # of sys.exit(), say
+                self.left_by = self.left_by or error
+                self._driver.post(StopRequested(Ending.ERROR))
         self._callbacks.look()

@@ -138,6 +138,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     journal, journal_hints = open_journal(settings, machine, site.run_id)
     output = OutputFolder(settings.paths.directory)
     failure: Exception | None = None
+    left_by: BaseException | None = None  # what a callback raised to leave the program
     ended: float | None = None
     try:
         server = site.server()
@@ -188,6 +189,8 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
             if note := output.move(is_away=journal.is_away):
                 error.add_note(note)
             failure = error
+        except BaseException as error:
+            left_by = error
         finally:
             server.close()
         late = 0.0 if ended is None else time.monotonic() - ended
@@ -200,6 +203,8 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         output.move()
         if modules := remembered():
             engine.begin_imports(modules)
+    if left_by is not None:
+        raise left_by
     return Outcome(machine, ending, journal.earlier_seconds + seconds, failure, journal.is_longer)
 
 
