@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from maggy_like.errors import SavedStateError, UserError
@@ -48,21 +49,37 @@ def read_log(paths: RunPaths, trial: int, rank: int, attempts: int) -> str:
         UserError: A file system does not answer.
     """
     parts: list[tuple[float, bytes]] = []
-    for folder in filter(None, (url_of(paths.logs), paths.log_copies)):
-        for attempt in range(1, attempts + 1):
-            fs, path = open_url(f"{folder}/{log_name(trial, rank, attempt)}")
-            try:
-                parts.append((_written(fs, path), fs.cat_file(path)))
-            except FileNotFoundError:  # it was silent
-                continue
-            except Exception as error:  # of whatever file system it is
-                said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                raise UserError(f"the log {path} cannot be read ({said}); fix the access, or try again") from error
+    for url in log_urls(paths, trial, rank, attempts):
+        fs, path = open_url(url)
+        with reading_log(path):
+            parts.append((written(fs, path), fs.cat_file(path)))
     parts.sort(key=lambda part: part[0])  # a worker that copies may have had an attempt before one that does not
     return b"".join(text for _, text in parts).decode(errors="replace")
 
 
-def _written(fs: Any, path: str) -> float:
+def log_urls(paths: RunPaths, trial: int, rank: int, attempts: int) -> list[str]:
+    """Where there may be log files of a trial's worker; the arguments are those of :func:`read_log`."""
+    folders = filter(None, (url_of(paths.logs), paths.log_copies))
+    return [f"{folder}/{log_name(trial, rank, attempt)}" for folder in folders for attempt in range(1, attempts + 1)]
+
+
+@contextlib.contextmanager
+def reading_log(path: str) -> Iterator[None]:
+    """Read a log file, if it is there.
+
+    Raises:
+        UserError: Its file system does not answer.
+    """
+    try:
+        yield
+    except FileNotFoundError:  # the trial was silent
+        return
+    except Exception as error:  # of whatever file system it is
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"the log {path} cannot be read ({said}); fix the access, or try again") from error
+
+
+def written(fs: Any, path: str) -> float:
     """When a file was last written to, in Unix time; 0 where its file system does not say."""
     with contextlib.suppress(NotImplementedError, KeyError):
         return float(fs.modified(path).timestamp())
