@@ -18,6 +18,7 @@
     └── InfraError                       machines and processes
         ├── EngineError                  the engine cannot provide the gang
         ├── StoreError                   a disk or store refused for too long
+        │   └── SavedStateError          a saved state is damaged or gone (also a UserError)
         └── WorkerError                  a worker cannot serve the run
 """
 
@@ -36,6 +37,7 @@ __all__ = [
     "OptimizerError",
     "PlatformError",
     "ProtocolError",
+    "SavedStateError",
     "SearchSpaceError",
     "StoreError",
     "TrainFunctionError",
@@ -92,6 +94,10 @@ class EngineError(InfraError):
 
 class StoreError(InfraError):
     """A disk or store refused what a run had to write or read; go on with ``resume=True`` once it serves again."""
+
+
+class SavedStateError(StoreError, UserError):
+    """A state that a trial saved is damaged, or was removed; the message names its file."""
 
 
 class WorkerError(InfraError):

@@ -9,7 +9,7 @@ from maggy_like.driver.run_spec import RunSpec
 from maggy_like.errors import TrainingError
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.training import failed_training
-from maggy_like.storage.checkpoints import load_state, returned_url, save_state
+from maggy_like.storage.checkpoints import StateLostError, load_state, returned_url, save_state
 from optimizers.core.trial import TrialState
 
 
@@ -38,6 +38,8 @@ def read_returned(store: str) -> Any:
     url = returned_url(store)
     try:
         return load_state(url)
+    except StateLostError as error:
+        raise TrainingError(f"what the function returned is lost: {error}; run it again under another name") from error
     except Exception as error:  # reading it runs code of what was returned
         raise TrainingError(
             f"what the function returned cannot be read from {url} ({type(error).__name__}: {error}); return plain "

@@ -101,6 +101,11 @@ class TerminalDisplay:
         summary[0].stylize("bold", 0, len(text.clean(snapshot.name)))
         self._print(summary)
 
+    def release(self) -> None:
+        """Let go of the terminal, whatever was shown last."""
+        if hasattr(self, "_release"):
+            self._release()
+
     def _print_log(self, lines: Sequence[LogLine]) -> bool:
         shown = [Text.assemble((text.prefix(line), _trial_style(line.trial)), line.text) for line in lines]
         if shown:

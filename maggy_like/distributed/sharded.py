@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import io
 import os
+import pickle
 import sys
 import warnings
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from maggy_like.processes import pickles
-from maggy_like.storage.checkpoints import naming
+from maggy_like.storage.checkpoints import StateLostError, naming
 from maggy_like.storage.faults import StoreFault, is_store_fault
 from maggy_like.storage.file_systems import is_local, open_url
 
@@ -37,7 +38,7 @@ class ShardedStoreError(ShardedStateError, StoreFault):
     """A sharded state could not be saved or loaded because the store refused; every rank raises it."""
 
 
-class IncompleteStateError(ShardedStateError):
+class IncompleteStateError(ShardedStateError, StateLostError):
     """A folder holds no whole state: nothing was saved there, or the ranks were interrupted."""
 
 
@@ -168,6 +169,8 @@ def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
         raise IncompleteStateError(
             f"{url} holds no whole state: there is no {_metadata('')[1:]}, which is written last"
         ) from None
+    except (EOFError, pickle.UnpicklingError) as error:
+        raise IncompleteStateError(f"{url} holds no whole state: {_metadata('')[1:]} is damaged ({error})") from error
     except Exception as error:
         raise _failure(error)(f"the state of {url} could not be loaded: {_reason(error)}") from error
     flat = _flatten(into)

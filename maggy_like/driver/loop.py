@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -54,6 +55,8 @@ from maggy_like.protocol.messages import (
 from maggy_like.rpc.server import ROUND_SECONDS, Received, Server, Unfit
 from maggy_like.storage.journal import Journal
 from optimizers.core.events import Event
+
+_log = logging.getLogger(__name__)
 
 TICK = 0.25
 STALL = 1.0
@@ -130,7 +133,7 @@ class Driver:
         self._wall = time.time() - self._started
         self.snapshot = self._drawing.at_once(0.0, self._now())  # with what a resumed run's journal has
         self._has_ended = self._is_stopped = self._released = False
-        self._noted: set[str] = set()
+        self._noted: set[tuple[str, int | None]] = set()
         self._threads = [
             threading.Thread(target=self._run, name="maggy-driver", daemon=True),
             threading.Thread(target=self._propose, name="maggy-optimizer", daemon=True),
@@ -212,7 +215,7 @@ class Driver:
     def _serve(self) -> None:
         """Take in what arrives, and carry out what follows from it, until the search is over."""
         self._execute(self._machine.start(self._now()))
-        tick = stalled = 0.0
+        tick = stalled = held = 0.0
         pace = Pace(SNAPSHOT_INTERVAL, SNAPSHOT_SHARE)
         heard = time.monotonic()
         while not (self._released or (self._all_left() and not self._write_ahead.is_stuck)):
@@ -222,14 +225,16 @@ class Driver:
             before, heard = heard, time.monotonic()
             if heard - before > STALL:
                 stalled += heard - before
+            if self._write_ahead.is_stuck:
+                held += heard - before
             until = time.monotonic() + ROUND_SECONDS
             while self._posted and time.monotonic() < until:
                 event = self._posted.popleft()
                 commands += self._handle(event)
             now = time.monotonic()
             if now - tick >= TICK:
-                commands += self._handle(Tick(stalled))  # at once after the poll: it judges by what has been heard
-                tick, stalled = now, 0.0
+                commands += self._handle(Tick(stalled, held))  # at once after the poll: it judges by what was heard
+                tick, stalled, held = now, 0.0, 0.0
             if self._timeout is not None and self.elapsed() > self._timeout:
                 self._timeout = None  # told once: a training may follow
                 commands += self._handle(StopRequested(Ending.TIMEOUT))
@@ -269,10 +274,8 @@ class Driver:
                 if live or not (lines or dropped):
                     self.lines.append(LogLine(trial, live, rank, live=True))
                 return WorkerSeen(worker)
-            case Noted(subject=subject, message=note):
-                if subject not in self._noted:  # many workers say the same
-                    self._noted.add(subject)
-                    self.lines.append(LogLine(None, f"worker {worker.index}: {note}"))
+            case Noted() as note:
+                self._note(worker, note)
                 return WorkerSeen(worker)
             case Imported(modules=modules):
                 self.imported.update(dict.fromkeys(modules))
@@ -290,6 +293,17 @@ class Driver:
                 return WorkerGone(worker)
             case Unfit(host=host, why=why):
                 return self._turn_away(worker, f"worker {worker.index} on {host} cannot serve this search: {why}")
+
+    def _note(self, worker: WorkerId, note: Noted) -> None:
+        """Show the first note about a subject: many workers say the same."""
+        trial = note.trial
+        is_its_own = trial is None or any(self._machine.runs(worker, trial, rank) for rank in (None, 0))
+        if is_its_own and (note.subject, trial) not in self._noted:
+            self._noted.add((note.subject, trial))
+            whose = f"worker {worker.index}" if trial is None else f"trial {trial}"
+            self.lines.append(LogLine(trial, f"{whose}: {note.message}" if trial is None else note.message))
+            if note.subject != "loading":
+                _log.warning("%s: %s", whose, note.message)
 
     def _turn_away(self, worker: WorkerId, why: str) -> Input:
         """A worker has another version: no search can start so; one that has begun goes on with the workers it has."""

@@ -16,7 +16,6 @@ from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import Engine
-from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import LOG_PATIENCE, KeyPair, WorkerTask
@@ -24,15 +23,6 @@ from maggy_like.protocol.task import LOG_PATIENCE, KeyPair, WorkerTask
 POLL = 0.05
 LEAVE_PATIENCE = 3.0
 """Seconds that workers get to leave by themselves once the search is over."""
-
-
-def stop_by_callback(driver: Driver, error: BaseException) -> None:
-    """End the run as a callback asked for: by a KeyboardInterrupt as Ctrl-C does, by a SystemExit with an error."""
-    if isinstance(error, KeyboardInterrupt):
-        driver.post(StopRequested(Ending.INTERRUPTED))
-        return
-    reason = UserError(f"a callback raised {error!r}, which ended the run; raise KeyboardInterrupt to stop a run early")
-    driver.post(StopRequested(Ending.ERROR, reason))
 
 
 def run_search(

@@ -15,7 +15,7 @@ from maggy_like.driver.callbacks import Callbacks
 from maggy_like.driver.collector import short_collections
 from maggy_like.driver.gang_size import gang_size, least_workers, size_hints
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.monitor import run_search, stop_by_callback
+from maggy_like.driver.monitor import run_search
 from maggy_like.driver.proposer.base import DirectProposer
 from maggy_like.driver.proposer.process import ProcessProposer
 from maggy_like.driver.recovery import open_journal
@@ -139,6 +139,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     journal, journal_hints = open_journal(settings, machine, site.run_id)
     output = OutputFolder(settings.paths.directory)
     failure: Exception | None = None
+    exits: list[BaseException] = []  # what a callback raised to leave the program
     ended: float | None = None
     try:
         server = site.server()
@@ -162,11 +163,16 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                     *journal_hints,
                 )
             )
+
+            def stopped_by_callback(error: BaseException) -> None:
+                exits.extend([error] * isinstance(error, SystemExit))
+                driver.post(StopRequested(Ending.ERROR if exits else Ending.INTERRUPTED))
+
             callbacks = Callbacks(
                 spec.callbacks,
                 lambda: study,
                 lambda text: driver.lines.append(LogLine(None, text)),
-                lambda error: stop_by_callback(driver, error),
+                stopped_by_callback,
                 in_threads=engine.isolation != "none",
             )
             driver.on_event = callbacks.call
@@ -188,12 +194,12 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
             remember(driver.imported)
             # The run ends with its driver: callbacks and trackers that are slow get the rest of the events after that.
             ended = time.monotonic() - (driver.elapsed() - driver.snapshot.elapsed)
-            if (error := machine.error or driver.error) is not None:
+            if not exits and (error := machine.error or driver.error) is not None:
                 raise error
         except Exception as error:
             if not isinstance(error, JournalLostError):
                 error.add_note(f"the run's files are in {settings.paths.directory}; resume=True goes on with it")
-            if note := output.move():
+            if note := output.move(is_away=journal.is_away):
                 error.add_note(note)
             failure = error
         finally:
@@ -208,6 +214,8 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         output.move()
         if modules := remembered():
             engine.begin_imports(modules)
+    if exits:
+        raise exits[0]
     return Outcome(machine, ending, journal.earlier_seconds + seconds, failure, journal.is_longer)
 
 

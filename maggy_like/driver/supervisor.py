@@ -219,8 +219,9 @@ class Supervisor:
         else:
             if len(workers) > 1:
                 driver.lines.append(LogLine(None, f"{vacancy} were lost together, and start again: {reason}{where}"))
-            elif where:
-                driver.lines.append(LogLine(None, f"{vacancy} starts again{where}"))
+            elif where or not run.has_come:  # of one that had come, its loss is shown
+                why = "" if run.has_come else f": {reason}"
+                driver.lines.append(LogLine(None, f"{vacancy} starts again{why}{where}"))
             self._vacancies.append(vacancy)
 
     def _fill(self, vacancy: Vacancy, driver: Driver) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from maggy_like.driver.state_machine.commands import AfterJournal, Append, BeforeJournal, Command, Show, StoreReturned
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
 from maggy_like.errors import StoreError
-from maggy_like.storage.faults import is_store_fault
+from maggy_like.storage.faults import is_store_fault, lasting_remedy
 from maggy_like.storage.journal import Journal
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 """Seconds between two tries: each pause is twice the one before, and no shorter than the last try took."""
+
+SLOW_REFUSAL = 1.0
+"""Seconds of a refused try from which on a run that was stopped ends without another."""
 
 RENEWAL = 0.25
 """Seconds between two checks that the journal is still there, and still this driver's."""
@@ -47,7 +50,8 @@ class WriteAhead:
         self._patience = STORE_PATIENCE if patience is None else patience
         self._commands: list[Command] = []
         self._began: float | None = None
-        self._pause = self._due = self._renewed = 0.0
+        self._error: StoreError | None = None
+        self._pause = self._due = self._took = self._renewed = 0.0
 
     @property
     def is_stuck(self) -> bool:
@@ -65,17 +69,21 @@ class WriteAhead:
             JournalError: Another driver has taken over.
         """
         self._commands += commands
-        if self._began is not None and not is_last and time.monotonic() < self._due:
-            return []
         started = time.monotonic()
+        if self._error is not None and is_last and self._took >= SLOW_REFUSAL:
+            self._give_up(self._error, started)
+        if self._began is not None and not is_last and started < self._due:
+            return []
         try:
             self._write()
         except StoreError as error:
+            if remedy := lasting_remedy(error.__cause__):
+                raise StoreError(f"{error}; {remedy}, then go on with resume=True") from error
             self._refused(error, started, is_last)
             return []
         if self._began is not None:
             self._show(Show(f"the journal can be written again after {time.monotonic() - self._began:.0f} s"))
-            self._began = None
+            self._began = self._error = None
         done, self._commands = self._commands, []
         return [command for command in done if not isinstance(command, BeforeJournal)]
 
@@ -97,7 +105,7 @@ class WriteAhead:
         try:
             self._keep(command.returned)
         except Exception as error:
-            if not is_store_fault(error):
+            if not (is_store_fault(error) or lasting_remedy(error)):
                 raise
             raise StoreError(f"what the function returned cannot be saved: {error}") from error
 
@@ -107,8 +115,12 @@ class WriteAhead:
             self._began, self._pause = started, FIRST_PAUSE
             if not is_last:
                 self._show(Show(f"{error}; the search waits and tries again"))
-        seconds = now - self._began
-        if is_last or seconds >= self._patience:
-            raise StoreError(f"{error}, for {seconds:.0f} s now; {REMEDY}") from error
-        self._due = now + max(self._pause, now - started)
+        if is_last or now - self._began >= self._patience:
+            self._give_up(error, now)
+        self._error, self._took = error, now - started
+        self._due = now + max(self._pause, self._took)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def _give_up(self, error: StoreError, now: float) -> NoReturn:
+        seconds = now - (now if self._began is None else self._began)
+        raise StoreError(f"{error}, for {seconds:.0f} s now; {REMEDY}") from error

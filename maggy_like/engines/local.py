@@ -18,7 +18,7 @@ from maggy_like.processes.descriptors import descriptor_limit, open_descriptors
 from maggy_like.processes.module_path import python_path
 from maggy_like.processes.working_folder import working_folder
 from maggy_like.processes.zygote.client import begin_imports, start_module
-from maggy_like.processes.zygote.process import Process
+from maggy_like.processes.zygote.process import ForkedProcess, Process
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.launch import Launch, encode_task, write_launch
@@ -43,6 +43,8 @@ class LocalRun(EngineRun):
         self._close_stdin()
         if status == 0:
             return ""
+        if isinstance(self._process, ForkedProcess) and self._process.why:
+            return self._process.why
         how = f"signal {-status}" if status < 0 else f"status {status}"
         return f"its process ended with {how}; see {self._log}"
 

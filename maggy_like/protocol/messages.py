@@ -18,7 +18,7 @@ from maggy_like.protocol.fields import MAX_NESTED, Count, Host, Line, Name, Numb
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.protocol.versions import Versions
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 """Counts with each change of a message, or of the ``WorkerTask`` that workers are given."""
 
 MAX_TYPES = 20
@@ -129,11 +129,22 @@ class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True, tag="waiting"):
-    """A trial waits for the store, which refuses; without a reason, the wait is over."""
+    """A trial waits for the store; without a reason and a call, the wait is over.
+
+    Attributes:
+        reason: What the store refused, if it did.
+        calls: Whether the store has not answered a call yet.
+    """
 
     trial: Number
     attempt: Number
     reason: Text = ""
+    calls: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the trial no longer waits."""
+        return not (self.reason or self.calls)
 
 
 class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):
@@ -215,15 +226,17 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
     message: Text
 
 
-class Noted(msgspec.Struct, frozen=True, tag="noted"):
-    """What the user should know about this worker; of the notes about one subject, the first is shown.
+class Noted(msgspec.Struct, frozen=True, omit_defaults=True, tag="noted"):
+    """What the user should know about this worker or its trial; of those about one subject, the first is shown.
 
     Attributes:
         subject: Such as ``logs``.
+        trial: The trial that the note is about, if it is about one.
     """
 
-    subject: Literal["logs", "loading"]
+    subject: Literal["logs", "loading", "states"]
     message: Line
+    trial: Number | None = None
 
 
 class Imported(msgspec.Struct, frozen=True, tag="imported"):
@@ -254,6 +267,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
         objective: The metric that is optimised, or None while it is not known.
         is_search: Whether a metric is optimised at all; where not, the one that is reported first stands for it.
         checkpoint: Name of the state to go on from, if there is one: its own, or that of the trial it starts from.
+        older: Names of states saved before that one, the newest first, should it be damaged or gone.
         discard: Names of this trial's older states, which are not needed any more.
         rank_info: Which of them the worker is, where several run the attempt together.
     """
@@ -267,6 +281,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     is_search: bool = True
     checkpoint: str | None = None
     discard: tuple[str, ...] = ()
+    older: tuple[str, ...] = ()
     rank_info: RankInfo | None = None
 
 

@@ -15,7 +15,7 @@ from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.record import Record
 from maggy_like.results.result import Result, RunActions
-from maggy_like.results.runs import open_run, runs_in
+from maggy_like.results.runs import open_run, read_each, runs_in
 from maggy_like.results.text_table import aligned, as_html
 from maggy_like.storage.folders import check_folder
 from maggy_like.storage.journal import Contents, backend_of
@@ -164,7 +164,7 @@ def read_runs(directory: str | PathLike[str], actions: RunActions) -> RunList:
         raise ConfigError(f"list_runs takes the folder of all runs, a path or a URL, got {directory!r}")
     given = fspath(directory)
     folder = check_folder("directory", given if "://" in given else str(Path(given).expanduser()))
-    runs = [_summary(f"{folder}/{name}", name, actions) for name in runs_in(folder)]
+    runs = read_each(folder, lambda name: _summary(f"{folder}/{name}", name, actions), runs_in(folder))
     return RunList(sorted(runs, key=lambda run: -(run.created or 0.0)), folder)
 
 

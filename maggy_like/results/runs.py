@@ -6,9 +6,11 @@ import contextlib
 import difflib
 import logging
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from os import PathLike, fspath
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
@@ -17,7 +19,7 @@ from maggy_like.protocol.state_names import state_url
 from maggy_like.results.pareto_set import ParetoSet
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.training import Training
-from maggy_like.storage.file_systems import open_url
+from maggy_like.storage.file_systems import open_url, try_local_path
 from maggy_like.storage.folders import Folder, check_folder
 from maggy_like.storage.journal import (
     Contents,
@@ -36,6 +38,11 @@ from optimizers.samplers.random_search import RandomSearch
 from optimizers.space.search_space import SearchSpace
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+READERS = 8
+"""Runs in a store that are read at a time."""
 
 _MOST_LISTED = 200
 """Entries of a folder that are looked at for runs."""
@@ -227,7 +234,22 @@ def runs_in(folder: str, most: int | None = None) -> list[str]:
     except Exception as error:  # of whatever file system it is
         said = str(error) or type(error).__name__
         raise JournalError(f"the folder {folder!r} cannot be read: {said}; fix the access") from error
-    return [entry.rpartition("/")[2] for entry in entries if _may_be_run(scheme + entry)]
+    may_be = read_each(folder, _may_be_run, [scheme + entry for entry in entries])
+    return [entry.rpartition("/")[2] for entry, is_one in zip(entries, may_be, strict=True) if is_one]
+
+
+def read_each(folder: str, read: Callable[[str], T], names: Sequence[str]) -> list[T]:
+    """What ``read`` gives for each name: of a store, whose answers take their time, several at a time.
+
+    Args:
+        folder: Where they are: a path or a URL.
+        read: Reads something there.
+        names: Of what.
+    """
+    if try_local_path(folder) is not None:
+        return [read(name) for name in names]
+    with ThreadPoolExecutor(READERS, "maggy-list") as pool:
+        return list(pool.map(read, names))
 
 
 def _may_be_run(where: str) -> bool:

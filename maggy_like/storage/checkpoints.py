@@ -12,12 +12,21 @@ from typing import Any, Protocol, TypeVar
 
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.state_names import SHARDED, WHOLE, StateName, parse_name, state_url
-from maggy_like.storage.file_systems import open_url, write_file
+from maggy_like.storage.faults import is_store_fault, lasting_remedy
+from maggy_like.storage.file_systems import open_url, puts_whole, write_file
 
 T = TypeVar("T")
 
 WRITE_PATIENCE = 900.0
 """Seconds that another rank waits for a state that rank 0 is writing; it may be waiting for the store itself."""
+
+
+class StateLostError(Exception):
+    """A saved state is damaged: there is not enough of it to be read."""
+
+
+class StateGoneError(StateLostError, FileNotFoundError):
+    """A saved state is not there."""
 
 
 class Retry(Protocol):
@@ -75,14 +84,14 @@ class CheckpointStore:
         """Save a state, whole or not at all.
 
         Raises:
-            ReportError: It holds what cannot be pickled.
+            ReportError: It holds what cannot be pickled, or cannot be written now or later.
             ValueError: It names no state.
         """
         data = _pickle("the state given to checkpoint()", state)
         if self._url is None:
             self._memory = data
         else:
-            self._retry("written", partial(_write_whole, self.url_of(name), data))
+            _save(self.url_of(name), data, self._retry)
 
     def keep(self, returned: Any) -> None:
         """Save what a function returned that is no training.
@@ -98,24 +107,34 @@ class CheckpointStore:
         self._discard.append(name)
 
     def tidy(self) -> None:
-        """Remove what is of no use any more; call after a newer state was saved."""
-        while self._url is not None and self._discard:
-            self.remove(self._discard.pop())
+        """Remove what is of no use any more, unless the store refuses; call after a newer state was saved."""
+        while self._url is not None and self._discard and self.remove(self._discard[-1]):
+            self._discard.pop()
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str) -> bool:
         """Remove a state of this trial, or what there is of one that could not be saved whole.
 
         A store that will not, or has not got it, is no reason for a trial to fail.
+
+        Returns:
+            Whether there is nothing left to try: each refusal of a store that is away takes seconds.
         """
-        with contextlib.suppress(Exception):
+        try:
             if self._url is not None and parse_name(name).trial == self._trial:
                 fs, path = open_url(self.url_of(name))
-                fs.rm(path, recursive=name.endswith(SHARDED))
+                if name.endswith(SHARDED):
+                    fs.rm(path, recursive=True)
+                else:
+                    fs.rm_file(path)  # one request; rm() looks the path up first
+        except Exception as error:
+            return isinstance(error, FileNotFoundError) or not is_store_fault(error)
+        return True
 
     def load(self, name: str) -> Any:
         """Read a state back.
 
         Raises:
+            StateLostError: It is damaged, or gone.
             ValueError: It names no state.
         """
         if self._url is None:
@@ -135,9 +154,17 @@ def load_state(url: str, retry: Retry = once) -> Any:
     """Read a state that was saved whole.
 
     Raises:
-        FileNotFoundError: There is none.
+        StateGoneError: There is none.
+        StateLostError: It is damaged.
     """
-    return _unpickle(retry("read", partial(_read, url), FileNotFoundError))
+    try:
+        data = retry("read", partial(_read, url), FileNotFoundError)
+    except FileNotFoundError as error:
+        raise StateGoneError(f"{url} is gone: removed, or in a store that is not seen here") from error
+    try:
+        return _unpickle(data)
+    except (EOFError, pickle.UnpicklingError) as error:  # so it ends where the end of a state is missing
+        raise StateLostError(f"{url} is damaged: {len(data)} bytes that are no whole state ({error})") from error
 
 
 def await_state(url: str, retry: Retry = once) -> Any:
@@ -150,7 +177,7 @@ def await_state(url: str, retry: Retry = once) -> Any:
     while True:
         try:
             return load_state(url, retry)
-        except FileNotFoundError:
+        except StateGoneError:
             if waited >= WRITE_PATIENCE:
                 raise ReportError(
                     f"rank 0 has written no {url} for {WRITE_PATIENCE:.0f} s; all ranks must call checkpoint() equally "
@@ -167,7 +194,16 @@ def save_state(url: str, returned: Any, retry: Retry = once) -> None:
     Raises:
         ReportError: It holds what cannot be pickled.
     """
-    retry("written", partial(_write_whole, url, _pickle("what the function returned", returned)))
+    _save(url, _pickle("what the function returned", returned), retry)
+
+
+def _save(url: str, data: bytes, retry: Retry) -> None:
+    try:
+        retry("written", partial(_write_whole, url, data))
+    except OSError as error:
+        if not (remedy := lasting_remedy(error)):
+            raise
+        raise ReportError(f"{len(data)} bytes cannot be saved to {url} ({error.strerror}); {remedy}") from error
 
 
 @contextlib.contextmanager
@@ -219,6 +255,9 @@ def _read(url: str) -> bytes:
 
 def _write_whole(url: str, data: bytes) -> None:
     fs, path = open_url(url)
+    if puts_whole(fs):  # one request; others would copy and delete
+        fs.pipe_file(path, data)
+        return
     part = f"{path}.part"
     try:
         write_file(fs, part, data)

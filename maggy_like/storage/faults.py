@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+
 MAX_REASON = 500
 """Characters of a store's refusal that a message quotes."""
 
 _NO_STORES = ("builtins", "pickle", "_pickle", "torch", "maggy_like")
 """Modules whose errors, unless they are an ``OSError``, mean a wrong call and not a store that refuses."""
+
+
+_LASTING = {
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f), or use a file system that takes larger ones",
+    errno.ENAMETOOLONG: "use shorter names for the run and its folder",
+    errno.ENOSYS: "use another file system",
+    errno.EOPNOTSUPP: "use another file system",
+}
+"""Refusals that no later try changes, and what to do."""
 
 
 class StoreFault(Exception):
@@ -16,10 +27,24 @@ class StoreFault(Exception):
 def is_store_fault(error: BaseException) -> bool:
     """Whether what a file system raised says that the store is away, full or forbidden, and not that it was misused.
 
+    A refusal that would be the same the next time is none of these (see :func:`lasting_remedy`).
+
     Each file system has its own errors (botocore's and aiohttp's are no ``OSError``).
     """
+    if lasting_remedy(error):
+        return False
     package = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError) or (isinstance(error, Exception) and package not in _NO_STORES)
+
+
+def lasting_remedy(error: BaseException | None) -> str:
+    """What to do about a refusal that lasts; empty for one that may pass.
+
+    Example:
+        >>> lasting_remedy(OSError(36, "File name too long"))
+        'use shorter names for the run and its folder'
+    """
+    return _LASTING.get(error.errno or 0, "") if isinstance(error, OSError) else ""
 
 
 def refusal(store: str, verb: str, error: BaseException) -> str:

@@ -7,6 +7,9 @@ from typing import Any
 
 from maggy_like.processes.working_folder import working_folder
 
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss"})
+"""Protocols of stores without folders, in which a put takes effect whole or not at all."""
+
 
 def open_url(url: str | os.PathLike[str]) -> tuple[Any, str]:
     """The file system of a path or URL, and the path in it.
@@ -36,6 +39,12 @@ def is_local(fs: Any) -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(fs, LocalFileSystem)
+
+
+def puts_whole(fs: Any) -> bool:
+    """Whether a file that is written to a file system appears there whole or not at all."""
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    return not OBJECT_STORES.isdisjoint(protocols)
 
 
 def try_local_path(folder: str) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from maggy_like.errors import ConfigError
-from maggy_like.storage.file_systems import is_local, open_url
+from maggy_like.storage.file_systems import OBJECT_STORES, is_local, open_url
 
 Folder = Path | str
 """A folder: a path of this machine, or a URL as text."""
@@ -29,7 +29,7 @@ REMEDY = "see to its address and your credentials, or pass another"
 _LONGEST = 300
 """Characters of an error that a message quotes."""
 
-_WITH_BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}
+_WITH_BUCKETS = OBJECT_STORES | {"adl"}
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 
 

@@ -27,22 +27,28 @@ class OutputFolder:
     def __init__(self, directory: Folder) -> None:
         own = local_path(directory)
         self._url = f"{directory}/workers" if own is None else ""
+        self._is_tried = False
         made = tempfile.mkdtemp(prefix=f"maggy-{name_of_folder(directory)}-") if own is None else ""
         self.path = Path(made) if own is None else own / "workers"
 
-    def move(self) -> str:
-        """Move the files to the run's folder at a URL.
+    def move(self, *, is_away: bool = False) -> str:
+        """Move the files to the run's folder at a URL; tried once.
+
+        Args:
+            is_away: Whether that refuses just now: then they stay.
 
         Returns:
             A line that says where they are; empty for a run at a path, and where nobody has written anything.
         """
-        if not self._url or not self.path.exists():
+        if not self._url or not self.path.exists() or self._is_tried:
             return ""
+        self._is_tried = True
         files = [file for file in self.path.iterdir() if file.stat().st_size]
         arrived: list[Path] = []
         copying = threading.Thread(target=self._copy, args=(files, arrived), name="maggy-output", daemon=True)
-        copying.start()
-        copying.join(COPY_PATIENCE)
+        if files and not is_away:
+            copying.start()
+            copying.join(COPY_PATIENCE)
         if len(arrived) < len(files):
             return f"what the workers themselves said is in {self.path}"
         shutil.rmtree(self.path, ignore_errors=True)

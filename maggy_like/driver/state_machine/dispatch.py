@@ -100,9 +100,10 @@ class Dispatcher:
         attempt = trial.attempt + 1
         discard = self.attempts.states.unneeded(trial.id)
         first, *others = (member.id.index for member in members)
+        saved = trial.checkpoint.name if trial.checkpoint is not None else None
+        older = self.attempts.states.older(saved) if saved is not None else ()
         started = self.study.started(trial, first, now, others=tuple(others), cause=cause)
         commands = self.attempts.record(started)
-        saved = trial.checkpoint.name if trial.checkpoint is not None else None
         self.pool.engage(members)
         order = Assign(
             trial.id,
@@ -114,6 +115,7 @@ class Dispatcher:
             is_search=self.study.problem.n_trials != 0,
             checkpoint=saved,
             discard=discard,
+            older=older,
         )
         commands += self.groups.start(order, members, now, always_ranked=trial.training > 0)
         self.training_phase.started()

@@ -104,9 +104,11 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         stalled: Seconds for which the driver stood still, and could hear nobody.
+        held: Seconds for which it could decide nothing, since its journal was refused.
     """
 
     stalled: float = 0.0
+    held: float = 0.0
 
 
 class StopRequested(msgspec.Struct, frozen=True):

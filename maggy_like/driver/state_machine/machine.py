@@ -207,8 +207,9 @@ class StateMachine:
         match event:
             case TrialSaid() | WorkerSeen() | WorkerReady() | WorkerBroken() | WorkerGone():  # the most frequent first
                 return self._heard(event)
-            case Tick(stalled=stalled):
+            case Tick(stalled=stalled, held=held):
                 self._pool.excuse(stalled, self._course.now)
+                self._groups.excuse(max(stalled, held))
                 return self._tick()
             case SuggestionReady():
                 return self._suggested(event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from maggy_like.protocol.state_names import parse_name
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, TrialCreated
 from optimizers.core.study import Study
 
@@ -53,6 +54,11 @@ class SavedStates:
     def unneeded(self, trial: int) -> tuple[str, ...]:
         """What a worker may remove as the next attempt of ``trial`` starts."""
         return tuple(name for _, name in self._left.get(trial, ()) if not self._needs[name])
+
+    def older(self, name: str) -> tuple[str, ...]:
+        """The states that were saved before ``name`` by the same trial and may still be there, the newest first."""
+        names = [state for _, state in self._left.get(parse_name(name).trial, ())]
+        return tuple(reversed(names[: names.index(name)])) if name in names else ()
 
     def _count(self, number: int) -> None:
         """Enter what a trial, and those that may yet start from it, would go on from."""

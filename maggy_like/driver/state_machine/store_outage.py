@@ -54,9 +54,9 @@ class StoreOutage:
 
     def heard(self, group: WorkerGroup, worker: Worker, message: Waiting, now: float) -> list[Show]:
         """One of a group's workers has begun to wait for the store, or is served again."""
-        if message.reason:
+        if not message.is_over:
             group.waits.setdefault(worker.id, now)
-            return self._begin(group.trial, message.reason, now)
+            return self._begin(group.trial, message.reason, now) if message.reason else []
         group.serve(worker.id, now)
         return self.served(group.trial, now) if not group.waits else []
 
@@ -98,7 +98,8 @@ class StoreOutage:
         """The error that ends the run once a trial has waited for too long."""
         if not self._has_begun:
             return None
-        waits = [now - since for group in groups for since in group.waits.values()]
+        refused = (group for group in groups if group.trial in self._waiting)  # others wait for a call to return
+        waits = [now - since for group in refused for since in group.waits.values()]
         seconds = max([*waits, *(it.last - it.since for it in self._failing.values())], default=0.0)
         if seconds < self._patience:
             return None

@@ -106,6 +106,12 @@ class WorkerGroups:
         """The attempts that have run for longer than ``timeout`` seconds; waiting for the store is left out."""
         return [group for group in self if not group.waits and now - group.since - group.excused > timeout]
 
+    def excuse(self, seconds: float) -> None:
+        """Do not count a time in which the driver decided nothing; what waits for the store is excused by that."""
+        for group in self if seconds else ():
+            if not group.waits:
+                group.excused += seconds
+
     def decide(self, group: WorkerGroup, *, stop: bool) -> Commands:
         """Answer a report that waits for a verdict; every rank waits at that step."""
         if stop:

@@ -11,7 +11,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 import msgspec
@@ -33,6 +35,9 @@ START_PATIENCE = 20.0
 
 PATIENCE = 60.0
 """Seconds after which an import that nobody waits for any more counts as hung."""
+
+FROZEN_PATIENCE = 20.0
+"""Seconds in which a zygote that was asked for a process may do nothing at all; importing is doing something."""
 
 _ROOM = "." * 80
 """An argument over which a fork may write its own, longer ones, for ``ps``."""
@@ -159,6 +164,7 @@ class Zygote:
         self._lock = threading.Lock()
         self._is_given_up = self._has_forked = False
         self._asked: set[str] = set()
+        self._ticks, self._worked = -1, 0.0
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(START_PATIENCE)
         own = {**ONE_THREAD, **environment}
@@ -203,7 +209,7 @@ class Zygote:
         finally:
             os.close(theirs)
             os.close(answer_write)
-        return ForkedProcess(open(stdin, "wb", 0), answer, on_given_up=self.give_up)
+        return ForkedProcess(open(stdin, "wb", 0), answer, on_given_up=self.give_up, hangs=self.hangs)
 
     def load(self, modules: Sequence[str]) -> None:
         """Have it import modules: a request that nobody waits for."""
@@ -231,6 +237,18 @@ class Zygote:
         if waited > PATIENCE:
             self._is_given_up = True
             self._process.kill()
+
+    def hangs(self, since: float) -> bool:
+        """Whether it has done nothing for too long since it was asked for something, as where it is stopped.
+
+        Args:
+            since: When that was, as ``time.monotonic`` has it.
+        """
+        now = time.monotonic()
+        state, ticks = _activity(self._process.pid)
+        if state not in ("S", "T", "t") or ticks != self._ticks:
+            self._ticks, self._worked = ticks, now
+        return now - max(since, self._worked) > FROZEN_PATIENCE
 
     @property
     def pid(self) -> int:
@@ -274,6 +292,15 @@ class Zygote:
         with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored
             os.waitpid(pid, 0)
         self._has_forked = True
+
+
+def _activity(pid: int) -> tuple[str, int]:
+    """The state of a process as the kernel names it, and the ticks that it has computed; both empty if not known."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return "", 0
+    return fields[0].decode(), int(fields[11]) + int(fields[12])
 
 
 def key_of(environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -13,6 +14,9 @@ from collections.abc import Callable
 from typing import IO, Protocol
 
 from maggy_like.processes.zygote.request import STARTED
+
+LOOK = 1.0
+"""Seconds between two looks at whether the process that is to fork another one hangs."""
 
 
 class Process(Protocol):
@@ -43,6 +47,10 @@ class ForkedProcess:
         answer: A pipe on which its id comes; the end of that without one says that it was never started.
         pid: Its id, if it is known already.
         on_given_up: Called with the seconds since it was asked for, when it is not wanted before it has begun.
+        hangs: Whether the process that is to fork it has done nothing for too long since a time.
+
+    Attributes:
+        why: Why it was never started, where that process hung.
     """
 
     def __init__(
@@ -51,18 +59,24 @@ class ForkedProcess:
         answer: int | None = None,
         pid: int | None = None,
         on_given_up: Callable[[float], None] | None = None,
+        hangs: Callable[[float], bool] | None = None,
     ) -> None:
+        self.why = ""
         self.stdin: IO[bytes] | None = stdin
         self.returncode: int | None = None
         self._answer = answer
         self._pid = pid
         self._on_given_up = on_given_up
+        self._hangs = hangs
         self._asked = time.monotonic()
         self._lock = threading.RLock()
 
     def poll(self) -> int | None:
         with self._lock:
             self._read_answer(0.0)
+            if self._answer is not None and self._hangs is not None and self._hangs(self._asked):
+                self.why = "the process that forks workers did nothing for too long, and was killed"
+                self._give_up(math.inf)
             if self.returncode is None and self._pid is not None:
                 try:
                     pid, status = os.waitpid(self._pid, os.WNOHANG)
@@ -80,7 +94,7 @@ class ForkedProcess:
                 raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
             if self._pid is None:
                 with self._lock:
-                    self._read_answer(left)
+                    self._read_answer(LOOK if left is None else min(LOOK, left))
             else:
                 with contextlib.suppress(ProcessLookupError):
                     _poll_end(self._pid, left)
@@ -92,11 +106,16 @@ class ForkedProcess:
                 return
             if self._pid is not None:
                 os.kill(self._pid, signal.SIGKILL)  # it was not waited for, so its id is still its own
-            elif self._answer is not None:
-                os.close(self._answer)  # which its zygote sees before it forks
-                self._answer, self.returncode = None, -signal.SIGKILL
-                if self._on_given_up is not None:
-                    self._on_given_up(time.monotonic() - self._asked)
+            else:
+                self._give_up(time.monotonic() - self._asked)
+
+    def _give_up(self, waited: float) -> None:
+        """Want it no more, before it has begun."""
+        if self._answer is not None:
+            os.close(self._answer)  # which its zygote sees before it forks
+            self._answer, self.returncode = None, -signal.SIGKILL
+            if self._on_given_up is not None:
+                self._on_given_up(waited)
 
     def _read_answer(self, timeout: float | None) -> None:
         if self._answer is None or not _poll(self._answer, timeout):

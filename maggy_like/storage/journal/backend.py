@@ -26,6 +26,11 @@ class JournalBackend(Protocol):
     name: str
     """The folder, for people."""
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the newest call was refused in a place that may take seconds to refuse each further one."""
+        ...
+
     def exists(self) -> bool:
         """Whether there is a journal."""
         ...

@@ -75,6 +75,8 @@ class Journal:
         Raises:
             JournalError: It cannot be written, is gone, or another driver has taken over.
         """
+        if self._backend.is_away:
+            raise JournalError(f"the journal in {self._backend.name} cannot be written; go on with resume=True")
         with self._writing():
             self._backend.renew()
             self._append([status])
@@ -105,6 +107,11 @@ class Journal:
     def written(self) -> float:
         """When it was written to last, before this driver held it: Unix time; 0 where nobody knows."""
         return self._backend.written()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether its place refused the newest call, and may take seconds to refuse another."""
+        return self._backend.is_away
 
     def renew(self) -> None:
         """Keep holding it; call every few seconds, also when there is nothing to append.

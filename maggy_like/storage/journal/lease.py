@@ -125,15 +125,16 @@ class Lease:
             self._fs.pipe_file(self._path(self.epoch), self._signed(now))
             self._renewed = now
 
-    def give_back(self, *, is_clean: bool = True) -> None:
+    def give_back(self, *, is_clean: bool = True, is_away: bool = False) -> None:
         """Let other drivers in.
 
         Args:
             is_clean: Whether no write of this driver can still arrive. Otherwise the object stays, so that its epoch is
                 not given to another driver.
+            is_away: Whether the store refuses just now. Then the lease is left to lapse.
         """
         _held.discard(self._owner)
-        if not self.epoch:
+        if not self.epoch or is_away:
             return
         with contextlib.suppress(Exception):  # it lapses by itself
             if is_clean:

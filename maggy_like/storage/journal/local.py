@@ -51,6 +51,10 @@ class LocalBackend:
         self._is_torn = False  # behind that size lies a part of an append that failed
         self.name = str(folder)
 
+    @property
+    def is_away(self) -> bool:
+        return False
+
     def exists(self) -> bool:
         return self._path.exists() and self._path.stat().st_size > 0  # an empty one was never begun
 

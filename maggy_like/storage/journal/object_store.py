@@ -62,6 +62,7 @@ class ObjectStoreBackend:
         self._segment = b""
         self._turn = 0
         self._is_first = True  # the next put is the first of its epoch and turn
+        self.is_away = False
         self.name = url
 
     def exists(self) -> bool:
@@ -100,10 +101,15 @@ class ObjectStoreBackend:
         return 0.0
 
     def renew(self) -> None:
-        self._lease.renew()
+        with self._asking():
+            self._lease.renew()
 
     def append(self, data: bytes) -> None:
-        self._lease.renew()
+        with self._asking():
+            self._lease.renew()
+            self._append(data)
+
+    def _append(self, data: bytes) -> None:
         number, segment = max(1, self._number), self._segment
         if segment and not self._is_first and len(segment) + len(data) > SEGMENT:
             number, segment = number + 1, b""
@@ -125,7 +131,14 @@ class ObjectStoreBackend:
         return f"{self.name}/damaged-{count}"
 
     def release(self) -> None:
-        self._lease.give_back(is_clean=not self._turn)
+        self._lease.give_back(is_clean=not self._turn, is_away=self.is_away)
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Note whether the store serves."""
+        self.is_away = True
+        yield
+        self.is_away = False
 
     def _put(self, number: int, content: bytes) -> None:
         """Put the segment whole; after a failure, the next put has another name, and counts in place of this one."""

@@ -272,6 +272,8 @@ class Agent:
                 self._client.forward(frame, urgent=True)
             case Beat() if attempt is not None:
                 attempt.heard(message)
+            case Noted():
+                self._client.send(message)
             case Imported(modules=modules):
                 self._children.import_ahead(modules)
             case Finished(trial=trial, attempt=number) if attempt is not None and attempt.is_run(trial, number):
@@ -358,6 +360,8 @@ class Agent:
             attempt.put_off_log()  # what was printed stays there, trimmed and counted
         elif (logged := attempt.take_log()) is not None:
             self._client.send(logged)
+        if attempt.output is not None and (error := attempt.output.error) is not None:
+            self._logs.failed(attempt.log, error)
 
     def _close(self) -> None:
         self._children.close()

@@ -118,7 +118,8 @@ class Attempt:
 
     def heard(self, message: Reported | Checkpointed | Waiting | Beat) -> None:
         """The function goes on: ``report_timeout`` counts from now, unless it waits for the driver or the store."""
-        is_kept = message.awaiting if isinstance(message, Reported) else isinstance(message, Waiting) and message.reason
+        waits = isinstance(message, Waiting) and not message.is_over
+        is_kept = message.awaiting if isinstance(message, Reported) else waits
         self._quiet_since = None if is_kept else time.monotonic()
 
     def held_back(self) -> None:

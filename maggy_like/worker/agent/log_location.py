@@ -29,6 +29,7 @@ class LogLocation:
         is_shared = own is not None and (not copies or is_visible(task.logs, task.run_id))
         self._shipper = None if is_shared else LogShipper(copies)
         self.folder = str(own) if self._shipper is None else self._shipper.folder
+        self._trouble = ""
         self._is_reported = False
 
     def begin(self, trial: int, attempt: int, rank: int) -> str:
@@ -43,12 +44,20 @@ class LogLocation:
         if self._shipper is not None:
             self._shipper.end(name)
 
+    def failed(self, name: str, error: OSError) -> None:
+        """A file cannot be written."""
+        said = error.strerror or str(error)
+        self._trouble = (
+            self._trouble or f"what trials print is not in their log files: {name} cannot be written ({said})"
+        )
+
     def take_trouble(self) -> str:
-        """Why logs do not arrive in the store, once; empty if they do."""
-        if self._is_reported or self._shipper is None or not self._shipper.trouble:
+        """Why logs are not written, or do not arrive in the store, once; empty if they do."""
+        trouble = self._trouble or (self._shipper.trouble if self._shipper is not None else "")
+        if self._is_reported or not trouble:
             return ""
         self._is_reported = True
-        return self._shipper.trouble
+        return trouble
 
     def finish(self) -> None:
         """No other attempt will come."""

@@ -85,6 +85,11 @@ class TrialOutput:
         return taken
 
     @property
+    def error(self) -> OSError | None:
+        """Why something could not be written to the log file, if so."""
+        return self._file.error
+
+    @property
     def has_lines(self) -> bool:
         """Whether :meth:`take` would give finished lines."""
         return bool(self._lines or self._dropped)

@@ -168,7 +168,7 @@ class TrialRunner:
         self._end(sender, self._reporter(assign, sender), Finished(assign.trial, assign.attempt, "stopped"))
 
     def _reporter(self, assign: Assign, sender: Sender) -> Reporter:
-        retry = StoreRetry(self._task.store, sender, assign.trial, assign.attempt)
+        retry = StoreRetry(self._task.store, sender)
         return Reporter.for_trial(
             assign, CheckpointStore(self._task.store, assign.trial, assign.discard, retry), sender
         )

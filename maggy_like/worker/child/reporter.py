@@ -87,7 +87,7 @@ class Reporter:
         reporter._objective = assign.objective
         reporter._is_search = assign.is_search
         reporter._milestones = assign.milestones
-        reporter._saves = Saves(store, assign.checkpoint, sender, assign.trial, assign.attempt)
+        reporter._saves = Saves(store, assign.checkpoint, sender, assign.trial, assign.attempt, assign.older)
         reporter._sender = sender
         return reporter
 
@@ -322,6 +322,8 @@ class Reporter:
 
     def restore(self, into: Any = None) -> Any:
         """The newest saved state of this trial, or None if there is none.
+
+        In the place of a state that is damaged or gone comes the one that was saved before it, if that is there.
 
         Args:
             into: For a sharded state: one of the same structure with the present sharding, on any number of

@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Sequence
 from queue import Empty
 from typing import Any, Protocol
 
-from maggy_like.protocol.messages import Beat, Checkpointed
+from maggy_like.protocol.messages import Beat, Checkpointed, Noted
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.state_names import SHARDED
-from maggy_like.storage.checkpoints import CheckpointStore
+from maggy_like.protocol.texts import encodable
+from maggy_like.storage.checkpoints import CheckpointStore, StateLostError
 from maggy_like.worker.child.sender import Sender
 
 ANSWER_PATIENCE = 0.5
 """Seconds that a trial which is through waits for the driver to say which of its states may go."""
+
+
+MAX_NOTE = 2000
+"""Characters of what is said of a lost state."""
 
 
 class Saving(Protocol):
@@ -42,13 +48,21 @@ class Saves:
         sender: To the agent; None for a function that runs alone.
         trial: Number of the trial.
         attempt: Number of its run.
+        older: Names of the states that were saved before that, the newest first.
     """
 
     def __init__(
-        self, store: CheckpointStore, checkpoint: str | None, sender: Sender | None, trial: int, attempt: int
+        self,
+        store: CheckpointStore,
+        checkpoint: str | None,
+        sender: Sender | None,
+        trial: int,
+        attempt: int,
+        older: Sequence[str] = (),
     ) -> None:
         self._store = store
         self._newest = self._given = checkpoint
+        self._older: list[str | None] = [*older]
         self._sender = sender
         self._trial = trial
         self._attempt = attempt
@@ -78,22 +92,51 @@ class Saves:
                 self._tidy(self._sender)
 
     def restore(self, into: Any) -> Any:
-        """The newest state; a sharded one is read into ``into``."""
+        """The newest state that is whole, None where there is none; a sharded one is read into ``into``."""
         if self._newest is None:
             return None
         self.settle()
-        if not self._newest.endswith(SHARDED):
-            is_rank_0_writing = not self._is_main and self._newest != self._given
-            if is_rank_0_writing:
-                return self._store.await_state(self._newest)
-            return self._store.load(self._newest)
+        lost: StateLostError | None = None
+        state = None
+        while (name := self._newest) is not None:
+            try:
+                state = self._load(name, into)
+                break
+            except StateLostError as error:
+                lost = lost or error
+                self._fall_back(name)
+        if lost is not None:
+            self._tell_lost(lost)
+        return state
+
+    def _fall_back(self, lost: str) -> None:
+        """Have the state that was saved before a lost one stand for it."""
+        self._older = [name for name in (self._given, *self._older) if name not in (None, lost)]
+        self._newest = self._given = self._older.pop(0) if self._older else None
+        if self._unannounced == lost:
+            self._unannounced = None
+
+    def _tell_lost(self, lost: StateLostError) -> None:
+        if not self._is_main or self._sender is None:
+            return
+        if self._newest is None:
+            then = "no older one is left, so the trial starts again"
+        else:
+            then = f"the trial continues from an older one, {self._store.url_of(self._newest)}"
+        self._sender.send(Noted("states", encodable(f"the saved state {lost}; {then}")[:MAX_NOTE], self._trial))
+
+    def _load(self, name: str, into: Any) -> Any:
+        if not name.endswith(SHARDED):
+            is_rank_0_writing = not self._is_main and name != self._given
+            return self._store.await_state(name) if is_rank_0_writing else self._store.load(name)
         if into is None:
             raise ReportError(
                 "the saved state is sharded; pass restore(into=STATE) with a state of the present sharding"
             )
         from maggy_like.distributed import sharded
 
-        return sharded.load(self._store.url_of(self._newest), into)
+        with self._calling():
+            return sharded.load(self._store.url_of(name), into)
 
     def reported(self, step: int) -> None:
         """Take in that a report was made; announce the state before it once it is written."""
@@ -109,7 +152,8 @@ class Saves:
             return
         newest, unannounced = self._before
         try:
-            self._saving.wait()
+            with self._calling():
+                self._saving.wait()
         except Exception:
             if self._is_main and self._newest is not None:
                 self._store.remove(self._newest)
@@ -139,7 +183,8 @@ class Saves:
             from maggy_like.distributed import sharded
 
             name = self._store.next_name(self._attempt, SHARDED)
-            return name, sharded.save(self._store.url_of(name), state)
+            with self._calling():
+                return name, sharded.save(self._store.url_of(name), state)
         name = self._store.next_name(self._attempt)
         if self._is_main:
             self._store.save(name, state)
@@ -171,7 +216,12 @@ class Saves:
                     self._store.remove_later(name)
                 self._unanswered -= 1
         if self._is_main:
-            self._store.tidy()
+            with self._calling():
+                self._store.tidy()
+
+    def _calling(self) -> contextlib.AbstractContextManager[None]:
+        """The store is called meanwhile, and may take long to answer."""
+        return contextlib.nullcontext() if self._sender is None else self._sender.store.calling()
 
 
 def _is_sharded(state: Any) -> bool:

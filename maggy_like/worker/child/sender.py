@@ -14,6 +14,7 @@ from maggy_like.protocol.messages import Assign, Columns, Reported, ToDriver
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.worker.child.metrics import pick_objective
 from maggy_like.worker.child.stop_state import StopState
+from maggy_like.worker.child.store_wait import StoreWait
 
 FRAME = 20_000
 """Values of a message, about: a quarter of a megabyte."""
@@ -36,6 +37,7 @@ class Sender:
             ``report`` takes no lock.
         fault: Why the service thread could not send them; for the trial to raise.
         stop: Whether the trial is to stop.
+        store: Whether the trial waits for its store.
         kept: For each state that the journal has, the names of those that may be removed now.
         is_main: Whether this worker reports, where several run the attempt together.
     """
@@ -44,6 +46,7 @@ class Sender:
         self.buffer: list[tuple[int, dict[str, float]]] = []
         self.fault: Exception | None = None
         self.stop = StopState(is_wide=assign.rank_info is not None)
+        self.store = StoreWait(assign.trial, assign.attempt, self.send)
         self.kept: SimpleQueue[tuple[str, ...]] = SimpleQueue()
         self.is_main = assign.rank_info is None or assign.rank_info.rank == 0
         self._assign = assign

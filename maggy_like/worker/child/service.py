@@ -23,7 +23,8 @@ class Service:
     """What the agent says to the child; one thread at a time listens.
 
     Between trials that is the main thread, so that an assignment wakes the thread that runs it, and no other before.
-    While a trial runs, it is a second thread, which also sends the reports of each interval.
+    While a trial runs, it is a second thread, which also sends the reports of each interval, and says that the trial
+    waits for its store.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class Service:
                 self.membership.hold()
             sender = self.sender
             try:
-                if sender is not None and sender.buffer:
-                    sender.flush_behind()
+                if sender is not None:
+                    sender.store.look()
+                    if sender.buffer:
+                        sender.flush_behind()
                 if self._imports is not None and (modules := self._imports.settled()):
                     self._channel.send(encode(Imported.of(modules)))
                 behind = sender is not None and sender.is_behind

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from maggy_like.protocol.messages import Beat, Waiting
 from maggy_like.protocol.texts import encodable
 from maggy_like.storage.faults import is_store_fault, refusal
 from maggy_like.worker.child.sender import Sender
@@ -17,9 +16,6 @@ T = TypeVar("T")
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 """Seconds between two tries: each pause is twice the one before."""
-
-QUIET = 0.5
-"""Seconds of refusals after which the driver is informed; shorter ones are not worth a message."""
 
 _LOOK = 0.05
 
@@ -33,15 +29,11 @@ class StoreRetry:
     Args:
         store: URL of the store, for people.
         sender: To the agent.
-        trial: Number of the trial.
-        attempt: Number of its run.
     """
 
-    def __init__(self, store: str, sender: Sender, trial: int, attempt: int) -> None:
+    def __init__(self, store: str, sender: Sender) -> None:
         self._store = store
         self._sender = sender
-        self._trial = trial
-        self._attempt = attempt
 
     def __call__(self, verb: str, act: Callable[[], T], *answers: type[Exception]) -> T:
         """What ``act`` gives once the store serves.
@@ -54,29 +46,19 @@ class StoreRetry:
         Raises:
             TrialStopped: The trial is to stop.
         """
-        began, pause, is_announced = time.monotonic(), FIRST_PAUSE, False
-        while True:
-            try:
-                done = act()
-                break
-            except Exception as error:
-                if isinstance(error, answers) or not is_store_fault(error):
-                    self._serve(is_announced)
-                    raise
-                reason = refusal(self._store, verb, error)
-            if is_announced or time.monotonic() - began >= QUIET:
-                is_announced = True
-                self._sender.send(Waiting(self._trial, self._attempt, encodable(reason)))
-            else:
-                self._sender.send(Beat())
-            self._pause(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-        self._serve(is_announced)
-        return done
-
-    def _serve(self, is_announced: bool) -> None:
-        if is_announced:
-            self._sender.send(Waiting(self._trial, self._attempt))
+        pause, wait = FIRST_PAUSE, self._sender.store
+        with wait.calling():
+            while True:
+                try:
+                    return act()
+                except Exception as error:
+                    if isinstance(error, answers) or not is_store_fault(error):
+                        raise
+                    reason = refusal(self._store, verb, error)
+                wait.refused(encodable(reason))
+                self._pause(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                wait.call_again()
 
     def _pause(self, seconds: float) -> None:
         """Sleep, somewhat more or less than ``seconds``: many trials must not come back all at once."""

@@ -226,6 +226,9 @@ def test_an_interrupted_save_is_not_loaded(saved: tuple[list[str], list[State]],
     assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(IncompleteStateError, match="holds no whole state"):
         sharded.load(str(tmp_path), {})
+    (tmp_path / ".metadata").write_bytes(Path(saved[0][1], ".metadata").read_bytes()[:-1])
+    with pytest.raises(IncompleteStateError, match=r"holds no whole state: \.metadata is damaged"):
+        sharded.load(str(tmp_path), {})
 
 
 @pytest.mark.e2e

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 import train_functions as fns
 
-from maggy_like import Choice, Float, lagom
+from maggy_like import Choice, Float, lagom, load_run
 from maggy_like.driver.callbacks import Callbacks
 from maggy_like.storage.journal import backend_of, read_journal
+from maggy_like.trackers.base import Session, TrackedRun, Tracker
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
@@ -102,3 +104,60 @@ def test_a_run_lasts_as_long_as_its_search_and_not_as_its_callbacks(tmp_path: Pa
     journal = read_journal(backend_of(str(result.directory)))
     assert journal.ended is not None
     assert journal.ended.time <= ended[0]
+
+
+def search(folder: Path, callback: Any, **options: Any) -> Any:
+    common: dict[str, Any] = {"optimizer": "random", "n_trials": 6, "max_budget": 3, "workers": 1, "engine": "inline"}
+    common |= {"name": "run", "directory": folder, "callbacks": [callback], "progress": False}
+    return lagom(fns.climb, {"x": Float(0, 1)}, **common, **options)
+
+
+@pytest.mark.e2e
+def test_a_callback_that_raises_is_logged_once_with_its_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def mistaken(event: Event) -> None:
+        raise ValueError("a mistake in the callback")
+
+    assert search(tmp_path, mistaken).ending == "completed"
+    (record,) = caplog.records
+    assert "mistaken" in record.getMessage()
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "a mistake in the callback"
+
+
+@pytest.mark.e2e
+def test_a_tracker_that_cannot_begin_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Unreachable(Tracker):
+        name = "unreachable"
+        patience = 5.0
+        is_remote = False
+
+        def check(self, directory: str) -> None:
+            pass
+
+        def open(self, run: TrackedRun) -> Session:
+            raise RuntimeError("no such server")
+
+    assert search(tmp_path, Unreachable()).ending == "completed"
+    said = [record.getMessage() for record in caplog.records]
+    assert any("unreachable cannot record the run: " in line and "no such server" in line for line in said)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("block", [True, False])
+def test_a_callback_that_leaves_the_program_ends_the_run_first(tmp_path: Path, block: bool) -> None:
+    seen: list[Event] = []
+
+    def leave(event: Event) -> None:
+        seen.append(event)
+        if len(seen) == 5:
+            sys.exit(3)
+
+    with pytest.raises(SystemExit) as left:
+        search(tmp_path, leave, block=block).result()
+    assert left.value.code == 3
+    run = load_run(tmp_path / "run")
+    assert run.ending == "error"
+    assert TrialState.RUNNING not in run.counts
+    assert search(tmp_path, lambda event: None, resume=True).counts == {TrialState.COMPLETED: 6}

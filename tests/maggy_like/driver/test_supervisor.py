@@ -172,3 +172,13 @@ def test_in_the_end_a_job_is_waited_for_unless_a_silent_worker_holds_it(
     assert waits[0] == (GOODBYE_PATIENCE if wakes else 2.0)
     assert first.is_cancelled
     assert second.is_cancelled is not wakes
+
+
+def test_a_worker_that_ends_before_it_has_come_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    scene.lose(WorkerId(2, 0))
+    scene.engine.launched[-1].ended = "the process that forks workers did nothing for too long, and was killed"
+    scene.attend()
+    assert [line.text for line in scene.driver.lines] == [
+        "worker 2 starts again: the process that forks workers did nothing for too long, and was killed"
+    ]

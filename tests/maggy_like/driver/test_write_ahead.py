@@ -141,6 +141,26 @@ def test_a_run_that_was_stopped_does_not_wait(disk: Disk) -> None:
         disk.write_ahead.carry([SEND], is_last=True)
 
 
+def test_a_run_that_was_stopped_asks_a_slow_store_no_more(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_slowly(data: bytes) -> None:
+        disk.now += 20.0
+        raise FULL
+
+    monkeypatch.setattr(disk._place, "append", refuse_slowly)
+    disk.write_ahead.carry([created(0)])
+    with pytest.raises(StoreError, match="for 20 s now"):
+        disk.write_ahead.carry([SEND], is_last=True)
+    assert disk.now == 20.0
+
+
+def test_a_file_that_may_not_grow_is_not_waited_for(disk: Disk) -> None:
+    disk.error = OSError(27, "File too large")
+    for commands in ([created(0)], [StoreReturned("answer")]):
+        with pytest.raises(StoreError, match=r"File too large; raise the limit on the size of files \(ulimit -f\), .*"):
+            disk.write_ahead.carry(commands)
+    assert not disk.lines
+
+
 def test_another_driver_that_has_taken_over_ends_it_at_once(disk: Disk) -> None:
     disk.error = JournalError("was taken over")
     with pytest.raises(JournalError, match="was taken over"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from maggy_like.errors import ConfigError, JournalError, TrainingError, TrialsFa
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import RunStatus, backend_of, read_journal
 from maggy_like.storage.journal.local import LocalBackend
+from maggy_like.storage.journal.object_store import ObjectStoreBackend
 from maggy_like.storage.journal.records import Record, encode
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.trial import TrialState
@@ -49,6 +52,17 @@ def test_runs_are_listed_the_newest_first_with_those_that_cannot_be_read(tmp_pat
     assert "cannot be read" in lines[3]
     assert list(runs.to_pandas()["name"]) == ["new", "old", "broken"]
     assert runs._repr_html_().count("<tr>") == 4
+
+
+def test_runs_in_a_store_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = f"memory://{uuid.uuid4().hex}"
+    for name in ("one", "two"):
+        lagom(lambda x: x, {"x": Float(0, 1)}, optimizer="random", n_trials=1, engine="inline", directory=folder,
+              name=name, progress=False)  # fmt: skip
+    both = threading.Barrier(2, timeout=60)  # broken where one waits for the other
+    monkeypatch.setattr(ObjectStoreBackend, "is_held", lambda _: both.wait() < 0)
+    assert [run.problem for run in list_runs(folder)] == ["", ""]
+    assert {run.name for run in list_runs(folder)} == {"one", "two"}
 
 
 def test_a_run_of_another_user_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

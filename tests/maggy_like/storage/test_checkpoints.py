@@ -6,12 +6,15 @@ import pickle
 import subprocess
 import sys
 import threading
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem
@@ -19,6 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, save_state
+from maggy_like.storage.file_systems import puts_whole
 
 
 def save(folder: Path, state: Any) -> Path:
@@ -114,3 +118,35 @@ def test_a_trial_removes_its_own_states_alone(tmp_path: Path) -> None:
     stores[1].tidy()
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")] == ["00000/1-1.pkl"]
     assert stores[1].load("00000/1-1.pkl") == "state"  # a trial may start from another's
+
+
+def test_an_object_store_gets_a_state_and_loses_it_in_one_request_each(
+    object_store: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in object_store.items():
+        monkeypatch.setenv(name, value)
+    s3fs = pytest.importorskip("s3fs")
+    url = f"s3://runs/{uuid.uuid4().hex}"
+    store = CheckpointStore(url, 3)
+    names = [store.next_name(1) for _ in range(2)]
+    requests: list[str] = []
+    call = s3fs.S3FileSystem._call_s3
+
+    async def counted(fs: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        requests.append(method)
+        return await call(fs, method, *args, **kwargs)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", counted)
+    for name in names:
+        store.save(name, "state")
+    assert requests == ["put_object"] * 2
+    store.remove_later(names[0])
+    store.tidy()
+    assert requests[2:] == ["delete_object"]
+    assert store.load(names[1]) == "state"
+    assert [file.rpartition("/")[2] for file in fsspec.filesystem("s3").find(url)] == ["1-2.pkl"]
+
+
+@pytest.mark.parametrize("protocol", ["file", "memory", "sftp", ("hdfs", "arrow_hdfs")])
+def test_other_file_systems_get_a_state_under_its_name_once_it_is_whole(protocol: Any) -> None:
+    assert not puts_whole(SimpleNamespace(protocol=protocol))

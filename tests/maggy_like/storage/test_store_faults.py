@@ -17,9 +17,10 @@ from maggy_like import FailurePolicy, Float, Result, lagom, run
 from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.store_outage import StoreOutage
-from maggy_like.errors import StoreError
-from optimizers.core.events import CheckpointSaved, Event
+from maggy_like.errors import StoreError, UserError
+from optimizers.core.events import AttemptEnded, CheckpointSaved, Event
 from optimizers.core.trial import TrialState
+from optimizers.schedulers.asha import ASHA
 
 pytestmark = pytest.mark.e2e
 
@@ -147,3 +148,70 @@ def test_what_a_function_returned_waits_for_the_store(
     )
     assert returned == {1, 2, 3}
     assert store.waits == {-1, 0}
+
+
+@pytest.mark.parametrize("lost", ["newest", "all"])
+@pytest.mark.parametrize("is_gone", [False, True], ids=["truncated", "gone"])
+def test_promoted_trials_whose_states_are_lost_are_trained_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str, is_gone: bool
+) -> None:
+    damaged: set[int] = set()
+
+    def damage(event: Event) -> None:
+        if isinstance(event, AttemptEnded) and event.state is TrialState.PAUSED and event.trial not in damaged:
+            damaged.add(event.trial)
+            states = sorted((tmp_path / "run" / "checkpoints" / f"{event.trial:05d}").iterdir())
+            assert len(states) == 2
+            for state in states[-1:] if lost == "newest" else states:
+                state.unlink() if is_gone else state.write_bytes(state.read_bytes()[:-1])
+
+    result = lagom(
+        fns.climb_on,
+        {"x": Float(0, 1)},
+        optimizer=ASHA(min_budget=3, mode="promotion", sampler="random"),
+        n_trials=9,
+        max_budget=9,
+        workers=1,
+        engine="inline",
+        name="run",
+        directory=tmp_path,
+        progress=False,
+        callbacks=[damage],
+    )
+    promoted = [trial for trial in result.trials if trial.attempt > 1]
+    assert promoted
+    assert not result.counts.get(TrialState.FAILED)
+    for trial in promoted:
+        assert list(trial.curve.steps) == list(range(1, trial.budget + 1))
+        assert trial.metrics["start"] == (3 if lost == "newest" else 1)
+    assert len(caplog.records) == len(promoted)
+    said = caplog.records[0].getMessage()
+    assert f"checkpoints/{promoted[0].id:05d}/1-3.pkl is {'gone' if is_gone else 'damaged'}" in said
+    assert ("the trial starts again" in said) is (lost == "all")
+
+
+def test_a_best_state_that_is_lost_is_named(tmp_path: Path) -> None:
+    result = lagom(fns.climb_on, {"x": Float(0, 1)}, optimizer="random", n_trials=2, max_budget=3, workers=1,
+                   engine="inline", name="run", directory=tmp_path, progress=False)  # fmt: skip
+    assert result.best_checkpoint is not None
+    file = Path(result.best_checkpoint.removeprefix("file://"))
+    data = file.read_bytes()
+    file.write_bytes(data[:-1])
+    for _ in range(2):
+        with pytest.raises(StoreError, match=rf"the saved state file://{file} is (damaged|gone)") as caught:
+            result.load_best()
+        assert isinstance(caught.value, UserError)  # what earlier releases raised for a state that is gone
+        file.unlink(missing_ok=True)
+
+
+def test_logs_that_cannot_be_written_are_told_of_without_a_display(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "logs").touch()
+    result = lagom(fns.talk, {"x": Float(0, 1)}, optimizer="random", n_trials=4, workers=2, engine="local", name="run",
+                   directory=tmp_path, progress=False)  # fmt: skip
+    assert result.counts == {TrialState.COMPLETED: 4}
+    (record,) = caplog.records
+    assert "what trials print is not in their log files: 0000" in record.getMessage()
+    assert "cannot be written (" in record.getMessage()

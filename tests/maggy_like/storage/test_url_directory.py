@@ -199,6 +199,7 @@ def test_what_workers_say_themselves_goes_to_the_run_s_folder_at_the_end(
     assert fsspec.filesystem("memory").cat_file(f"{url}/workers/spark.log") == b"Java's frames"
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda *_: 1 / 0)
     assert stuck.move() == f"what the workers themselves said is in {stuck.path}"
+    assert stuck.move() == ""  # a store that is away is not asked twice
     assert (stuck.path / "0.log").read_text() == "kept"
 
 

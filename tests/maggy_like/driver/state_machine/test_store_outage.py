@@ -76,6 +76,34 @@ def test_the_wait_counts_against_no_time_limit() -> None:
     assert [message for _, message in hand.sent if isinstance(message, Stop)]
 
 
+def test_a_call_that_the_store_has_not_answered_counts_against_no_time_limit_and_is_no_outage() -> None:
+    hand = Hand(trial_timeout=10.0, store_patience=600.0).start()
+    worker = hand.join(0)
+    tick_to(hand, 8.0)
+    assign = hand.assigned(worker)
+    hand.tell(TrialSaid(worker, Waiting(assign.trial, assign.attempt, calls=True)))
+    tick_to(hand, 1000.0)
+    wait(hand, worker, "")
+    tick_to(hand, 1001.0)
+    assert not hand.shown
+    assert hand.machine.error is None
+    assert not [message for _, message in hand.sent if isinstance(message, Stop)]
+    tick_to(hand, 1003.0)
+    assert [message for _, message in hand.sent if isinstance(message, Stop)]
+
+
+@pytest.mark.parametrize("late", [Tick(stalled=30.0), Tick(held=30.0), Tick(stalled=30.0, held=30.0)])
+def test_a_time_in_which_the_driver_decides_nothing_counts_against_no_trial(late: Tick) -> None:
+    hand = Hand(trial_timeout=10.0, heartbeat_timeout=100.0).start()
+    hand.join(0)
+    hand.now = 35.0
+    hand.tell(late)
+    assert not [message for _, message in hand.sent if isinstance(message, Stop)]
+    hand.now = 41.0
+    hand.tell(Tick())
+    assert [message for _, message in hand.sent if isinstance(message, Stop)]
+
+
 def test_a_trial_that_waits_for_too_long_ends_the_run_and_not_itself() -> None:
     hand = Hand(store_patience=600.0).start()
     one, two = hand.join(0), hand.join(1)

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from module_time import patch_time
 
 from maggy_like import warm_up
 from maggy_like.errors import ConfigError
@@ -305,3 +306,31 @@ def test_it_ends_with_its_owner(environment: dict[str, str]) -> None:
         zygote = psutil.Process(int(owner.stdout.readline()))
         owner.kill()
     assert not psutil.wait_procs([zygote], PATIENCE)[1]
+
+
+def test_a_zygote_that_is_stopped_is_replaced(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert start(environment, "exit", "0").wait(PATIENCE) == 0
+    first = own_zygote()
+    os.kill(first[0], signal.SIGSTOP)
+    monkeypatch.setattr(client, "FROZEN_PATIENCE", 0.0)
+    waiting = start(environment, "exit", "0")
+    assert waiting.wait(PATIENCE) == -signal.SIGKILL  # by itself
+    assert isinstance(waiting, ForkedProcess)
+    assert "did nothing for too long, and was killed" in waiting.why
+    monkeypatch.setattr(client, "FROZEN_PATIENCE", PATIENCE)
+    assert start(environment, "exit", "5").wait(PATIENCE) == 5
+    assert own_zygote() != first
+
+
+def test_a_zygote_that_imports_for_long_does_not_hang(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zygote = client._zygote(environment)
+    states = iter([("R", 1), ("S", 2), ("D", 2), ("S", 2), ("S", 3), ("", 0), ("T", 3)])
+    times = iter(range(0, 700, 15))
+    monkeypatch.setattr(client, "_activity", lambda pid: next(states))
+    patch_time(monkeypatch, client, monotonic=lambda: next(times))
+    assert [zygote.hangs(0.0) for _ in range(7)] == [False] * 7
+    monkeypatch.setattr(client, "_activity", lambda pid: ("T", 3))
+    assert [zygote.hangs(0.0) for _ in range(3)] == [False, True, True]
+    assert not zygote.hangs(140.0)  # it was asked just now

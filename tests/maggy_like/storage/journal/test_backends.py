@@ -16,7 +16,8 @@ from hypothesis_profiles import examples
 from module_time import patch_time
 
 from maggy_like.errors import JournalError, StoreError
-from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of, read_journal
+from maggy_like.protocol.endings import Ending
+from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of, read_journal
 from maggy_like.storage.journal.backend import Mark
 from maggy_like.storage.journal.object_store import SEGMENT, ObjectStoreBackend
 from optimizers.core.events import AttemptStarted, CheckpointSaved, Event, TrialCreated
@@ -65,6 +66,33 @@ def test_what_was_appended_is_read_in_order(url: str) -> None:
     assert contents.events == [CREATED, STARTED, CheckpointSaved(0, 1, 3, "00000/1-1.pkl")]
     assert not contents.damage
     assert contents.last == 4
+
+
+def test_a_store_that_has_just_refused_is_asked_nothing_as_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"memory://{uuid.uuid4().hex}/run"
+    journal = Journal(backend_of(url))
+    journal.begin(HEADER)
+    calls: list[str] = []
+
+    def refuse(*_: Any, **__: Any) -> None:
+        calls.append("call")
+        raise ConnectionRefusedError("no endpoint")
+
+    with monkeypatch.context() as patch:
+        for name in ("pipe_file", "cat_file", "rm_file", "info", "ls"):
+            patch.setattr(MemoryFileSystem, name, refuse)
+        with pytest.raises(StoreError, match="no endpoint"):
+            journal.append([CREATED])
+        asked = len(calls)
+        with pytest.raises(JournalError, match=r"cannot be written; go on with resume=True"):
+            journal.note(RunStatus(Ending.INTERRUPTED, 2.5, 1.0))
+        journal.close()
+        assert asked == len(calls)
+    again = Journal(backend_of(url))
+    again.read()  # a driver of this process need not wait until the lease lapses
+    again.append([CREATED])
+    again.note(RunStatus(Ending.COMPLETED, 3.5, 1.0))
+    again.close()
 
 
 def test_a_journal_that_is_taken_up_goes_on(url: str) -> None:

@@ -15,7 +15,7 @@ from module_time import patch_time
 from maggy_like.distributed import sharded
 from maggy_like.distributed.sharded import ShardedStateError
 from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.messages import Assign, Beat, Checkpointed, RankInfo
+from maggy_like.protocol.messages import Assign, Beat, Checkpointed, Noted, RankInfo
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore
@@ -27,11 +27,18 @@ from maggy_like.worker.child.sender import Sender
 class Rank:
     """One rank's saves, and what it told the driver of them."""
 
-    def __init__(self, folder: Path, rank: int = 0, world_size: int = 1, checkpoint: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rank: int = 0,
+        world_size: int = 1,
+        checkpoint: str | None = None,
+        older: tuple[str, ...] = (),
+    ) -> None:
         rank_info = RankInfo(rank, world_size, rank, world_size, 0, 1) if world_size > 1 else None
         self.frames: list[bytes] = []
         self.sender = Sender(Assign(3, 2, {}, 9, rank_info=rank_info), self.frames.append)
-        self.saves = Saves(CheckpointStore(folder.as_uri(), 3), checkpoint, self.sender, 3, 2)
+        self.saves = Saves(CheckpointStore(folder.as_uri(), 3), checkpoint, self.sender, 3, 2, older)
 
     @property
     def told(self) -> list[Checkpointed]:
@@ -139,6 +146,56 @@ def test_what_was_left_by_an_earlier_attempt_is_restored(tmp_path: Path) -> None
     assert Rank(tmp_path).saves.restore(None) is None
 
 
+EARLIER = ("00003/1-3.pkl", "00003/1-2.pkl", "00003/1-1.pkl")
+
+
+@pytest.fixture
+def resumed(tmp_path: Path) -> Rank:
+    """An attempt that continues from the newest of three states, each of which is its own name."""
+    for name in EARLIER:
+        CheckpointStore(tmp_path.as_uri()).save(name, name)
+    return Rank(tmp_path, checkpoint=EARLIER[0], older=EARLIER[1:])
+
+
+@pytest.mark.parametrize("damage", ["empty", "truncated", "other bytes", "gone"])
+@pytest.mark.parametrize("lost", range(4))
+def test_in_the_place_of_a_lost_state_comes_the_newest_that_is_whole(
+    resumed: Rank, tmp_path: Path, damage: str, lost: int
+) -> None:
+    for name in EARLIER[:lost]:
+        file, data = tmp_path / name, (tmp_path / name).read_bytes()
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes({"empty": b"", "truncated": data[:-3], "other bytes": bytes(len(data))}[damage])
+    whole = (*EARLIER, None)[lost]
+    assert [resumed.saves.restore(None) for _ in range(2)] == [whole, whole]
+    notes = [message for message in map(decode_to_driver, resumed.frames) if isinstance(message, Noted)]
+    assert [(note.subject, note.trial) for note in notes] == [("states", 3)] * bool(lost)
+    if lost:
+        assert f"{tmp_path.as_uri()}/{EARLIER[0]} is {'gone' if damage == 'gone' else 'damaged'}" in notes[0].message
+        then = (
+            "the trial starts again" if whole is None else f"continues from an older one, {tmp_path.as_uri()}/{whole}"
+        )
+        assert notes[0].message.endswith(then)
+
+
+def test_a_lost_state_of_this_attempt_is_replaced_by_what_it_continued_from(resumed: Rank, tmp_path: Path) -> None:
+    resumed.saves.save("new")
+    (tmp_path / "00003" / "2-1.pkl").write_bytes(b"")
+    assert resumed.saves.restore(None) == EARLIER[0]
+    resumed.saves.reported(5)
+    assert not resumed.told  # the driver is not told of a state that cannot be read
+
+
+def test_a_state_whose_own_code_cannot_be_run_is_no_lost_state(tmp_path: Path) -> None:
+    (tmp_path / "00003").mkdir()
+    (tmp_path / "00003" / "1-1.pkl").write_bytes(b"cno_such_module\nName\n.")
+    rank = Rank(tmp_path, checkpoint="00003/1-1.pkl")
+    with pytest.raises(ModuleNotFoundError):
+        rank.saves.restore(None)
+
+
 def test_a_rank_waits_for_what_rank_0_is_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = [Rank(tmp_path, rank, 2) for rank in range(2)]
     ranks[1].saves.save("state")
@@ -164,8 +221,7 @@ def test_a_rank_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_no_rank_waits_for_what_an_earlier_attempt_left(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        Rank(tmp_path, 1, 2, "00003/1-1.pkl").saves.restore(None)
+    assert Rank(tmp_path, 1, 2, "00003/1-1.pkl").saves.restore(None) is None  # as on rank 0, which says so
 
 
 @pytest.fixture
