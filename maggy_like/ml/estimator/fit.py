@@ -12,9 +12,11 @@ import numpy as np
 from pyspark.sql import DataFrame
 from torch import nn
 
+from maggy_like.api.engine_choice import choose_engine
 from maggy_like.api.lagom import lagom
 from maggy_like.api.run import run
 from maggy_like.errors import ConfigError, TrainingError
+from maggy_like.ml.columns.arrays import fractions_of
 from maggy_like.ml.columns.column import Column
 from maggy_like.ml.columns.spark_columns import columns_of_spark
 from maggy_like.ml.data.prepared import PreparedData, prepare_data
@@ -26,7 +28,9 @@ from maggy_like.ml.estimator.network import build_network, is_lightning
 from maggy_like.ml.estimator.plan import Data, TrainingPlan, home_of
 from maggy_like.ml.estimator.run_checks import check_options, check_values
 from maggy_like.ml.estimator.train import loss_name, outcome, search_network, train_network
+from maggy_like.ml.loader.parquet_loader import check_fits
 from maggy_like.protocol.endings import Ending
+from maggy_like.spark.engine.engine import SparkEngine
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
@@ -94,7 +98,16 @@ def prepare_rows(
     given += [name for name in searched if name in _OF_LOSS_AND_OPTIMIZER or home_of(name, plan) == "optimizer"]
     checked = check_data(plan, config, df, prepared, params._given("workers"), is_balanced, given)
     check_room(df, made_columns(params, _kinds(params, checked)))
+    if _trains_here(params._given("engine"), df):  # elsewhere only a worker knows its memory
+        check_fits(checked.inputs, plan.with_config(config).batch_size)
     return checked
+
+
+def _trains_here(engine: Any, df: DataFrame) -> bool:
+    """Whether the workers are on this machine."""
+    if isinstance(choose_engine(engine), SparkEngine):
+        return hasattr(df, "_jdf") and str(df.sparkSession.conf.get("spark.master")).startswith("local")
+    return True
 
 
 def train_checked(
@@ -132,9 +145,10 @@ def train_checked(
     network = build_network(best.model, best.model_params, best.seed)
     network.load_state_dict(found["network"])
     data = checked[tuple(config[name] for name in plan.stage_params)]
+    fractions = fractions_of(network)
     return Fitted(
         network.eval(),
-        data.inputs,
+        tuple(replace(it, dtype=fractions) if it.dtype == "float32" else it for it in data.inputs),
         _kinds(params, data),
         found["history"],
         found["best_epoch"],

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from maggy_like.errors import ConfigError, DataError
+from maggy_like.ml.columns.arrays import precision_of
 from maggy_like.ml.estimator.names import Loss
 
 Batch = Mapping[str, Tensor]
@@ -103,7 +104,7 @@ def decoded(
 
 def inputs_of(network: nn.Module, batch: Batch, columns: Sequence[str]) -> list[Tensor]:
     """Columns of a batch; fractions in the precision of the network, as Spark has most of them in double."""
-    dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    dtype = precision_of(network)
     given = (batch[name] for name in columns)
     return [value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value for value in given]
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from maggy_like.errors import ConfigError
+from maggy_like.ml.columns.arrays import fractions_of
 from maggy_like.ml.estimator.lightning_objective import LightningObjective
 from maggy_like.ml.estimator.names import make_optimizer
 from maggy_like.ml.estimator.network import to_cpu
@@ -48,8 +49,12 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
         optimizer.load_state_dict(state["optimizer"])
         if schedule is not None:
             schedule.load_state_dict(state["schedule"])
-    model, optimizer, loader = reporter.prepare(objective, optimizer, _loader(plan, plan.data.train, shuffle=True))
-    validation = reporter.prepare(_loader(plan, plan.data.validation, shuffle=False)) if plan.data.validation else None
+    network = objective.network
+    training = _loader(plan, network, plan.data.train, shuffle=True)
+    model, optimizer, loader = reporter.prepare(objective, optimizer, training)
+    validation = None
+    if plan.data.validation:
+        validation = reporter.prepare(_loader(plan, network, plan.data.validation, shuffle=False))
     counted = loss_name(plan)
     decode = partial(decoded, decode=plan.decode, device=reporter.device)
     for epoch in range(state["epoch"] + 1, reporter.budget + 1):
@@ -222,8 +227,16 @@ def configure_optimizer(
     return configured_by(objective.network)
 
 
-def _loader(plan: TrainingPlan, urls: Sequence[str], *, shuffle: bool) -> ParquetLoader:
-    return ParquetLoader(list(urls), plan.columns, batch_size=plan.batch_size, shuffle=shuffle, seed=plan.seed)
+def _loader(plan: TrainingPlan, network: nn.Module, urls: Sequence[str], *, shuffle: bool) -> ParquetLoader:
+    """The rows of files in batches of the plan, fractions in the precision of the network."""
+    return ParquetLoader(
+        list(urls),
+        plan.columns,
+        batch_size=plan.batch_size,
+        fractions=fractions_of(network),
+        shuffle=shuffle,
+        seed=plan.seed,
+    )
 
 
 def _hook(objective: Objective | LightningObjective, name: str) -> None:
