@@ -14,13 +14,14 @@ from pyspark.sql.types import BooleanType
 from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
+from maggy_like.ml.columns.arrays import precision_of
 from maggy_like.ml.data.prepared import VALIDATION
 from maggy_like.ml.data.statistics import ColumnStatistics, Statistics
 from maggy_like.ml.estimator.lightning_objective import LightningObjective
 from maggy_like.ml.estimator.names import Loss
 from maggy_like.ml.estimator.network import is_lightning
 from maggy_like.ml.estimator.network_files import make_portable
-from maggy_like.ml.estimator.objective import Objective, fitted, inputs_of, is_fraction, precision_of
+from maggy_like.ml.estimator.objective import Objective, fitted, inputs_of, is_fraction
 from maggy_like.ml.estimator.plan import TrainingPlan
 from maggy_like.ml.estimator.train import configure_optimizer
 from optimizers.checks.near_names import did_you_mean

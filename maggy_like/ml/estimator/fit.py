@@ -17,6 +17,7 @@ from maggy_like.api.engine_choice import choose_engine
 from maggy_like.api.lagom import lagom
 from maggy_like.api.run import run
 from maggy_like.errors import ConfigError, TrainingError
+from maggy_like.ml.columns.arrays import fractions_of
 from maggy_like.ml.columns.column import Column
 from maggy_like.ml.columns.spark_columns import columns_of_spark
 from maggy_like.ml.data.prepared import PreparedData, prepare_data
@@ -36,7 +37,9 @@ from maggy_like.ml.estimator.train import (
     search_network,
     train_network,
 )
+from maggy_like.ml.loader.parquet_loader import check_fits
 from maggy_like.protocol.endings import Ending
+from maggy_like.spark.engine.engine import SparkEngine
 from optimizers.core.trial import TrialState
 from optimizers.space.search_space import SearchSpace
 
@@ -104,7 +107,16 @@ def prepare_rows(
     given += [name for name in searched if name in _OF_LOSS_AND_OPTIMIZER or home_of(name, plan) == "optimizer"]
     checked = check_data(plan, config, df, prepared, is_balanced, given)
     check_room(df, made_columns(params, _kinds(params, checked)))
+    if _trains_here(params._given("engine"), df):  # elsewhere only a worker knows its memory
+        check_fits(checked.inputs, plan.with_config(config).batch_size)
     return checked
+
+
+def _trains_here(engine: Any, df: DataFrame) -> bool:
+    """Whether the workers are on this machine."""
+    if isinstance(choose_engine(engine), SparkEngine):
+        return hasattr(df, "_jdf") and str(df.sparkSession.conf.get("spark.master")).startswith("local")
+    return True
 
 
 def train_checked(
@@ -191,8 +203,15 @@ def _fitted(
     network = build_network(best.model, best.model_params, best.seed)
     network.load_state_dict(found["network"])
     make_portable(network, best.model, best.model_params, best.seed)
+    fractions = fractions_of(network)
     return Fitted(
-        network.eval(), data.inputs, _kinds(params, data), found["history"], found["best_epoch"], config, result
+        network.eval(),
+        tuple(replace(it, dtype=fractions) if it.dtype == "float32" else it for it in data.inputs),
+        _kinds(params, data),
+        found["history"],
+        found["best_epoch"],
+        config,
+        result,
     )
 
 

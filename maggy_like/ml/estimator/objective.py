@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from maggy_like.errors import ConfigError, DataError
+from maggy_like.ml.columns.arrays import precision_of
 from maggy_like.ml.estimator.names import Loss
 
 Batch = Mapping[str, Tensor]
@@ -117,11 +118,6 @@ def inputs_of(
 def is_fraction(value: object) -> bool:
     """Whether a column of a batch is a tensor of fractions."""
     return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def precision_of(network: nn.Module) -> torch.dtype:
-    """The type of the network's parameters."""
-    return next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.get_default_dtype())
 
 
 def fitted(loss: Loss, output: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from maggy_like.errors import ConfigError
+from maggy_like.ml.columns.arrays import fractions_of
 from maggy_like.ml.estimator.lightning_objective import LightningObjective
 from maggy_like.ml.estimator.names import make_optimizer
 from maggy_like.ml.estimator.network import normalises_batches, to_cpu
@@ -53,9 +54,12 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
         if schedule is not None:
             schedule.load_state_dict(state["schedule"])
     least_share = 2 if normalises_batches(objective.network, frozen) else 0
-    rows = _loader(plan, data.train, shuffle=True, least_share=least_share)
+    fractions = fractions_of(objective.network)
+    rows = _loader(plan, fractions, data.train, shuffle=True, least_share=least_share)
     model, optimizer, loader = reporter.prepare(objective, optimizer, rows)
-    validation = reporter.prepare(_loader(plan, data.validation, shuffle=False)) if data.validation else None
+    validation = None
+    if data.validation:
+        validation = reporter.prepare(_loader(plan, fractions, data.validation, shuffle=False))
     counted = loss_name(plan)
     decode = partial(decoded, decode=plan.decode, device=reporter.device)
     for epoch in range(state["epoch"] + 1, reporter.budget + 1):
@@ -255,11 +259,15 @@ def configure_optimizer(
     return configured_by(objective.network)
 
 
-def _loader(plan: TrainingPlan, urls: Sequence[str], *, shuffle: bool, least_share: int = 0) -> ParquetLoader:
+def _loader(
+    plan: TrainingPlan, fractions: str, urls: Sequence[str], *, shuffle: bool, least_share: int = 0
+) -> ParquetLoader:
+    """The rows of files in batches of the plan, fractions in the precision of the network."""
     return ParquetLoader(
         list(urls),
         plan.columns,
         batch_size=plan.batch_size,
+        fractions=fractions,
         shuffle=shuffle,
         seed=plan.seed,
         least_share=least_share,

@@ -339,6 +339,70 @@ def test_rows_are_read_from_files_of_any_name_and_columns_of_any(
     assert "p`" in estimator.fit(odd).transform(odd).columns
 
 
+class Shifted(nn.Module):
+    """What is left of the seconds since a moment, of which float32 could tell no two apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+    def forward(self, seconds: torch.Tensor) -> torch.Tensor:
+        return (seconds.reshape(len(seconds)) - 1_764_000_000.0) * self.weight
+
+
+@pytest.mark.parametrize("column", ["t", "array(t)", "vector"])
+def test_doubles_reach_a_network_of_double_precision_as_they_are(
+    estimator: TorchEstimator, spark_local: SparkSession, column: str
+) -> None:
+    from pyspark.ml.functions import array_to_vector
+    from pyspark.sql import functions as F
+
+    rows = spark_local.range(40).selectExpr("1764000000.0D + 10 * id as t", "10.0D * id as label")
+    made = array_to_vector(F.array("t")) if column == "vector" else F.expr(column)
+    rows = rows.select(made.alias("features"), "label")
+    estimator.setParams(model=Shifted, loss="l1", optimizer="sgd", learningRate=1e-12, epochs=1, batchSize=40)
+    model = estimator.fit(rows)
+    assert model.history[0]["loss"] == 0
+    assert model.inputs[0].dtype == "float64"
+    found = model.transform(rows).collect()
+    assert [row.prediction for row in found] == pytest.approx([row.label for row in found], rel=1e-6)
+
+
+def test_labels_reach_a_network_of_double_precision_as_they_are(
+    estimator: TorchEstimator, spark_local: SparkSession
+) -> None:
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.value = nn.Parameter(torch.tensor(16_777_216.0, dtype=torch.float64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.value + 0 * x[:, 0]
+
+    rows = spark_local.range(8).selectExpr("array(0.0D) as features", "16777217.0D as label", "0.5D as weight")
+    estimator.setParams(model=Constant, loss="l1", optimizer="sgd", learningRate=1e-9, epochs=1, weightCol="weight")
+    assert estimator.fit(rows).history[0]["loss"] == 1
+
+
+def test_hashed_words_are_trained_on_and_applied_without_their_zeros(
+    estimator: TorchEstimator, spark_local: SparkSession
+) -> None:
+    from pyspark.ml.feature import HashingTF
+
+    words = spark_local.range(64).selectExpr("array(concat('word', id % 2), 'and') as words", "id % 2 as label")
+    rows = HashingTF(inputCol="words", outputCol="features").transform(words)
+    estimator.setParams(model=nn.Linear(1 << 18, 2), optimizer="adam", epochs=2, batchSize=16)
+    model = estimator.fit(rows)
+    found = model.transform(rows).collect()
+    assert [row.prediction for row in found] == [row.label for row in found]
+    estimator.setParams(batchSize=1 << 30)
+    with pytest.raises(DataError, match=r"a batch of 1073741824 rows with 262144 numbers in column 'features' takes"):
+        estimator.fit(rows)
+    other = HashingTF(numFeatures=16, inputCol="words", outputCol="features").transform(words)
+    with pytest.raises(DataError, match="column 'features' has vectors of 16 numbers, and the network takes 262144"):
+        model.transform(other)
+
+
 def test_a_training_without_a_finite_loss_gives_no_model(estimator: TorchEstimator, df: DataFrame) -> None:
     estimator.setParams(loss="mse", labelCol="number", model=nn.Linear(4, 1), optimizer="sgd", learningRate=1e30)
     with pytest.raises(TrainingError, match=r"loss is nan after 3 epochs, .* no model; lower learningRate, or scale"):
