@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 
 MAX_REASON = 500
 """Characters of a store's refusal that a message quotes."""
@@ -40,11 +41,20 @@ def is_store_fault(error: BaseException) -> bool:
 def lasting_remedy(error: BaseException | None) -> str:
     """What to do about a refusal that lasts; empty for one that may pass.
 
+    A soft limit on the size of files may pass, since it can be raised while the process runs.
+
     Example:
         >>> lasting_remedy(OSError(36, "File name too long"))
         'use shorter names for the run and its folder'
     """
-    return _LASTING.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+    if not isinstance(error, OSError) or (error.errno == errno.EFBIG and _has_soft_limit()):
+        return ""
+    return _LASTING.get(error.errno or 0, "")
+
+
+def _has_soft_limit() -> bool:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return soft != hard
 
 
 def refusal(store: str, verb: str, error: BaseException) -> str:

@@ -260,6 +260,13 @@ def test_whose_fault_it_is(error: Exception, is_fault: bool) -> None:
     assert is_store_fault(error) is is_fault
 
 
+def test_a_file_size_limit_that_can_be_raised_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (100, -1))
+    assert is_store_fault(OSError(errno.EFBIG, "File too large"))
+    monkeypatch.setattr("resource.getrlimit", lambda _: (100, 100))  # as `ulimit -f` sets it
+    assert not is_store_fault(OSError(errno.EFBIG, "File too large"))
+
+
 def test_what_no_later_try_could_save_is_not_tried_again(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
