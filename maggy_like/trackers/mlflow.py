@@ -30,6 +30,12 @@ EXPERIMENT = "maggy_like"
 _MOST_METRICS, _MOST_PARAMS, _MOST_TEXT = 1000, 100, 5000
 """What one call of MLflow takes: metrics, parameters, characters of a parameter or a tag."""
 
+_MOST_NAME = 250
+"""Characters of a name."""
+
+_NAMES = "maggy_like.names"
+"""The parent run's tag with the names that got a number, as JSON."""
+
 _ODD = re.compile(r"[^\w\-./: ]")
 """Characters that names of metrics and parameters must not have."""
 
@@ -133,6 +139,35 @@ class _Nested:
         return bool(self.state) and TrialState(self.state).is_final
 
 
+class _Names:
+    """Names as MLflow takes them: what it would take for one name stays apart.
+
+    Args:
+        numbered: The names that got a number, by kind, as the session before left them in :attr:`numbered`.
+    """
+
+    def __init__(self, numbered: dict[str, dict[str, str]]) -> None:
+        self.numbered = numbered
+        self._fitted = {kind: dict(names) for kind, names in numbered.items()}
+
+    def fit(self, kind: str, name: str, *, own: bool = False) -> str:
+        """The name of a ``kind`` of things: of the user's, or of our own."""
+        names = self._fitted.setdefault(kind, {})
+        key = f"own {name}" if own else name
+        if (known := names.get(key)) is not None:
+            return known
+        taken = set(names.values())
+        fitted = cleaned = _ODD.sub("_", name)[:_MOST_NAME]
+        number = 1
+        while fitted in taken:
+            number += 1
+            fitted = f"{cleaned[: _MOST_NAME - 1 - len(str(number))]}_{number}"
+        if number > 1:
+            self.numbered.setdefault(kind, {})[key] = fitted
+        names[key] = fitted
+        return fitted
+
+
 class _Session(Session):
     """One run in MLflow."""
 
@@ -144,10 +179,13 @@ class _Session(Session):
         self._experiment = _experiment(client, settings.experiment)
         self._trials: dict[int, _Nested] = {}
         self._context: dict[str, str] = resolve_tags()  # user, source, commit, notebook
+        self._names = _Names({})
+        self._n_numbered = 0
         known = self._find(run) if run.is_resumed else None
         if known is not None:
             self._parent: str = known.info.run_id
             client.update_run(self._parent, status="RUNNING")
+            self._names = _Names(json.loads(known.data.tags.get(_NAMES, "{}")))
             self._read_nested()
             return
         tags = self._context | {"maggy_like.run": run.name, "maggy_like.directory": run.directory[:_MOST_TEXT]}
@@ -195,7 +233,7 @@ class _Session(Session):
         if best is None:
             return
         if best.value is not None:
-            self._client.log_metric(self._parent, _fit(f"best_{end.objective}"), best.value, int(now * 1000))
+            self._client.log_metric(self._parent, self._best(end.objective), best.value, int(now * 1000))
         self._client.set_tag(self._parent, "maggy_like.best_trial", str(best.id))
         config = json.dumps(dict(best.config), indent=2, default=repr)
         self._client.log_text(self._parent, config, "best_config.json")
@@ -203,7 +241,7 @@ class _Session(Session):
     def _log_value(self, nested: _Nested, now: float) -> None:
         """Log what a trial is worth, by the name that it has in the parent run: so a table can be ordered by it."""
         if nested.objective and nested.best is not None:
-            self._client.log_metric(nested.id, _fit(f"best_{nested.objective}"), nested.best, int(now * 1000))
+            self._client.log_metric(nested.id, self._best(nested.objective), nested.best, int(now * 1000))
 
     def _copy_state(self, trial: int, url: str) -> None:
         """Make the state that a trial has saved an artifact of its nested run."""
@@ -256,7 +294,7 @@ class _Session(Session):
     def _log_params(self, run: str, params: Any) -> None:
         from mlflow.entities import Param
 
-        named = [Param(_fit(name), value[:_MOST_TEXT]) for name, value in params.items()]
+        named = [Param(self._fit("param", name), value[:_MOST_TEXT]) for name, value in params.items()]
         for start in range(0, len(named), _MOST_PARAMS):
             self._client.log_batch(run, params=named[start : start + _MOST_PARAMS])
 
@@ -269,10 +307,10 @@ class _Session(Session):
             nested.last = {name: max(steps) for name, steps in nested.steps.items()}
         known = nested.steps
         metrics = [
-            Metric(_fit(name), value, int(now * 1000), step)
+            Metric(self._fit("metric", name), value, int(now * 1000), step)
             for name, (steps, values) in columns.items()
             for step, value in zip(steps, values, strict=True)
-            if step not in known.get(_fit(name), ())
+            if step not in known.get(self._fit("metric", name), ())
         ]
         for start in range(0, len(metrics), _MOST_METRICS):
             self._client.log_batch(nested.id, metrics=metrics[start : start + _MOST_METRICS])
@@ -286,20 +324,37 @@ class _Session(Session):
     def _end(self, nested: _Nested, event: AttemptEnded, now: float) -> None:
         if event.metrics:
             step = max(nested.last.values(), default=0)
-            others = {name: value for name, value in event.metrics.items() if nested.last.get(_fit(name)) != step}
+            others = {
+                name: value
+                for name, value in event.metrics.items()
+                if nested.last.get(self._fit("metric", name)) != step
+            }
             columns = {name: ([step], [value]) for name, value in others.items()}
             self._log_columns(nested, columns, now)
         if nested.is_final and event.state == nested.state:  # told again, to a run that goes on
             return
         nested.best = None if event.state is TrialState.FAILED else event.value
         for name, value in event.attributes.items():
-            self._client.set_tag(nested.id, _fit(name), plain(value)[:_MOST_TEXT])
+            self._client.set_tag(nested.id, self._fit("tag", name), plain(value)[:_MOST_TEXT])
         if event.failure is not None:
             said = f"{event.failure.kind}: {event.failure.message}"
             self._client.set_tag(nested.id, "maggy_like.failure", said[:_MOST_TEXT])
             if event.failure.traceback:
                 self._client.log_text(nested.id, event.failure.traceback, f"failure-{event.attempt}.txt")
         self._enter(nested, event.state, now)
+
+    def _best(self, objective: str) -> str:
+        """The name of the best value, which a metric of the function may have too."""
+        return self._fit("metric", f"best_{objective}", own=True)
+
+    def _fit(self, kind: str, name: str, *, own: bool = False) -> str:
+        """A name as MLflow takes it; the parent run keeps those that got a number, for a run that goes on."""
+        fitted = self._names.fit(kind, name, own=own)
+        if (count := sum(map(len, self._names.numbered.values()))) > self._n_numbered:
+            self._n_numbered = count
+            if len(text := json.dumps(self._names.numbered)) <= _MOST_TEXT:
+                self._client.set_tag(self._parent, _NAMES, text)
+        return fitted
 
     def _enter(self, nested: _Nested, state: TrialState, now: float) -> None:
         self._client.set_tag(nested.id, "maggy_like.state", state.value)
@@ -337,8 +392,3 @@ def _answering() -> Iterator[None]:
         raise
     except OSError as error:  # those of requests are OSErrors too
         raise TrackerUnavailable(f"{type(error).__name__}: {error}") from error
-
-
-def _fit(name: str) -> str:
-    """A name as MLflow takes it."""
-    return _ODD.sub("_", name)[:250]

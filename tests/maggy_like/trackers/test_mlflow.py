@@ -156,6 +156,45 @@ def test_a_search_its_resume_and_a_server_killed_in_mid_search(
     assert "View run" not in printed  # MLflow says so at the end of each nested run
 
 
+def report_alike(reporter: Any, **config: Any) -> dict[str, Any]:
+    alike = {"recall@5": 0.5, "recall#5": 0.25, "recall_5": 0.125, "x" * 251: 1.0, "x" * 252: 2.0, "best_loss": 9.0}
+    for step in (1, 2):
+        reporter.report(loss=config["a b"], **alike, step=step)
+    return {"loss": config["a b"], "note@": "first", "note#": "second"}
+
+
+@pytest.mark.e2e
+def test_names_that_mlflow_would_make_one_stay_apart_in_a_resumed_run_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(tmp_path)  # for the artifacts
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    space = {"a b": [1.0, 2.0], "lr(1)": [0.5], "lr[1]": [0.25]}
+    for n_trials in (1, 2):
+        lagom(report_alike, space, metric="loss", optimizer="grid", n_trials=n_trials, max_budget=2, engine="inline",
+              name="run", directory=tmp_path, progress=False, resume=n_trials > 1,
+              callbacks=[MLflow("alike", uri, patience=240.0)])  # fmt: skip
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("alike")
+    runs = client.search_runs([experiment.experiment_id])
+    nested = {run.data.tags["maggy_like.trial"]: run for run in runs if "maggy_like.trial" in run.data.tags}
+    for trial, loss in (("0", 1.0), ("1", 2.0)):
+        data = nested[trial].data
+        long = "x" * 250
+        assert data.metrics == {
+            "loss": loss, "recall_5": 0.5, "recall_5_2": 0.25, "recall_5_3": 0.125, long: 1.0, f"{long[:-2]}_2": 2.0,
+            "best_loss": 9.0, "best_loss_2": loss,
+        }  # fmt: skip
+        assert {name: data.params[name] for name in ("lr_1_", "lr_1__2")} == {"lr_1_": "0.5", "lr_1__2": "0.25"}
+        assert (data.tags["note_"], data.tags["note__2"]) == ("first", "second")
+        for name in data.metrics.keys() - {"best_loss_2"}:
+            assert [it.step for it in client.get_metric_history(nested[trial].info.run_id, name)] == [1, 2]
+    (parent,) = [run for run in runs if "maggy_like.trial" not in run.data.tags]
+    assert parent.data.metrics == {"best_loss_2": 1.0}
+
+
 @contextlib.contextmanager
 def answering(status: int, seconds: float) -> Iterator[str]:
     """A server that answers all requests with a status, some time after each."""
