@@ -213,6 +213,10 @@ class Scheduler(ABC):
     def fail(self, trial: int) -> None:
         """Take in that a trial failed for good."""
 
+    def retry(self, trial: int) -> bool:
+        """Take back that a trial failed, since it runs again after all; False, and no change, where that cannot be."""
+        return False
+
     def is_final(self, trial: int) -> bool:
         """Whether a trial that has used up its present grant is completed (else it is paused)."""
         return True
@@ -247,6 +251,9 @@ class FullBudget(Scheduler):
 
     def grant(self, trial: int) -> Grant:
         return self._grant
+
+    def retry(self, trial: int) -> bool:
+        return True
 
 
 class Optimizer(ABC):

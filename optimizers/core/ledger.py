@@ -163,6 +163,19 @@ class Ledger:
 
     # -- changes ------------------------------------------------------------------------------
 
+    def retry(self, trial: Trial) -> bool:
+        """Have a failed trial run again as if it had never failed; False where the scheduler cannot take it back.
+
+        What failed was the function, which has been changed since: nothing is known of the configuration.
+        """
+        if not self._scheduler_of(trial).retry(trial.id):
+            return False
+        self._move(trial, _PENDING)
+        trial.losses = trial.gang_losses = 0
+        self._updates = [update for update in self._updates if not _is_failure(update, trial.id)]
+        self._updates.append(Pending(trial.id, trial.config))
+        return True
+
     def apply(self, event: Event) -> Decision:
         """Take in one event; what it asks of the trial, if it is a report."""
         match event:  # the most frequent first
@@ -205,6 +218,8 @@ class Ledger:
 
     def _started(self, event: AttemptStarted) -> None:
         trial = self.trials[event.trial]
+        if trial.state is _FAILED:
+            self.retry(trial)
         if trial.state is _PAUSED:
             self.scheduler.promote(trial.id)
             self._updates.append(Pending(trial.id, trial.config))
@@ -335,3 +350,7 @@ class Ledger:
 
     def _scheduler_of(self, trial: Trial) -> Scheduler:
         return self._trainings.get(trial.id, self.scheduler)
+
+
+def _is_failure(update: Update, trial: int) -> bool:
+    return isinstance(update, Observation) and update.trial == trial and not math.isfinite(update.loss)

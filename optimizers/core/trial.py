@@ -18,7 +18,8 @@ class TrialState(enum.StrEnum):
     """Where a trial stands.
 
     ``PENDING -> RUNNING -> COMPLETED | STOPPED | FAILED``, with ways back: ``RUNNING -> PAUSED ->
-    RUNNING`` (promotion) and ``RUNNING -> PENDING`` (an attempt failed or was lost, and another follows).
+    RUNNING`` (promotion), ``RUNNING -> PENDING`` (an attempt failed or was lost, and another follows), and ``FAILED ->
+    RUNNING`` (a resumed search tries again what failed alike).
     """
 
     PENDING = "pending"

@@ -74,6 +74,9 @@ class BracketScheduler(Scheduler):
     def fail(self, trial: int) -> None:
         self.bracket(trial).fail(trial)
 
+    def retry(self, trial: int) -> bool:
+        return self.bracket(trial).retry(trial)
+
     def is_final(self, trial: int) -> bool:
         return self.bracket(trial).is_final(trial)
 

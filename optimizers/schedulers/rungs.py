@@ -103,6 +103,22 @@ class Rung:
         self._stages[self._results[trial][1]] = _PROMOTED
         self._promoted += 1
 
+    def forget_failure(self, trial: int) -> bool:
+        """Take out the entry of a trial that failed, as if it had never been; whether there was one."""
+        if trial not in self or math.isfinite(self._results[trial][0]):
+            return False
+        stages = {key[2]: self._stages[key[1]] for key in self._results.values()}
+        kept = sorted((key for key in self._results.values() if key[2] != trial), key=lambda key: key[1])
+        Rung.__init__(self, self._eta)
+        for loss, _, number in kept:
+            self.record(number, loss)
+        for _, _, number in kept:
+            if stages[number] != _RUNS:
+                self.pause(number)
+            if stages[number] == _PROMOTED:
+                self.promote(number)
+        return True
+
     def _raise_best(self) -> None:
         key = loss, arrival, trial = heapq.heappop(self._rest)
         heapq.heappush(self._top, (-loss, -arrival, trial))
@@ -134,3 +150,7 @@ class BestSoFar:
     def leave_out(self, trial: int) -> None:
         """Compare with this trial's result no more."""
         self._left_out.add(trial)
+
+    def take_back(self, trial: int) -> None:
+        """Compare with this trial's results to come again."""
+        self._left_out.discard(trial)

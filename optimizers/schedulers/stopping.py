@@ -52,6 +52,9 @@ class Watcher(Scheduler):
     def fail(self, trial: int) -> None:
         self._inner.fail(trial)
 
+    def retry(self, trial: int) -> bool:
+        return self._inner.retry(trial)
+
     def is_final(self, trial: int) -> bool:
         return self._inner.is_final(trial)
 

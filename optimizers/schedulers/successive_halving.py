@@ -78,6 +78,10 @@ class PromotionScheduler(RungScheduler):
         if trial not in rung:
             rung.record(trial, math.inf)
 
+    def retry(self, trial: int) -> bool:
+        self.rungs[self._level.get(trial, 0)].forget_failure(trial)
+        return True
+
     def is_final(self, trial: int) -> bool:
         return self._level.get(trial, 0) == len(self._levels) - 1
 
@@ -199,6 +203,14 @@ class StoppingScheduler(RungScheduler):
         if level < len(self.rungs):
             self._reached[trial] = level
             self.rungs[level].record(trial, math.inf)
+
+    def retry(self, trial: int) -> bool:
+        for best in self._best:
+            best.take_back(trial)
+        level = self._reached.get(trial, -1)
+        if level >= 0 and self.rungs[level].forget_failure(trial):
+            self._reached[trial] = level - 1
+        return True
 
     def _leave_out(self, trial: int) -> None:
         for best in self._best:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from maggy_like.errors import TrialsFailedError
 from optimizers.core.events import AttemptEnded
 from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure, TrialState
+from optimizers.core.trial import Failure, Trial, TrialState
 
 _SUCCEEDED = (TrialState.COMPLETED, TrialState.PAUSED)
 _LEAST_AT_THE_END = 2
@@ -30,7 +30,8 @@ class CommonFailures:
     Trials that go on after a pause are counted by themselves: that all of them began well says nothing of how they go
     on, as where a function saves a state that it cannot restore.
 
-    A resumed search counts from zero, since the function may have been fixed; a success before the resume still counts.
+    A resumed search counts from zero, and tries the trials again for which it had ended, since the function may have
+    been fixed; a success before the resume still counts.
 
     Args:
         enough: How many end the search; 0 for never.
@@ -55,11 +56,33 @@ class CommonFailures:
     def take(self, event: AttemptEnded) -> None:
         """Count the failure of an attempt of this run, if it is one."""
         failure = event.failure
-        if failure is None or not failure.kind.is_fault or self._expected.intersection(failure.types):
+        if failure is None or not self._counts(failure):
             return
         outcomes = self._outcomes(event.trial)
         outcomes.failed.setdefault(failure.cause, set()).add(event.trial)
         outcomes.newest = failure
+
+    def to_retry(self, trials: Sequence[Trial], enough: int) -> list[Trial]:
+        """The failed trials for which a search had ended, as its journal tells; a resumed one tries them again.
+
+        Args:
+            trials: All of the study.
+            enough: How many ended it, at the least; 0 for never.
+        """
+        found: list[Trial] = []
+        for outcomes in (self._begun, self._continued) if enough else ():
+            alike: dict[object, list[Trial]] = {}
+            for trial in trials:
+                failure = trial.failure
+                if trial.state is not TrialState.FAILED or trial.training or failure is None:
+                    continue
+                if self._counts(failure) and self._outcomes(trial.id) is outcomes:
+                    alike.setdefault(failure.cause, []).append(trial)
+            most = max(alike.values(), key=len, default=[])
+            at_end = max(sum(not trial.training for trial in trials), _LEAST_AT_THE_END)
+            if not outcomes.has_success and len(most) >= min(enough, at_end):
+                found += most
+        return found
 
     def error(self, n_trials: int | None = None) -> TrialsFailedError | None:
         """What the search must end with, if anything.
@@ -70,6 +93,9 @@ class CommonFailures:
         if not self.enough:
             return None
         return self._error(self._begun, n_trials) or self._error(self._continued, n_trials)
+
+    def _counts(self, failure: Failure) -> bool:
+        return failure.kind.is_fault and not self._expected.intersection(failure.types)
 
     def _outcomes(self, trial: int) -> _Outcomes:
         return self._continued if trial in self._paused else self._begun
@@ -86,7 +112,7 @@ class CommonFailures:
         expected = f", or expected=({kind},) for failures of this type" if kind else ""
         return TrialsFailedError(
             f"{count} trials failed alike{where} and none has succeeded, so the search has ended: "
-            f"{failure.message}{trace}\nFix the function and go on with resume=True and the run's name (with other "
-            "arguments of the search, such as metric, under another name). To try all configurations all the same, "
-            f"pass failures=FailurePolicy(alike=0){expected}."
+            f"{failure.message}{trace}\nFix the function and go on with resume=True and the run's name, which tries "
+            "them again (if metric or another argument is wrong, start another run instead). To try all configurations "
+            f"all the same, pass failures=FailurePolicy(alike=0){expected}."
         )

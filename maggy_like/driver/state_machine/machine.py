@@ -49,6 +49,8 @@ from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
 from optimizers.core.trial import Failure, TrialState
 
+_MOST_NAMED = 10  # trials
+
 
 class StateMachine:
     """Hands trials to workers until the search is over.
@@ -100,6 +102,7 @@ class StateMachine:
         failures = CommonFailures(alike if isinstance(alike, int) else 0, expected)
         self._attempts = Attempts(study, max_attempts, workers, keep, failures, guessed=guessed)
         self._growth = None if isinstance(alike, int) else Growth(self._proposals, failures, alike, width)
+        self._alike = alike if isinstance(alike, int) else alike(1)
         self._training_phase = TrainingPhase(study, training)
         self._width = width
         self._trial_timeout = trial_timeout
@@ -170,6 +173,14 @@ class StateMachine:
         """Begin, or go on where the replayed journal ends."""
         self._course.now = now
         commands: Commands = []
+        again = [
+            trial.id
+            for trial in self._attempts.alike.to_retry(self.study.trials, self._alike)
+            if self.study.retry(trial)
+        ]
+        if again:
+            which = ", ".join(map(str, again[:_MOST_NAMED])) + (", ..." if len(again) > _MOST_NAMED else "")
+            commands.append(Show(f"trials that had failed alike are tried again: {which}"))
         for trial in self.study.trials:
             if trial.objective is not None and self._course.objective is None:
                 self._course.objective = trial.objective

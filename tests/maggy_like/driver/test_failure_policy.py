@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ from hand import Hand
 from maggy_like import FailurePolicy, Float, lagom
 from maggy_like.driver.state_machine.inputs import WorkerLost
 from maggy_like.errors import ConfigError, TrialsFailedError
+from maggy_like.protocol.identity import WorkerId
 from maggy_like.worker.child.failures import place_of, types_of
 from optimizers.core.base import Optimizer
+from optimizers.core.study import Study
+from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.stopping import MedianRule
 
 SPACE = {"lr": Float(0.1, 1.0)}
 
@@ -122,6 +127,79 @@ def test_it_counts_trials_and_not_their_attempts() -> None:
     assert fail(hand, raised()) == "error"
 
 
+RESUMED = {
+    "random": RandomSearch,
+    "promotion": lambda: ASHA(sampler="random", mode="promotion"),
+    "stopping": lambda: ASHA(sampler="random", mode="stopping"),
+    "hyperband": lambda: ASHA(sampler="random", mode="stopping", brackets=None),
+    "rule": lambda: MedianRule(RandomSearch()),
+}
+
+
+def resumed(hand: Hand, optimizer: Optimizer | None = None, **options: Any) -> Hand:
+    again = Hand(optimizer, **{"n_trials": 6, "alike": 3, "max_attempts": 1, **options})
+    again.machine.replay(hand.events)
+    again.start()
+    again.join(0)
+    return again
+
+
+@pytest.mark.parametrize("optimizer", RESUMED)
+@pytest.mark.parametrize("reports", [False, True])
+def test_a_resume_tries_those_again_for_which_the_search_had_ended(optimizer: str, reports: bool) -> None:
+    points = [{"x": x} for x in (0.1, 0.2, 0.3)]
+    hand = search(RESUMED[optimizer](), n_trials=6, points=points)
+    for _ in points:
+        if reports:
+            hand.report(WorkerId(0, 0), 1, 0.5)
+        fail(hand, raised())
+    assert hand.states() == ["failed"] * 3
+    again = resumed(hand, RESUMED[optimizer](), points=points)
+    assert again.shown[0] == "trials that had failed alike are tried again: 0, 1, 2"
+    worker = WorkerId(0, 0)
+    tried = []
+    while again.machine.ending is None:
+        trial = again.assigned(worker).trial
+        tried.append(trial)
+        again.finish(worker, value=again.study.trials[trial].config["x"])
+    assert tried[:3] == [0, 1, 2]
+    assert "failed" not in again.states()
+    assert len(again.states()) == 6
+    assert again.study.best is max(again.study.trials, key=lambda trial: trial.config["x"])
+    assert all(math.isfinite(seen.loss) for seen in again.study.history.observations)
+    reader = Study({"x": Float(0, 1)}, RESUMED[optimizer](), max_budget=9, n_trials=6)
+    for event in (*hand.events, *again.events):
+        reader.apply(event)
+    assert [trial.state for trial in reader.trials] == [trial.state for trial in again.study.trials]
+    assert reader.counts == again.study.counts
+
+
+def test_a_function_that_was_not_fixed_ends_the_resumed_search_as_soon() -> None:
+    hand = search(n_trials=6)
+    fail(hand, *[raised()] * 3)
+    again = resumed(hand)
+    assert fail(again, *[raised()] * 3) == "error"
+    assert again.states() == ["failed"] * 3
+
+
+@pytest.mark.parametrize(
+    ("ends", "options"),
+    [
+        ([raised()] * 3, {"alike": 0}),
+        ([raised()] * 3, {"expected": {"builtins.KeyError"}}),
+        ([raised(), raised("ValueError"), raised()], {}),
+        ([raised(), {"value": 0.5}, raised(), raised()], {}),
+    ],
+    ids=["never", "expected", "too few", "one succeeded"],
+)
+def test_other_failures_stay(ends: list[dict[str, Any]], options: dict[str, Any]) -> None:
+    hand = search(n_trials=6, **{"alike": 0, **options})
+    fail(hand, *ends)
+    again = resumed(hand, **options)
+    assert again.states().count("failed") == sum("value" not in end for end in ends)
+    assert not any("tried again" in line for line in again.shown)
+
+
 def go_on(hand: Hand, then: dict[str, Any]) -> None:
     """Let first attempts return, and those of promoted trials end as they should, until nothing is left to do."""
     (worker,) = (worker.id for worker in hand.machine.workers.values())
@@ -141,6 +219,7 @@ def test_trials_that_all_fail_when_they_are_promoted_end_the_search_too() -> Non
     again.join(0)
     go_on(again, {"value": 1.0})
     assert again.machine.ending == "completed"
+    assert "failed" not in again.states()
 
 
 def test_a_promoted_trial_that_succeeds_vouches_for_the_others() -> None:
