@@ -17,6 +17,9 @@ Axis = list[Config]
 """All partial configurations of a parameter, or of several that conditions tie together."""
 
 
+_MOST_LISTED = 1_000
+"""Values of a range with a step that are all tried; who writes a finer step means a range."""
+
 _MOST_COUNTED = 10_000
 """Combinations that are looked through where conditions or constraints leave some of them out."""
 
@@ -30,7 +33,7 @@ class Grid(Optimizer):
 
     Args:
         resolution: How many values a range contributes at most. Values that are listed, one by one or by a ``step``,
-            are all tried.
+            are all tried, but for steps of more than 1,000 values.
 
     Raises:
         OptimizerError: ``resolution`` is not a positive integer.
@@ -80,7 +83,7 @@ class Grid(Optimizer):
         return axis
 
     def _values(self, domain: Domain) -> list[Value]:
-        is_range = isinstance(domain, Float | Integer) and domain.step is None
+        is_range = isinstance(domain, Float | Integer) and (domain.step is None or (domain.size or 0) > _MOST_LISTED)
         return domain.grid(self.resolution if is_range else domain.size or self.resolution)
 
     def remarks(self, problem: Problem) -> list[str]:
@@ -104,10 +107,13 @@ def n_configurations(space: SearchSpace, below: int | None) -> int | None:
 
     None also if they are too many to count.
     """
-    conditional = any(domain.conditions for domain in space.domains.values())
-    if space.size is None or ((conditional or space.has_constraint) and space.size > _MOST_COUNTED):
+    size = space.size
+    is_restricted = space.has_constraint or any(domain.conditions for domain in space.domains.values())
+    if size is None or (is_restricted and size > _MOST_COUNTED):
         return None
-    everything = Grid(space.size)
+    if not is_restricted:
+        return size if below is None or size < below else None
+    everything = Grid(size)
     if below is not None and everything.at(space, below - 1) is not None:
         return None
     return everything.size(space)

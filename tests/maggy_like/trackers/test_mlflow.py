@@ -164,9 +164,12 @@ def report_alike(reporter: Any, **config: Any) -> dict[str, Any]:
 
 
 @pytest.mark.e2e
-def test_names_that_mlflow_would_make_one_stay_apart_in_a_resumed_run_too(tmp_path: Path) -> None:
+def test_names_that_mlflow_would_make_one_stay_apart_in_a_resumed_run_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mlflow import MlflowClient
 
+    monkeypatch.chdir(tmp_path)  # for the artifacts
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     space = {"a b": [1.0, 2.0], "lr(1)": [0.5], "lr[1]": [0.25]}
     for n_trials in (1, 2):
