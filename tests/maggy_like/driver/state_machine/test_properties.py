@@ -42,7 +42,7 @@ SEARCHES = st.builds(
     trial_timeout=st.sampled_from([None, 6.0]),
     workers=st.sampled_from([SLOTS, 1, 0]),
     prompt=st.booleans(),
-)
+).filter(lambda search: search.points <= search.n_trials)
 
 
 class Supervisor(Witness, RuleBasedStateMachine):
