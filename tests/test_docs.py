@@ -16,7 +16,7 @@ import maggy_like
 from benchmarks.platforms.settings import SETTINGS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [path for folder in (ROOT, ROOT / "docs") for path in sorted(folder.glob("*.md"))]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "coming-from").glob("*.md")])
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 
 
@@ -46,8 +46,8 @@ def test_examples_can_be_read_and_pass_arguments_that_there_are(page: Path) -> N
         assert wrong == [], f"{name}({', '.join(map(str, wrong))})"
 
 
-def test_the_rows_that_the_page_on_clusters_names_are_there() -> None:
-    rows = re.findall(r"rows? `([^`]+)`", (ROOT / "docs" / "clusters.md").read_text())
+def test_the_rows_of_the_benchmark_of_platforms_that_pages_name_are_there() -> None:
+    rows = [row for page in PAGES for row in re.findall(r"rows? `([^`]+)`", page.read_text())]
     assert rows
     assert [row for row in rows if row not in SETTINGS] == []
 
