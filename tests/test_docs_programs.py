@@ -11,9 +11,9 @@ A page may say in HTML comments, which a reader of the source sees:
 
 from __future__ import annotations
 
-import inspect
 import re
 import runpy
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ import pytest
 DOCS = Path(__file__).parent.parent / "docs"
 
 OUTPUT = re.compile(r"^<!-- output(?P<exact>: exact)? -->\n+```text\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
-NUMBER = re.compile(r"-?\d[\d,.:]*(e[+-]\d+)?")
+NUMBER = re.compile(r"[-+]?\d[\d,.:]*(e[+-]\d+)?")
 
 PART = re.compile(
     r"^<!-- setup\n(?P<setup>.*?)^-->"
@@ -59,7 +59,7 @@ def program_of(text: str) -> Program:
             parts.append(part["setup"])
         else:
             if is_run:
-                parts.append(inspect.cleandoc(part["code"]) + "\n")
+                parts.append(textwrap.dedent(part["code"]))
             is_run = True
     outputs = [
         (line, found["exact"] is not None) for found in OUTPUT.finditer(text) for line in found["text"].split("\n")

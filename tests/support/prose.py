@@ -33,7 +33,7 @@ PATTERNS = {
     "lexicon": r"\b(dear|dearer|amid|anew|reckoned|oftener|shall|ill-meant)\b|\bbut for\b|\bbeside\b|\bone's own\b",
     "jargon": r"\b[Gg]angs?\b|\b[Ll]edgers?\b|\b[Gg]lances?\b|\b[Pp]ictures?\b|\b[Rr]ooms?\b|\b[Ff]loors?\b"
     r"|\bwide trials?\b|\blate words\b|\bfront door\b|\bstrangers?\b",
-    "runs again": r"\bruns? again\b|\brun on\b|\bat rest\b",
+    "runs again": r"\bruns? again\b|\bat rest\b",
     "history": r"[Ss]ince then|a day (before|earlier)|from then|(?m:^Before, )|\badr/\d|\bADR \d",
     "tests": r"`test_\w+|\btests/\w+",
     "semicolon": r";",
