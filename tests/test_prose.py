@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from prose import faults, pages_of, shown
+from prose import faults, pages_of, plain, shown, words
 
 ROOT = Path(__file__).parent.parent
+CHANGELOG = "CHANGELOG.md"
 REFERENCE = frozenset(
     {
+        CHANGELOG,
         "glossary.md",
         "run-folder.md",
         "failure-kinds.md",
@@ -20,7 +22,10 @@ REFERENCE = frozenset(
 )
 """Pages that are looked up, and may be long or have no code; the generated ones are not measured."""
 
-PAGES = pages_of(ROOT / "docs")
+PAGES = pages_of(ROOT / "docs") | {CHANGELOG: (ROOT / CHANGELOG).read_text()}
+
+LONGEST_CHANGE = 20
+"""Words of an entry in the changelog."""
 
 ACCEPTED: dict[str, dict[str, int]] = {
     "coming-from/index.md": {"late code": 1},
@@ -34,6 +39,13 @@ def test_a_page_keeps_the_rules_of_the_guide(page: str) -> None:
     accepted = ACCEPTED.get(page, {})
     places = list(shown(PAGES[page], [rule for rule in found if found[rule] > accepted.get(rule, 0)]))
     assert dict(found) == accepted, "\n".join(places)
+
+
+def test_each_entry_of_the_changelog_is_one_short_line() -> None:
+    changes = [line for line in PAGES[CHANGELOG].splitlines() if line.startswith("- ")]
+    assert changes
+    assert [change for change in changes if words(plain(change)) > LONGEST_CHANGE] == []
+    assert "\n  " not in PAGES[CHANGELOG]
 
 
 def test_every_exception_is_of_a_page() -> None:
