@@ -6,13 +6,15 @@ A page may say in HTML comments, which a reader of the source sees:
 - ``<!-- not run: REASON -->`` before a block that cannot run here;
 - ``<!-- needs: spark -->``: a session is there;
 - ``<!-- output -->`` before a block of text: lines that the code prints, in this order. Numbers and the folders in
-  front of a run's are not compared, since no two machines agree on them; ``<!-- output: exact -->`` compares all.
+  front of a run's are not compared, since no two machines agree on them; ``<!-- output: exact -->`` compares all;
+- ``<!-- session -->`` before commands of ``maggy-like`` and what they print, as typed in a shell.
 """
 
 from __future__ import annotations
 
 import re
 import runpy
+import shlex
 import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,12 +23,13 @@ import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
 
-OUTPUT = re.compile(r"^<!-- output(?P<exact>: exact)? -->\n+```text\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"[-+]?\d[\d,.:]*(e[+-]\d+)?")
 
 PART = re.compile(
     r"^<!-- setup\n(?P<setup>.*?)^-->"
     r"|^ *<!-- not run: (?P<reason>[^\n]+) -->\n+(?=^ *```python)"
+    r"|^<!-- output(?P<exact>: exact)? -->\n+```text\n(?P<output>.*?)^```"
+    r"|^<!-- session -->\n+```console\n(?P<session>.*?)^```"
     r"|^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
 )
@@ -50,21 +53,27 @@ class Program(NamedTuple):
 
 def program_of(text: str) -> Program:
     """Read a page."""
-    parts, reasons, is_run = [], [], True
+    program = Program("", [], "<!-- needs: spark -->" in text, [])
+    parts, is_run = [], True
     for part in PART.finditer(text):
         if part["reason"]:
-            reasons.append(part["reason"])
+            program.reasons.append(part["reason"])
             is_run = False
         elif part["setup"]:
             parts.append(part["setup"])
+        elif part["output"] is not None:
+            program.outputs.extend((line, part["exact"] is not None) for line in part["output"].splitlines() if line)
+        elif part["session"] is not None:
+            commands = re.findall(r"^\$ maggy-like (.*)$", part["session"], re.MULTILINE)
+            parts.extend(f"assert maggy_like.command_line.main({shlex.split(command)}) == 0\n" for command in commands)
+            program.outputs.extend(
+                (line, False) for line in part["session"].splitlines() if line and not line.startswith("$")
+            )
         else:
             if is_run:
                 parts.append(textwrap.dedent(part["code"]))
             is_run = True
-    outputs = [
-        (line, found["exact"] is not None) for found in OUTPUT.finditer(text) for line in found["text"].split("\n")
-    ]
-    return Program("\n".join(parts), reasons, "<!-- needs: spark -->" in text, [each for each in outputs if each[0]])
+    return program._replace(code="\n".join(parts))
 
 
 def compared(line: str, *, exact: bool) -> str:
@@ -91,8 +100,10 @@ def test_a_page_is_read_as_one_program() -> None:
     shown = "text\n```python\ny = x\n```\n"
     page = f"<!-- setup\nx = 1\n-->\n{shown}<!-- not run: needs a cluster -->\n```python\nz = 1\n```\n"
     page += "<!-- output -->\n```text\ny = 1.5\n```\n<!-- output: exact -->\n```text\ntwo\n```\n"
-    outputs = [("y = 1.5", False), ("two", True)]
-    assert program_of(page) == Program("x = 1\n\ny = x\n", ["needs a cluster"], needs_spark=False, outputs=outputs)
+    page += "<!-- session -->\n```console\n$ maggy-like list 'a b'\nnone\n```\n"
+    code = "x = 1\n\ny = x\n\nassert maggy_like.command_line.main(['list', 'a b']) == 0\n"
+    outputs = [("y = 1.5", False), ("two", True), ("none", False)]
+    assert program_of(page) == Program(code, ["needs a cluster"], needs_spark=False, outputs=outputs)
 
 
 def test_output_that_is_shown_is_compared() -> None:

@@ -115,7 +115,7 @@ def plain(text: str) -> str:
     """Markdown as a reader sees it, each piece of code as the word CODE."""
     text = re.sub(r"`[^`]+`", "CODE", text.strip())
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    return re.sub(r"[*_]{1,2}(\S(?:.*?\S)?)[*_]{1,2}", r"\1", text)
+    return re.sub(r"(?<!\w)[*_]{1,2}(\S(?:.*?\S)?)[*_]{1,2}(?!\w)", r"\1", text)
 
 
 def sentences(block: str) -> list[str]:
@@ -140,7 +140,8 @@ def faults(text: str, *, is_reference: bool = False) -> Counter[str]:
         for rule in PATTERNS.keys() - {"tests", "history"}:
             found[rule] += len(re.findall(PATTERNS[rule], block))
     found["heading"] = sum(bool(re.search(HEADINGS, heading)) for heading in page.headings)
-    found["long sentence"] = sum(words(each) > LONGEST_SENTENCE for block in page.prose for each in sentences(block))
+    blocks = [*page.prose, *page.evidence]
+    found["long sentence"] = sum(words(each) > LONGEST_SENTENCE for block in blocks for each in sentences(block))
     found["long cell"] = sum(words(cell) > LONGEST_CELL for cell in page.cells)
     found["wide table"] = sum(width > MOST_COLUMNS for width in page.widths)
     if not is_reference:
@@ -152,7 +153,7 @@ def faults(text: str, *, is_reference: bool = False) -> Counter[str]:
 def shown(text: str, rules: Iterable[str]) -> Iterator[str]:
     """The places that break some rules, for whoever mends a page."""
     page = read(text)
-    blocks = [*page.prose, *page.cells, *page.evidence]
+    blocks = [*page.prose, *page.evidence]
     for rule in rules:
         if rule == "long sentence":
             yield from (
@@ -163,7 +164,8 @@ def shown(text: str, rules: Iterable[str]) -> Iterator[str]:
         elif rule == "heading":
             yield from (f"{rule}: {heading}" for heading in page.headings if re.search(HEADINGS, heading))
         elif rule in PATTERNS:
-            yield from (f"{rule}: {block}" for block in blocks if re.search(PATTERNS[rule], block))
+            everywhere = [*blocks, *page.cells]
+            yield from (f"{rule}: {block}" for block in everywhere if re.search(PATTERNS[rule], block))
 
 
 class Measures(NamedTuple):
