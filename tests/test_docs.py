@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import inspect
 import re
 import runpy
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,16 @@ import pytest
 
 import maggy_like
 from benchmarks.platforms.settings import SETTINGS
+from maggy_like.spark.java import MIN_JAVA
 
 ROOT = Path(__file__).parent.parent
-PAGES = [path for folder in (ROOT, ROOT / "docs") for path in sorted(folder.glob("*.md"))]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "coming-from").glob("*.md")])
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 
 
 def calls(page: Path) -> Iterator[ast.Call]:
     for block in re.findall(r"^ *```python\n(.*?)^ *```", page.read_text(), re.MULTILINE | re.DOTALL):
-        for node in ast.walk(ast.parse(inspect.cleandoc(block))):
+        for node in ast.walk(ast.parse(textwrap.dedent(block))):
             if isinstance(node, ast.Call):
                 yield node
 
@@ -46,8 +49,8 @@ def test_examples_can_be_read_and_pass_arguments_that_there_are(page: Path) -> N
         assert wrong == [], f"{name}({', '.join(map(str, wrong))})"
 
 
-def test_the_rows_that_the_page_on_clusters_names_are_there() -> None:
-    rows = re.findall(r"rows? `([^`]+)`", (ROOT / "docs" / "clusters.md").read_text())
+def test_the_rows_of_the_benchmark_of_platforms_that_pages_name_are_there() -> None:
+    rows = [row for page in PAGES for row in re.findall(r"rows? `([^`]+)`", page.read_text())]
     assert rows
     assert [row for row in rows if row not in SETTINGS] == []
 
@@ -57,6 +60,23 @@ def test_tests_that_are_named_are_there(page: Path) -> None:
     sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     names = re.findall(r"`(test_\w+)`", page.read_text())
     assert [name for name in names if f"def {name}(" not in sources] == []
+
+
+def test_the_table_of_supported_versions_is_that_of_the_package() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = "\n".join(setup["options.extras_require"].values())
+    table = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE))
+
+    def oldest(name: str) -> str:
+        found = re.search(r"\d+(\.\d+)*", table[name])
+        assert found is not None
+        return found[0]
+
+    assert setup["options"]["python_requires"] == f">={oldest('Python')}"
+    for package in ("pyspark", "torch", "pandas"):
+        assert re.search(rf"^{package}>={oldest(package)}\b", extras, re.MULTILINE), package
+    assert oldest("Java, for Spark") == str(MIN_JAVA)
 
 
 def _whole_programs() -> Iterator[tuple[str, str]]:
