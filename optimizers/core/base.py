@@ -356,6 +356,13 @@ class Optimizer(ABC):
         """How many of the trials of a search are meant to be trained to ``max_budget``; ``inf`` for all, or unknown."""
         return math.inf
 
+    def load_libraries(self) -> None:
+        """Import the libraries that later proposals need, so that no worker waits for that; by default nothing.
+
+        It is called in the optimizer's own process, before the first question.
+        """
+        return
+
     def remarks(self, problem: Problem) -> list[str]:
         """What a user should know of how this search will go, before it starts; by default nothing."""
         return []

@@ -117,6 +117,9 @@ class ASHA(Optimizer):
     def size(self, space: SearchSpace) -> int | None:
         return self.sampler.size(space)
 
+    def load_libraries(self) -> None:
+        self.sampler.load_libraries()
+
     def remarks(self, problem: Problem) -> list[str]:
         return self.sampler.remarks(problem)
 

@@ -103,6 +103,9 @@ class StoppingRule(Optimizer):
     def size(self, space: SearchSpace) -> int | None:
         return self.optimizer.size(space)
 
+    def load_libraries(self) -> None:
+        self.optimizer.load_libraries()
+
     def remarks(self, problem: Problem) -> list[str]:
         return self.optimizer.remarks(problem)
 

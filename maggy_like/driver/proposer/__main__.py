@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -24,6 +25,7 @@ def main(fd: int, parent: int) -> None:
     launch: Launch = unpack(frames.get())
     sys.path[:] = launch.path
     answerer = _Answerer(launch)
+    answerer.load()
     while True:
         connection.send_bytes(answerer.answer(unpack(frames.get())))
 
@@ -44,17 +46,26 @@ class _Answerer:
         self._launch = launch
         self._loaded: tuple[Optimizer, History] | None = None
 
+    def load(self) -> None:
+        """Load the optimizer before it is asked: a model imports scipy, and workers would wait for that."""
+        with contextlib.suppress(BaseException):  # of a custom optimizer: the first answer raises it again
+            optimizer, _ = self._load()
+            optimizer.load_libraries()
+
     def answer(self, question: Question) -> bytes:
         """The answer, packed."""
         try:
-            if self._loaded is None:
-                self._loaded = unpack(self._launch.optimizer), unpack(self._launch.history)
-            optimizer, history = self._loaded
+            optimizer, history = self._load()
             for update in question.updates:
                 history.apply(update)
             return pack(optimizer.ask(question.index, history))
         except BaseException as error:  # sys.exit() of an optimizer is an error like any other
             return pack(raised(error))
+
+    def _load(self) -> tuple[Optimizer, History]:
+        if self._loaded is None:
+            self._loaded = unpack(self._launch.optimizer), unpack(self._launch.history)
+        return self._loaded
 
 
 def raised(error: BaseException) -> Raised:

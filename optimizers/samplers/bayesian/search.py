@@ -108,6 +108,9 @@ class BayesianSearch(Optimizer):
         self._known: tuple[History, Surrogate | Front] | None = None
         self._times: RunTimes | None = None
 
+    def load_libraries(self) -> None:
+        from optimizers.samplers.bayesian import front  # noqa: F401  # scipy takes a second
+
     def is_blind(self, history: History) -> bool:
         if not history.problem.space.dimensions:
             return True
