@@ -13,12 +13,12 @@ from maggy_like.cluster_driver.keys import Keys
 from maggy_like.cluster_driver.log_lines import LogLineReader
 from maggy_like.cluster_driver.slots import DriverHost, SlotsBesideDriver
 from maggy_like.cluster_driver.watcher import Watcher
-from maggy_like.driver.first_workers import JOIN_PATIENCE
 from maggy_like.driver.gang_size import gang_size, size_hints
 from maggy_like.driver.interrupts import interrupts_to
 from maggy_like.driver.recovery import open_journal
 from maggy_like.driver.run_spec import Outcome, RunSpec
 from maggy_like.driver.runner import check_reach, first_snapshot, new_machine, worker_task
+from maggy_like.driver.supervisor import JOIN_PATIENCE
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError, JournalError
 from maggy_like.processes.pickles import dumps

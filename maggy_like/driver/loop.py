@@ -7,22 +7,23 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
+import msgspec
+
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import LineBuffer
-from maggy_like.driver.asking import answers, as_exception
 from maggy_like.driver.drawing import Drawing
-from maggy_like.driver.pace import Pace
 from maggy_like.driver.proposer.base import Proposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Replace, Send, Show
 from maggy_like.driver.state_machine.inputs import (
     Input,
     StopRequested,
+    SuggestionReady,
     Tick,
     TrialSaid,
     WorkerBroken,
@@ -32,7 +33,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerSeen,
 )
 from maggy_like.driver.write_ahead import WriteAhead
-from maggy_like.errors import WorkerError
+from maggy_like.errors import OptimizerError, WorkerError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
@@ -54,7 +55,78 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.rpc.server import ROUND_SECONDS, Received, Server, Unfit
 from maggy_like.storage.journal import Journal
+from optimizers.core.base import Pending, Proposal, Update
 from optimizers.core.events import Event
+from optimizers.core.study import Study
+
+
+def answers(
+    proposer: Proposer, study: Study, question: AskOptimizer, is_over: Callable[[], bool]
+) -> Iterator[SuggestionReady]:
+    """Each answer as soon as it is there; the next ask knows it as pending.
+
+    Args:
+        proposer: Asks the optimizer.
+        study: What it is asked for.
+        question: From which proposal on, and for how many at most.
+        is_over: Whether nobody wants more of them.
+    """
+    updates: Sequence[Update] = question.updates
+    for number in range(question.most):
+        answer = _ask(proposer, study, question.index + number, updates)
+        proposal = answer.answer
+        if number == question.most - 1 or not isinstance(proposal, Proposal) or is_over():
+            yield answer
+            return
+        yield msgspec.structs.replace(answer, more=True)
+        updates = [Pending(question.trial + number, proposal.config)]
+
+
+def _ask(proposer: Proposer, study: Study, index: int, updates: Sequence[Update]) -> SuggestionReady:
+    try:
+        return SuggestionReady(index, study.checked(proposer.ask(index, updates)))
+    except BaseException as error:
+        return SuggestionReady(index, None, as_exception(error))
+
+
+def as_exception(error: BaseException) -> Exception:
+    """What the caller gets to see: a ``sys.exit()`` of an optimizer is an error like any other."""
+    return error if isinstance(error, Exception) else OptimizerError(f"the optimizer raised {error!r}")
+
+
+LONGEST = 5.0
+"""Seconds after which it is due in any case: the process may have been stopped while it was done."""
+
+
+class Pace:
+    """Says when it is due again: after an interval, and after so long that it takes a share of the time at most.
+
+    Args:
+        interval: Seconds between two times, at least.
+        share: Of the time, that it may take.
+
+    Example:
+        >>> pace = Pace(interval=0.1, share=0.02)
+        >>> pace.is_due(5.0)
+        True
+        >>> pace.took(5.0, 5.05)
+        >>> pace.is_due(7.0), pace.is_due(7.6)
+        (False, True)
+    """
+
+    def __init__(self, interval: float, share: float) -> None:
+        self._interval = interval
+        self._share = share
+        self._due = float("-inf")
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is due."""
+        return now >= self._due
+
+    def took(self, began: float, ended: float) -> None:
+        """Take in when it was last done."""
+        self._due = max(began + self._interval, ended + min(LONGEST, (ended - began) / self._share))
+
 
 _log = logging.getLogger(__name__)
 

@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 
 from maggy_like.display import Display
 from maggy_like.driver.callbacks import Callbacks
-from maggy_like.driver.first_workers import FirstWorkers
 from maggy_like.driver.followers import DisplayFollower
-from maggy_like.driver.growing_supervisor import GrowingSupervisor
 from maggy_like.driver.interrupts import interrupts_to, waits_end
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested
-from maggy_like.driver.supervisor import Supervisor
+from maggy_like.driver.supervisor import FirstWorkers, GrowingSupervisor, Supervisor
 from maggy_like.engines.base import Engine
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId

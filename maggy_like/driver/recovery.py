@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import platform
 import time
 from contextlib import ExitStack
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from maggy_like.driver.collector import no_collections
-from maggy_like.driver.environment import environment
 from maggy_like.driver.settings import FileSettings, SearchSettings, Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
@@ -29,9 +31,54 @@ from maggy_like.storage.journal import (
 )
 from maggy_like.storage.store_marks import is_marked, mark_store, unmark_store
 from maggy_like.train_function.code_hash import is_comparable
+from maggy_like.version import __version__
 from optimizers.core.initial_points import initial_points
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
+
+PACKAGES = (
+    "accelerate",
+    "jax",
+    "keras",
+    "lightgbm",
+    "lightning",
+    "numpy",
+    "optuna",
+    "pandas",
+    "pyspark",
+    "scikit-learn",
+    "tensorflow",
+    "torch",
+    "transformers",
+    "xgboost",
+)
+"""Packages whose versions are recorded where they are installed."""
+
+
+def environment() -> dict[str, str]:
+    """The driver's machine and versions; nothing is imported for it.
+
+    Example:
+        >>> environment()["python"]
+        '3.11.9'
+    """
+    known = {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "cores": str(os.cpu_count()),
+        "python": platform.python_version(),
+        "maggy_like": __version__,
+    }
+    return known | {package: found for package in PACKAGES if (found := _version(package))}
+
+
+def _version(package: str) -> str:
+    """The version of a package; empty where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,9 @@
-"""Keeps the workers of a run alive: an engine launches them, and launches again those that end too early."""
+"""Keeps the workers of a run alive, also on an engine whose slots come and go, and waits for the first ones."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +16,7 @@ from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving, WorkerLost
 from maggy_like.engines.base import EngineRun, EngineStopped, Launcher
 from maggy_like.errors import EngineError
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import KeyPair, WorkerTask
 
@@ -308,3 +310,134 @@ class Supervisor:
 def _workers(run: EngineRun) -> Iterator[WorkerId]:
     """The workers of a launch: thousands, it may be, so made for those who look at them alone."""
     return (WorkerId(index, run.incarnation) for index in run.indexes)
+
+
+GROWTH_PATIENCE = 600.0
+"""Seconds for which the search waits for as many workers as a trial needs before it ends."""
+
+IDLE_PATIENCE = 10.0
+"""Seconds of idle workers after which no more are asked for."""
+
+
+class GrowingSupervisor(Supervisor):
+    """Launches all workers at once; those without a slot wait inside the engine, and join late.
+
+    The search waits only for as many workers as a trial needs (``least``). While workers have nothing to do, launches
+    that still wait are cancelled: the cluster would start machines for nothing.
+    """
+
+    _in_row = 0  # launches in a row of which no worker got ready
+    _were_ready = 0  # how many workers had got ready before those
+    _busy = math.inf  # when there was work for more workers last
+
+    def _await(self, driver: Driver) -> None:
+        if driver.has_ended:
+            return
+        now, there = time.monotonic(), live_workers(driver)
+        self._follow_demand(driver, now)
+        if there >= self._least:
+            self._manned = now
+        elif now - self._manned > GROWTH_PATIENCE:
+            self._manned = now
+            needed = f"{self._least} worker{'s' * (self._least != 1)}"
+            message = (
+                f"engine={self._engine.name!r} had {there} of the {needed} that a trial needs for {GROWTH_PATIENCE:g} "
+                f"s, though it was asked for {len(self._futile)}; see what its cluster grants"
+            )
+            driver.post(StopRequested(Ending.ERROR, EngineError(message)))
+
+    def _unusable(self, run: EngineRun, *, was_ready: bool, driver: Driver) -> str:
+        for index in run.indexes:  # a worker that fails alone is launched less and less often
+            self._futile[index] = 0 if was_ready else self._futile[index] + 1
+        if was_ready or live_workers(driver) or len(driver.ready) > self._were_ready:
+            self._in_row, self._were_ready = 0, len(driver.ready)
+            return ""
+        self._in_row += 1
+        at_a_time = 1
+        with contextlib.suppress(Exception):  # a session that was stopped, or does not answer, says so itself
+            at_a_time = max(1, min(len(self._futile), self._engine.slots() or 1))
+        if self._in_row < MAX_FUTILE_LAUNCHES * at_a_time:
+            return ""
+        return f", as {self._in_row} launches in a row, before any was ready"
+
+    def _free(self, wanted: int) -> int:
+        self._engine.slots()  # raises where the session was stopped
+        return wanted
+
+    def _follow_demand(self, driver: Driver, now: float) -> None:
+        """Cancel launches that wait while workers have nothing to do; launch again once all are busy."""
+        idle = sum(worker.state == "idle" for worker in driver.snapshot.workers)
+        if idle < self._least or driver.snapshot.phase is not Phase.SEARCHING:
+            self._busy = now
+            for vacancy in self._vacancies:
+                vacancy.due = min(vacancy.due, now + IDLE_PATIENCE)
+        elif now - self._busy > IDLE_PATIENCE:
+            for run in [run for run in self._runs if not run.has_come]:
+                run.cancel()
+            for vacancy in self._vacancies:
+                vacancy.due = math.inf
+
+
+def live_workers(driver: Driver) -> int:
+    """How many workers the driver knows that have not left."""
+    return sum(worker.state not in ("gone", "lost") for worker in driver.snapshot.workers)
+
+
+JOIN_PATIENCE = 10.0
+"""Seconds without any worker after which a hint says what the search waits for."""
+
+LOOK = 2.0
+"""Seconds between two looks at why."""
+
+HINT_AGAIN = 30.0
+"""Seconds between two hints, where the reason has changed."""
+
+START_PATIENCE = 3600.0
+"""Seconds without any worker after which the search ends: a job of the user's that holds the slots may take long."""
+
+
+class FirstWorkers:
+    """Watches until a search has had all its workers; used from the thread that called ``lagom``.
+
+    Args:
+        engine: Knows why none comes, if it can be known.
+        size: How many workers were launched.
+    """
+
+    def __init__(self, engine: Launcher, size: int) -> None:
+        self._engine = engine
+        self._size = size
+        self._is_over = False
+        self._due = JOIN_PATIENCE
+        self._hint_at = 0.0
+        self._hint = ""
+
+    def look(self, driver: Driver) -> None:
+        """Give a hint about what the search waits for, if it is time to; end the search after too long a wait."""
+        now = driver.elapsed()
+        came = driver.came
+        # Where slots come and go, they need not all come.
+        self._is_over = self._is_over or driver.has_ended or came >= (1 if self._engine.is_elastic else self._size)
+        if self._is_over or now < self._due:
+            return
+        self._due = now + LOOK
+        line = self._waits_for(came)
+        if line and line != self._hint and now >= self._hint_at:
+            self._hint, self._hint_at = line, now + HINT_AGAIN
+            driver.lines.append(LogLine(None, f"still waiting for {line}"))
+        if now > START_PATIENCE and not came:
+            self._is_over = True
+            driver.post(StopRequested(Ending.ERROR, EngineError(f"waited {START_PATIENCE:g} s for {line}")))
+
+    def _waits_for(self, came: int) -> str:
+        """What the search waits for; empty where another hint says it, and where nothing keeps the others away."""
+        one = "one of " if self._engine.is_elastic else ""
+        noun = f"{one}{self._size} workers" if self._size > 1 else "a worker"
+        reason = ""
+        with contextlib.suppress(Exception):  # whatever it is, the supervisor reports it
+            if self._engine.is_elastic and self._engine.slots() == 0:
+                return ""
+            reason = self._engine.waits_for(self._size, came)
+        if came:
+            return f"{self._size - came} of {self._size} workers: {reason}" if reason else ""
+        return f"engine={self._engine.name!r} to start {noun}" + (f": {reason}" if reason else "")

@@ -22,7 +22,7 @@ import optimizers
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.extras import require
 from maggy_like.ml.columns.column import Column
-from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_bytes
+from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
 from maggy_like.ml.inference.predictor import Predictor
 from maggy_like.ml.inference.results import FIELDS
 from maggy_like.ml.inference.shipped import ShippedNetwork
@@ -104,8 +104,11 @@ def _with_files(model: TorchModel, function: str, options: Mapping[str, Any], **
 
 
 def _write(model: TorchModel, folder: Path) -> None:
-    from maggy_like.ml.estimator.made_columns import into, made_columns
-    from maggy_like.ml.estimator.persistence import pickled  # here, as it needs pyspark, which a server of models lacks
+    from maggy_like.ml.estimator.params import (
+        into,
+        made_columns,
+        pickled,  # here, as it needs pyspark, which a server of models lacks
+    )
 
     folder.mkdir()
     columns = into(made_columns(model, model.outputs))

@@ -20,7 +20,7 @@ def log_name(trial: int, rank: int = 0, attempt: int = 1) -> str:
     Args:
         trial: The trial's number.
         rank: The worker's.
-        attempt: Where each attempt has a file of its own (see :mod:`maggy_like.worker.agent.log_location`), which one.
+        attempt: Where each attempt has a file of its own (see :mod:`maggy_like.worker.agent.logs`), which one.
 
     Example:
         >>> log_name(7), log_name(7, rank=1), log_name(7, attempt=2)

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from maggy_like.errors import ConfigError
 from maggy_like.ml.columns.spark_columns import quoted, with_plain_vectors
 from maggy_like.ml.data.plans import parquet_files, rows_key
-from maggy_like.ml.loader.spark_urls import fsspec_url
+from maggy_like.ml.loader.sources import fsspec_url
 
 VALIDATION = "maggy_validation"
 """The column by which a copy is partitioned where some of its rows are for validation."""

@@ -1,30 +1,48 @@
-"""Checks of a DataFrame against what a training needs, before it starts: each error names the column."""
+"""Checks before a training starts: of the DataFrame, its rows, and the options of the run."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 from torch import nn
 
+from maggy_like.api.lagom import lagom
+from maggy_like.api.run import run
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.arrays import precision_of
-from maggy_like.ml.data.prepared import VALIDATION
-from maggy_like.ml.data.statistics import ColumnStatistics, Statistics
-from maggy_like.ml.estimator.lightning_objective import LightningObjective
-from maggy_like.ml.estimator.names import Loss
-from maggy_like.ml.estimator.network import is_lightning
-from maggy_like.ml.estimator.network_files import make_portable
-from maggy_like.ml.estimator.objective import Objective, fitted, inputs_of, is_fraction
-from maggy_like.ml.estimator.plan import TrainingPlan
-from maggy_like.ml.estimator.train import configure_optimizer
+from maggy_like.ml.columns.column import Column, columns_of_arrow
+from maggy_like.ml.data.prepared import VALIDATION, PreparedData, schema_of
+from maggy_like.ml.data.statistics import ColumnStatistics, Statistics, statistics_of, weights_of
+from maggy_like.ml.estimator.lightning import LightningObjective
+from maggy_like.ml.estimator.network import is_lightning, make_portable
+from maggy_like.ml.estimator.objective import (
+    Kind,
+    Loss,
+    Objective,
+    decoded,
+    fitted,
+    inputs_of,
+    is_fraction,
+    optimizer_class,
+    read_loss,
+)
+from maggy_like.ml.estimator.train import SEARCHABLE, Data, TrainingPlan, configure_optimizer
+from maggy_like.ml.loader.parquet_loader import ParquetLoader
 from optimizers.checks.near_names import did_you_mean
+
+if TYPE_CHECKING:
+    from maggy_like.ml.estimator.params import TrainingParams
+    from optimizers.space.domain import Domain
 
 
 def check_frame(df: object, method: str) -> None:
@@ -341,3 +359,216 @@ def check_model(plan: TrainingPlan) -> None:
         raise ConfigError(f"model must be a torch module, or a function that makes one, got {model!r}")
     if (plan.loss is not None or isinstance(model, nn.Module | type)) and not is_lightning(model):
         _ = plan.losses
+
+
+@dataclass(frozen=True)
+class CheckedData:
+    """What a training needs to know of its data.
+
+    Attributes:
+        plan: The training with its data.
+        inputs: What the inputs of the network are.
+        outputs: What its outputs are, by label.
+        remedy: What to do where no loss is a finite number.
+    """
+
+    plan: TrainingPlan
+    inputs: tuple[Column, ...]
+    outputs: dict[str, Kind]
+    remedy: str
+
+
+def check_data(
+    plan: TrainingPlan,
+    config: Mapping[str, Any],
+    df: DataFrame,
+    prepared: PreparedData,
+    is_balanced: bool,
+    given: Sequence[str] = (),
+) -> CheckedData:
+    """Check the rows against the plan, with one pass of Spark over what was written.
+
+    Args:
+        config: Some configuration of the search, with which the network is tried.
+        is_balanced: Whether classes are to be weighed by how many rows they have.
+        given: Params and names of the search that ask something of loss or optimizer.
+
+    Returns:
+        The plan with its data and with the weights of classes and rows, and what the network takes and gives.
+
+    Raises:
+        UserError: The rows, the network or the loss do not fit each other; the column is named.
+    """
+    written = prepared.rows(df)
+    train = written.where(F.col(VALIDATION) == "false") if prepared.is_split else written
+    found = statistics_of(train, plan.columns)
+    check_rows(found)
+    held = 0
+    if prepared.is_split:
+        validation = statistics_of(written.where(F.col(VALIDATION) == "true"), plan.columns)
+        if not validation.rows:
+            raise DataError(f"no row was set apart to validate on, of {found.rows}; set more apart, or none at all")
+        check_rows(validation, "the validation's part")
+        held = validation.rows
+        found = _together(found, validation)
+        check_rows(found)
+    if plan.weight is not None:
+        check_weight(plan.weight, found.columns[plan.weight])
+    plan = replace(plan, data=Data(prepared.train, prepared.validation, found.rows, held))
+    loader = ParquetLoader(
+        list(prepared.train), plan.columns, batch_size=min(2, found.rows), fractions="float64", shuffle=False
+    )
+    if loader.rows != found.rows:
+        raise DataError(
+            f"Spark counts {found.rows} rows to train on, and its files have {loader.rows}; write the DataFrame to a "
+            "new folder (df.write.parquet) and read that"
+        )
+    batch = decoded(next(iter(loader)), plan.decode, torch.device("cpu"))
+    fitting, precision = fit_to_rows(plan.with_config(config), batch)
+    check_magnitudes(found, fitting, batch, precision)
+    shapes = check_sample(fitting, batch, found, given)
+    plan = replace(plan, as_fractions=fitting.as_fractions, least_share=fitting.least_share)
+    inputs = columns_of_arrow(schema_of(prepared), plan.features)
+    shaped = tuple(it if it.shape is None else it.with_shape(tuple(batch[it.name].shape[1:])) for it in inputs)
+    taken = tuple(replace(it, dtype="float64") if it.name in plan.as_fractions else it for it in shaped)
+    kinds: list[Kind] = ["other"] * len(plan.labels) if shapes is None else [loss.kind for loss in plan.losses]
+    classes = shapes[0][0] if shapes is not None and kinds[0] == "classes" else 2
+    for number, shape in enumerate(shapes or ()):
+        is_one = len(shape) == 1 if kinds[number] == "classes" else math.prod(shape) == 1
+        if not is_one:
+            kinds[number] = "other"  # several numbers, or classes at several positions, which are no one value
+    plan = _weighed(plan, train, found, classes, is_balanced)
+    return CheckedData(plan, taken, dict(zip(plan.labels, kinds, strict=True)), remedy(found, plan, precision))
+
+
+def _weighed(plan: TrainingPlan, train: DataFrame, found: Statistics, classes: int, is_balanced: bool) -> TrainingPlan:
+    """The plan with the factor that makes the rows' mean weight 1, and with weights of balanced classes."""
+    if not is_balanced and plan.class_weights is None:
+        total = None if plan.weight is None else found.columns[plan.weight].total
+        return plan if total is None else replace(plan, weight_scale=found.rows / total)
+    amounts = weights_of(train, plan.labels[0], plan.weight)
+    weights = plan.class_weights
+    if is_balanced:
+        mean = sum(amounts.values()) / len(amounts)
+        weights = tuple(mean / amounts[label] if amounts.get(label) else 1.0 for label in range(classes))
+    assert weights is not None
+    total = sum(weights[label] * amount for label, amount in amounts.items())
+    if not total:
+        raise DataError(f"classWeights {list(weights)} weigh all rows of {plan.labels[0]!r} with 0; some must count")
+    plan = replace(plan, class_weights=weights, weight_scale=found.rows / total)
+    _ = plan.losses  # whose loss must be one for each row now
+    return plan
+
+
+def _together(train: Statistics, validation: Statistics) -> Statistics:
+    """Statistics with the shapes and labels of the rows to validate on too; the rest is of those to train on."""
+    columns = {}
+    for name, one in train.columns.items():
+        other = validation.columns[name]
+        columns[name] = replace(
+            one,
+            shortest=_of_both(min, one.shortest, other.shortest),
+            longest=_of_both(max, one.longest, other.longest),
+            least=_of_both(min, one.least, other.least),
+            greatest=_of_both(max, one.greatest, other.greatest),
+            fractions=one.fractions + other.fractions,
+            largest=_of_both(max, one.largest, other.largest),
+        )
+    return Statistics(train.rows, columns)
+
+
+def _of_both(choose: Callable[..., Any], one: float | None, other: float | None) -> Any:
+    return None if one is None or other is None else choose(one, other)
+
+
+_OWN = {
+    "block": "fit returns the model, so it waits for it",
+    "budget": "pass epochs",
+    "config": "pass modelParams",
+    "max_budget": "pass epochs",
+    "searchspace": "pass search",
+    "train_fn": "pass model",
+}
+"""Arguments of ``lagom`` and ``run`` that the Estimator sets, and what to pass instead."""
+
+_POINTS = 5  # of a range, ends among them: what a Param refuses lies beyond an end, or is no whole number
+_LISTED = 1000
+
+
+def check_values(params: TrainingParams, domains: Mapping[str, Domain]) -> None:
+    """Refuse a search over values that a Param does not take.
+
+    Args:
+        domains: The values to search over, by names, of which those of Params are looked at.
+
+    Raises:
+        ConfigError: One is not taken.
+    """
+    of_objects: dict[str, Callable[[Any], Any]] = {"loss": read_loss, "optimizer": optimizer_class}
+    for name in domains.keys() & SEARCHABLE.keys():
+        convert = of_objects.get(name, params.getParam(name).typeConverter)
+        for value in values_of(domains[name]):
+            if name == "patience" and value is None:
+                continue  # no early stopping
+            try:
+                taken = convert(value)
+                if isinstance(taken, int) and not isinstance(value, int):
+                    raise TypeError("must be a whole number; search over Integer(low, high) or a list of them")
+            except (ConfigError, TypeError, ValueError) as error:
+                raise ConfigError(f"search: {name} cannot be {value!r}, of {domains[name]!r}: {error}") from None
+
+
+def values_of(domain: Domain) -> list[Any]:
+    """The values of a domain; of one with more than can be listed some, its ends among them."""
+    return domain.grid(max(_POINTS, min(domain.size or 0, _LISTED)))
+
+
+def check_options(params: TrainingParams, plan: TrainingPlan, is_search: bool) -> None:
+    """Refuse ``runOptions`` that the run would not take, and a metric that no epoch reports.
+
+    Raises:
+        ConfigError: An option is unknown, is set by a Param, or leaves ``fit`` without a model.
+    """
+    given = params._given("runOptions")
+    target, name_of = (lagom, "lagom, which searches") if is_search else (run, "run, which trains without a search")
+    known = [name for name in inspect.signature(target).parameters if name not in _OWN]
+    for name in given:
+        if name in _OWN:
+            raise ConfigError(f"runOptions: {name!r} is set by the Estimator; {_OWN[name]}")
+        if name not in known:
+            raise ConfigError(
+                f"runOptions: {name!r} is no argument of maggy_like.{name_of}{did_you_mean(name, known)}; there are "
+                f"{', '.join(known)}"
+            )
+    if is_search and not given.get("train_best", True):
+        raise ConfigError("runOptions: train_best=False would leave fit without a model; leave it out")
+    metric = given.get("metric")
+    if metric is None:
+        return
+    if not isinstance(metric, str):
+        raise ConfigError(f"runOptions: metric must be the name of one metric, as one model is made, got {metric!r}")
+    reported = list(_metrics(params, plan))
+    if reported and metric not in reported:
+        raise ConfigError(
+            f"runOptions: no epoch reports the metric {metric!r}{did_you_mean(metric, reported)}; there are "
+            f"{', '.join(reported)}{_why(metric, reported)}"
+        )
+
+
+def _metrics(params: TrainingParams, plan: TrainingPlan) -> Iterable[str]:
+    """Names of the metrics of an epoch; none where only the module, or the loss that is drawn, can tell."""
+    if plan.loss is None or is_lightning(plan.model) or "loss" in (params._given("search") or {}):
+        return
+    found = ["loss"]
+    for loss, label in zip(plan.losses, plan.labels, strict=True):
+        if loss.kind in ("classes", "binary", "probability"):
+            found.append("accuracy" if len(plan.labels) == 1 else f"accuracy_{label}")
+    yield from found
+    if params._given("validationFraction") or params._given("validationIndicatorCol"):
+        yield from (f"validation_{name}" for name in found)
+
+
+def _why(metric: str, reported: Iterable[str]) -> str:
+    if metric.startswith("validation_") and metric.removeprefix("validation_") in reported:
+        return ". Set rows apart to validate on: validationFraction or validationIndicatorCol"
+    return ""

@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame
 from maggy_like.ml.estimator.checks import check_frame
 from maggy_like.ml.estimator.fit import fit_network
 from maggy_like.ml.estimator.model import TorchModel
-from maggy_like.ml.estimator.params import TrainingParams
-from maggy_like.ml.estimator.persistence import ObjectsReader, ObjectsWriter
+from maggy_like.ml.estimator.params import ObjectsReader, ObjectsWriter, TrainingParams
 from optimizers.checks.arguments import explains_init
 
 

@@ -21,16 +21,24 @@ from maggy_like.ml.columns.arrays import fractions_of
 from maggy_like.ml.columns.column import Column
 from maggy_like.ml.columns.spark_columns import columns_of_spark
 from maggy_like.ml.data.prepared import PreparedData, prepare_data
-from maggy_like.ml.estimator.checks import check_indicator, check_model, check_names
-from maggy_like.ml.estimator.data_checks import CheckedData, check_data
-from maggy_like.ml.estimator.made_columns import check_room, made_columns
-from maggy_like.ml.estimator.names import Kind
-from maggy_like.ml.estimator.network import build_network, is_lightning
-from maggy_like.ml.estimator.network_files import make_portable
-from maggy_like.ml.estimator.plan import Data, TrainingPlan, home_of
-from maggy_like.ml.estimator.run_checks import check_options, check_values, values_of
+from maggy_like.ml.estimator.checks import (
+    CheckedData,
+    check_data,
+    check_indicator,
+    check_model,
+    check_names,
+    check_options,
+    check_values,
+    values_of,
+)
+from maggy_like.ml.estimator.network import build_network, is_lightning, make_portable
+from maggy_like.ml.estimator.objective import Kind
+from maggy_like.ml.estimator.params import check_room, made_columns
 from maggy_like.ml.estimator.train import (
+    Data,
+    TrainingPlan,
     check_ranks,
+    home_of,
     loss_name,
     most_ranks,
     outcome,

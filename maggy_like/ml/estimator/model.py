@@ -18,13 +18,15 @@ from torch import nn
 from maggy_like.ml.columns.column import Column
 from maggy_like.ml.columns.spark_columns import quoted
 from maggy_like.ml.estimator.checks import check_frame
-from maggy_like.ml.estimator.made_columns import check_room, into, made_columns
-from maggy_like.ml.estimator.names import Kind
-from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_bytes
-from maggy_like.ml.estimator.params import PredictionParams
-from maggy_like.ml.estimator.persistence import (
+from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
+from maggy_like.ml.estimator.objective import Kind
+from maggy_like.ml.estimator.params import (
     PartsWriter,
+    PredictionParams,
+    check_room,
+    into,
     load_metadata,
+    made_columns,
     pickled,
     read_parts,
     save_metadata,

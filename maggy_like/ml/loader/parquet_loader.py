@@ -19,9 +19,8 @@ from maggy_like.argument_checks import whole
 from maggy_like.distributed.loader import latest, to_device
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.column import Column, check_names, columns_of_arrow
-from maggy_like.ml.loader.plan import Plan
 from maggy_like.ml.loader.sources import Source, row_bytes, source_of
-from maggy_like.ml.loader.windows import Positions, Window, fill_windows
+from maggy_like.ml.loader.windows import Plan, Positions, Window, fill_windows
 
 _WINDOW_BYTES = 32 << 20
 """Memory of a buffer whose rows are not given; there are ``prefetch + 2`` at a time."""

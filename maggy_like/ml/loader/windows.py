@@ -1,18 +1,145 @@
-"""Windows of an epoch: the rows of a few steps, shuffled among each other, as tensors."""
+"""Which rank reads which rows of an epoch, and its windows: the rows of a few steps, shuffled."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Iterable, Iterator, Sequence, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from maggy_like.distributed.loader import Share, share_of
+from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.arrays import SparseRows, check_nulls, sparse_rows, to_numpy
 from maggy_like.ml.columns.column import Column
+
+_STREAM = (0, 0, 1)
+"""Ends the seeds of the order: numpy pads seeds with zeros, and the loader's own begin with seed and epoch too."""
+
+
+class Piece(NamedTuple):
+    """Rows ``start`` to ``stop`` of a row group."""
+
+    group: int
+    start: int
+    stop: int
+
+
+class Plan:
+    """How an epoch's rows are dealt to ranks and steps.
+
+    The row groups are laid end to end in the epoch's order. Each rank reads one run of that, just as long as its shares
+    of all batches: so each row is read once by exactly one rank, the number of steps is the same on all, and at most
+    two row groups of a rank are read by another too, whatever the row groups.
+
+    Args:
+        group_rows: Rows of each row group.
+        batch_size: Rows of a batch of all ranks together; the shares differ by one row at most.
+        ranks: Number of ranks.
+        drop_last: Leave out the rows of a last batch that is not full.
+        least_share: Rows that each rank needs of the last batch. One with fewer is joined with the batch before.
+
+    Attributes:
+        rows: Rows of an epoch.
+        steps: Steps of an epoch, on each rank.
+
+    Raises:
+        ConfigError: A batch has fewer rows than there are ranks.
+        DataError: There are too few rows for each rank to have one.
+
+    Example:
+        >>> plan = Plan([3, 4], batch_size=4, ranks=2)
+        >>> plan.steps, plan.run(0), plan.run(1)
+        (2, (0, 4), (4, 7))
+    """
+
+    def __init__(
+        self, group_rows: Sequence[int], batch_size: int, ranks: int, drop_last: bool = False, least_share: int = 0
+    ) -> None:
+        there = sum(group_rows)
+        if batch_size < ranks:
+            raise ConfigError(
+                f"batch_size is that of all ranks together and must be at least their number, {ranks}; got {batch_size}"
+            )
+        self._group_rows = np.asarray(group_rows, np.int64)
+        self._batch_size = batch_size
+        self._ranks = ranks
+        self._full, self._last = divmod(there, batch_size)
+        if drop_last:
+            self._last = 0
+        elif self._full and 0 < self._last < least_share * ranks:
+            self._full, self._last = self._full - 1, self._last + batch_size
+        self.rows = self._full * batch_size + self._last
+        self.steps = self._full + (self._last > 0)
+        if there < ranks or not self.rows:
+            least = f"a batch of {batch_size} (drop_last=True)" if there >= ranks else f"{ranks} ranks"
+            raise DataError(f"the table has {there} rows, too few for {least}")
+
+    def share(self, step: int, rank: int) -> Share:
+        """What a rank gets of a step's batch; no samples where the last batch has fewer rows than there are ranks."""
+        total = self._batch_size if step < self._full else self._last
+        start, stop = share_of(total, rank, self._ranks)
+        return Share(stop - start, total, self._ranks)
+
+    def rows_before(self, step: int, rank: int) -> int:
+        """Rows that a rank gets in all steps before one."""
+        full = min(step, self._full) * self.share(0, rank).samples if self._full else 0
+        return full + (self.share(self._full, rank).samples if step > self._full else 0)
+
+    def run(self, rank: int) -> tuple[int, int]:
+        """First and past-the-last of a rank's rows, in the epoch's order."""
+        start = sum(self.rows_before(self.steps, before) for before in range(rank))
+        return start, start + self.rows_before(self.steps, rank)
+
+    def windows(self, rows: int) -> list[range]:
+        """The steps whose rows are shuffled among each other, the same on all ranks.
+
+        The last batch, if it is not full, is in the window of the one before: ranks may have no share of it.
+
+        Args:
+            rows: About how many of them of a rank.
+
+        Example:
+            >>> Plan([9], batch_size=2, ranks=1).windows(rows=4)
+            [range(0, 2), range(2, 5)]
+        """
+        size = max(rows // self.share(0, rank=0).samples, 1)
+        starts = list(range(0, max(self._full, 1), size))
+        return [range(start, stop) for start, stop in zip(starts, [*starts[1:], self.steps], strict=True)]
+
+    def order(self, seed: int | None, epoch: int) -> list[int]:
+        """The epoch's order of row groups.
+
+        Args:
+            seed: Of the shuffle; ``None`` for the order of the table.
+            epoch: The epoch, from 0.
+        """
+        count = len(self._group_rows)
+        order = np.arange(count) if seed is None else np.random.default_rng([seed, epoch, *_STREAM]).permutation(count)
+        return [int(group) for group in order]
+
+    def pieces(self, order: Sequence[int], start: int, stop: int) -> list[Piece]:
+        """Where the rows from ``start`` to ``stop`` of an epoch's order lie.
+
+        Example:
+            >>> Plan([3, 4], batch_size=4, ranks=2).pieces([1, 0], 3, 6)
+            [Piece(group=1, start=3, stop=4), Piece(group=0, start=0, stop=2)]
+        """
+        ends = np.cumsum(self._group_rows[list(order)])
+        pieces = []
+        place = int(np.searchsorted(ends, start, side="right"))
+        while start < stop:
+            group = order[place]
+            first = int(ends[place] - self._group_rows[group])
+            end = min(int(ends[place]), stop)
+            if end > start:
+                pieces.append(Piece(group, start - first, end - first))
+            start, place = end, place + 1
+        return pieces
+
 
 Positions = npt.NDArray[np.int64]
 

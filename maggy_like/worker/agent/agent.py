@@ -1,16 +1,15 @@
-"""The worker itself: owns the socket to the driver, supervises the child that runs the trial.
-
-One thread, one poll loop. While a trial runs, a standby child is made ready, so that the next trial
-starts a round trip after this one ends.
-"""
+"""The worker itself: owns the socket to the driver, and supervises the child that runs the trial."""
 
 from __future__ import annotations
 
+import enum
+import os
 import time
 
 from maggy_like.protocol.codec import encode
 from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import (
+    PROTOCOL_VERSION,
     Abort,
     Assign,
     Beat,
@@ -21,6 +20,7 @@ from maggy_like.protocol.messages import (
     Goodbye,
     Halt,
     Held,
+    Hello,
     Imported,
     Kept,
     Meet,
@@ -36,17 +36,86 @@ from maggy_like.protocol.messages import (
     awaits_answer,
 )
 from maggy_like.protocol.task import LOG_PATIENCE, WorkerContext, WorkerTask
+from maggy_like.protocol.versions import own_versions
 from maggy_like.rpc.client import Client, Poller
+from maggy_like.rpc.endpoint import CANNOT_REACH, why_unreachable
+from maggy_like.storage.store_marks import look_for_mark
 from maggy_like.worker.agent import fork_server
-from maggy_like.worker.agent.attempt import Attempt
+from maggy_like.worker.agent.attempt import Attempt, WaitingAssignment
 from maggy_like.worker.agent.child import Child
 from maggy_like.worker.agent.children import Children
-from maggy_like.worker.agent.first_contact import FirstContact, make_hello
 from maggy_like.worker.agent.launchers import ChildLauncher, ForkServerLauncher
-from maggy_like.worker.agent.log_location import LogLocation
+from maggy_like.worker.agent.logs import LogLocation
 from maggy_like.worker.agent.output import TrialOutput
-from maggy_like.worker.agent.service import Service
-from maggy_like.worker.agent.waiting_assignment import WaitingAssignment
+
+
+class Service(enum.Enum):
+    """Whether a worker serves its run, or why it leaves."""
+
+    SERVING = "serving"
+    DISMISSED = "dismissed"
+    """The driver has said that the run is over."""
+    LEAVING = "leaving"
+    """The driver refuses it or is silent, its launcher is gone, or it can run no trial."""
+
+
+CONTACT_PATIENCE = 15.0
+"""Seconds between two looks at why the driver does not answer."""
+
+
+def make_hello(task: WorkerTask, context: WorkerContext) -> Hello:
+    """How the worker introduces itself to its driver."""
+    return Hello(
+        PROTOCOL_VERSION,
+        context.index,
+        context.incarnation,
+        context.host,
+        os.getpid(),
+        list(context.accelerators),
+        look_for_mark(task.store, task.run_id),
+        versions=own_versions(),
+    )
+
+
+class FirstContact:
+    """Watches over a worker that the driver has not answered yet.
+
+    A driver that can be reached and does not answer may be busy: it gets the whole of :attr:`WorkerTask.silence`.
+
+    Args:
+        task: What the run is.
+        context: The worker's place.
+    """
+
+    def __init__(self, task: WorkerTask, context: WorkerContext) -> None:
+        self._task = task
+        self._context = context
+        self._started = time.monotonic()
+        self._due = self._started + min(CONTACT_PATIENCE, task.silence)
+
+    def check(self, now: float) -> None:
+        """Look again at why the driver does not answer, if it is time to.
+
+        Raises:
+            WorkerError: The driver cannot be reached.
+        """
+        if now < self._due:
+            return
+        task = self._task
+        self._due = now + CONTACT_PATIENCE
+        why = why_unreachable(task.address, ipv6=task.ipv6)
+        if not why and now - self._started >= task.silence:
+            why = "what answers there is no driver of this run"
+        if why:
+            # Not before: it brings the optimizers along, which a worker has no use for.
+            from maggy_like.errors import WorkerError
+
+            raise WorkerError(
+                f"worker {self._context.index} on host {self._context.host!r} {CANNOT_REACH} {task.address}: {why}; "
+                "open this port to the workers, or pass an address and a port that they reach: "
+                "SparkEngine(host=..., port=...); where they reach none, driver='cluster'"
+            )
+
 
 STANDBY_DELAY = 0.02
 """Seconds that a starting trial is left alone: its successor is forked, its predecessor torn down only then."""

@@ -1,4 +1,4 @@
-"""What the agent knows of the attempt that one of its children runs."""
+"""What an agent knows of an attempt: the waiting assignment, the child that runs it, and why it must end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from maggy_like.protocol.messages import (
     Checkpointed,
     Decided,
     Finished,
+    Halt,
+    Kept,
     Logged,
+    Meet,
     Reported,
     Stop,
     ToDriver,
@@ -24,9 +27,89 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.protocol.torchrun import on_uneven_steps
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.worker.agent.child import DISCONNECTED, Child
-from maggy_like.worker.agent.ending import Ending, OfAttempt
-from maggy_like.worker.agent.log_location import LogLocation
+from maggy_like.worker.agent.logs import LogLocation
 from maggy_like.worker.agent.output import TrialOutput
+
+OfAttempt = Meet | Decided | Kept | Halt | Stop | Abort
+"""What the driver says of an attempt that runs."""
+
+HANGUP_PATIENCE = 1.0
+"""Seconds in which a child whose connection has ended must have exited, else it is killed."""
+
+
+ABORT_PATIENCE = 0.3
+"""Seconds in which the process of an attempt that another rank has ended may still end by itself, else it is killed.
+
+The kernel closes a dying process's connections one after the other: the other ranks' may be closed, and the attempt be
+aborted for it, before ours is. Then this process is the cause, and its own end must be told.
+"""
+
+
+class Ending:
+    """What ends an attempt before its function returns. Each transition sets a time at which its process is killed.
+
+    ==================  =============================================  ======================================
+    transition          made when                                      what the driver hears of the attempt
+    ==================  =============================================  ======================================
+    ``request_stop``    the driver, or the leaving worker, stops it    ``stopped``, whatever else has happened
+    ``abort``           another rank has ended the attempt             ``stopped``, if it has to be killed
+    ``fail``            the agent ends it for a fault of its own       ``died`` of the first fault
+    ``hang_up``         its child has closed the connection            ``died`` of what the process died of
+    ==================  =============================================  ======================================
+
+    Args:
+        grace: Seconds between a stop of the driver's and the kill.
+
+    Attributes:
+        kill_at: When the process is to be killed; None while the attempt may run.
+        is_stop_requested: Whether somebody has asked for its end.
+        is_aborted: Whether another rank has ended the attempt.
+        has_hung_up: Whether its child has closed the connection.
+        fault: Kind and words of the fault that the agent ends it for, if there is one.
+    """
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self.kill_at: float | None = None
+        self.is_stop_requested = False
+        self.is_aborted = False
+        self.has_hung_up = False
+        self.fault: tuple[FailureKind, str] | None = None
+
+    def obey(self, message: OfAttempt) -> None:
+        """Take in what the driver says, if it stops the attempt."""
+        if isinstance(message, Halt | Stop):
+            self.request_stop(self._grace)
+        elif isinstance(message, Abort) and not self.has_hung_up:  # else it died before, and its own end tells how
+            self.abort()
+
+    def request_stop(self, grace: float) -> None:
+        """It is to stop, and is killed if it has not in ``grace`` seconds."""
+        self.is_stop_requested = True
+        self._kill_by(time.monotonic() + grace)
+
+    def abort(self) -> None:
+        """It is killed if it does not end by itself just now."""
+        self.is_aborted = True
+        self._kill_by(time.monotonic() + ABORT_PATIENCE)
+
+    def fail(self, kind: FailureKind, how: str, *, kill_in: float = 0.0) -> None:
+        """End it for a fault of its own; the first fault stands."""
+        self.fault = self.fault or (kind, how)
+        self._kill_by(time.monotonic() + kill_in)
+
+    def hang_up(self) -> None:
+        """The child's end of the channel is closed; most often since the process has just died."""
+        self.has_hung_up = True
+        self._kill_by(time.monotonic() + HANGUP_PATIENCE)
+
+    def kill_again(self) -> None:
+        """It was killed just now; try once more in a while, should that not help."""
+        self.kill_at = time.monotonic() + self._grace
+
+    def _kill_by(self, due: float) -> None:
+        self.kill_at = due if self.kill_at is None else min(self.kill_at, due)
+
 
 TOO_LARGE = f"sent a message of {{}} bytes, past the limit of {MAX_FRAME}; report fewer metrics at once, return less"
 
@@ -177,3 +260,52 @@ class Attempt:
         uneven = "" if self.assign.rank_info is None else on_uneven_steps(tail)
         message = f"the trial's process {how}{uneven}"
         return Finished(trial, attempt, "died", kind=kind, message=message, traceback=tail, at=time.time())
+
+
+NOT_LOADED = "the worker's process could not load train_fn within {:g} s (see report_timeout)"
+NOT_FREE = "the process of the trial before still held the GPU after {:g} s (see report_timeout)"
+
+
+class WaitingAssignment:
+    """An assignment from its arrival until a child has it.
+
+    A child that is not ready may wait for anything: each imports the module of ``train_fn``, and a file lock
+    or a file server that is away is enough. So what limits an attempt limits this too.
+
+    Args:
+        assign: The assignment.
+        task: What the run is.
+        shares_gpu: Whether it must also wait for the trial before to let go of a GPU.
+
+    Attributes:
+        messages: What the driver has said of it meanwhile.
+    """
+
+    def __init__(self, assign: Assign, task: WorkerTask, *, shares_gpu: bool) -> None:
+        self.assign = assign
+        self.messages: list[OfAttempt] = []
+        self._ending = Ending(task.grace)
+        # The process of the trial before has one grace to exit, and gets another to die.
+        self._limit = max(task.report_timeout or 0.0, 2 * task.grace if shares_gpu else 0.0)
+        self._limit_at = None if task.report_timeout is None else time.monotonic() + self._limit
+
+    @property
+    def due(self) -> float | None:
+        """When it is to be given up, if ever."""
+        return min((at for at in (self._limit_at, self._ending.kill_at) if at is not None), default=None)
+
+    def take(self, message: OfAttempt) -> None:
+        """Keep what the driver says of an attempt, if it is this one."""
+        if (self.assign.trial, self.assign.attempt) != (message.trial, message.attempt):
+            return
+        self.messages.append(message)
+        self._ending.obey(message)
+
+    def end(self, child: Child | None) -> Finished:
+        """The end that the driver is told when it is given up; ``child`` would have had it next."""
+        trial, attempt = self.assign.trial, self.assign.attempt
+        if self._ending.is_stop_requested or self._ending.is_aborted:
+            return Finished(trial, attempt, "stopped")
+        words = NOT_FREE if child is not None and child.ready else NOT_LOADED
+        message = words.format(self._limit)
+        return Finished(trial, attempt, "died", kind=FailureKind.TIMEOUT, message=message, at=time.time())

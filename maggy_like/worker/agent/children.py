@@ -3,16 +3,116 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from maggy_like.protocol.codec import encode
+from maggy_like.protocol.messages import Shutdown
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.rpc.client import Poller
 from maggy_like.worker.agent.child import Child
-from maggy_like.worker.agent.exiting_children import ExitingChildren
 from maggy_like.worker.agent.fork_server import ImportedAhead, NotShared
 from maggy_like.worker.agent.launchers import ChildLauncher, ForkServerLauncher
-from maggy_like.worker.agent.standby import Standby
+
+MAX_NEVER_READY = 3
+"""Children in a row that may die before they are ready."""
+
+FORK_DELAY = 1.0
+"""Seconds until another child is tried where none could be forked."""
+
+
+class Standby:
+    """Has one child made after the other.
+
+    Attributes:
+        child: The next one, ready or not, if there is one.
+        due: When to begin with the next one, if ever.
+    """
+
+    def __init__(self) -> None:
+        self.child: Child | None = None
+        self.due: float | None = None
+        self._never_ready = 0
+
+    def spawn(self, launcher: ChildLauncher) -> Child | None:
+        """Begin to make a child; None where there is one already."""
+        self.due = None
+        if self.child is not None:
+            return None
+        self.child = launcher.spawn()
+        return self.child
+
+    def take(self) -> None:
+        """The child runs a trial, or exits, from now on."""
+        self.child = None
+
+    def is_ready(self, child: Child) -> None:
+        """A child has loaded what it needs."""
+        child.ready = True
+        self._never_ready = 0
+
+    def lose(self, child: Child, *, is_idle: bool) -> None:
+        """A child's process is gone, or was never made; fine if it was another.
+
+        Args:
+            is_idle: Whether no trial runs. One that does goes on while no other can be made.
+        """
+        if child is not self.child:
+            return
+        self.child = None
+        if child.not_forked is not None:
+            self.due = time.monotonic() + FORK_DELAY
+        if not child.ready and (is_idle or child.not_forked is None):
+            self._never_ready += 1
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether none gets ready any more."""
+        return self._never_ready >= MAX_NEVER_READY
+
+
+class ExitingChildren:
+    """Has them exit at a quiet moment, and kills those that do not.
+
+    Args:
+        grace: Seconds to exit in.
+
+    Attributes:
+        due: When :meth:`attend` has something to do, if ever.
+    """
+
+    def __init__(self, grace: float) -> None:
+        self.due: float | None = None
+        self._grace = grace
+        self._children: list[Child] = []
+        self._dismissed: set[Child] = set()
+
+    def __iter__(self) -> Iterator[Child]:
+        return iter(self._children)
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def add(self, child: Child, delay: float = 0.0) -> None:
+        """Let a child exit, in ``delay`` seconds."""
+        self._children.append(child)
+        self.due = time.monotonic() + delay
+
+    def discard(self, child: Child) -> None:
+        """A child is gone, one of these or not."""
+        self._dismissed.discard(child)
+        if child in self._children:
+            self._children.remove(child)
+
+    def attend(self, launcher: ChildLauncher) -> None:
+        """Send a shutdown to those that have none yet; kill those that had one and their time."""
+        for child in self._children:
+            if child in self._dismissed:
+                launcher.kill(child)
+            child.channel.post(encode(Shutdown()))
+        self._dismissed.update(self._children)
+        self.due = time.monotonic() + self._grace if self._children else None
 
 
 class Owner(Protocol):

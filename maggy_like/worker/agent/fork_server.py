@@ -1,10 +1,4 @@
-"""The fork server: the parent of a worker's child processes, one for each trial.
-
-It has a *template* import what the function is known to use, and load the function (see
-:mod:`maggy_like.worker.agent.template`). Children are forked from the template, in milliseconds however much it has
-loaded. Their parent is this process: it tells the agent how each ended, kills what a child leaves behind, and kills all
-when the agent is gone. It has one thread, never touches a GPU and never runs the user's code.
-"""
+"""The fork server: the parent of a worker's child processes, one for each trial."""
 
 from __future__ import annotations
 
@@ -19,6 +13,8 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -28,7 +24,6 @@ from maggy_like.processes.lifeline import adopt_orphans, children, die_with_pare
 from maggy_like.processes.zygote.sibling import is_supported
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker import spark_files
-from maggy_like.worker.agent.memory import oom_kills
 from maggy_like.worker.agent.template import (
     FORK,
     FORKED,
@@ -40,14 +35,69 @@ from maggy_like.worker.agent.template import (
     decode_load,
     decode_verdict,
     encode,
+    oom_kills,
     read_request,
     run_child,
     send_request,
 )
-from maggy_like.worker.agent.trackers import kill_but_trackers, let_trackers_end
 from maggy_like.worker.child.exits import remove_leftovers
-from maggy_like.worker.child.rehearsal import ROUNDS, rehearse
+from maggy_like.worker.child.process import ROUNDS, rehearse
 from maggy_like.worker.launch import decode_task
+
+PATIENCE = 1.0
+"""Seconds that trackers get, of which they need a few hundredths."""
+
+_LOOK_MS = 10
+_MARK = b"from multiprocessing.resource_tracker import main"
+
+
+def kill_but_trackers(pid: int) -> None:
+    """Kill a process and, if it leads one, its process group; if it has a tracker, itself alone."""
+    if any(map(_is_tracker, _children_of(pid))):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    else:
+        kill_tree(pid)
+
+
+def let_trackers_end(orphans: Callable[[], list[int]]) -> None:
+    """Kill orphans but for the trackers among them, and wait for these to end (Linux).
+
+    Args:
+        orphans: Process ids of this process's children that nobody wants any more.
+    """
+    trackers = [pid for pid in orphans() if _is_tracker(pid)]
+    ends: list[int] = []
+    poller = select.poll()
+    for pid in trackers:
+        with contextlib.suppress(OSError):  # this process may open no more: then it is killed with the others
+            ends.append(os.pidfd_open(pid))
+            poller.register(ends[-1], select.POLLIN)
+    left, deadline = set(ends), time.monotonic() + PATIENCE
+    while left and time.monotonic() < deadline:
+        for pid in set(orphans()).difference(trackers):  # as one dies, those that it had started are ours
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for end, _ in poller.poll(_LOOK_MS):
+            poller.unregister(end)
+            left.discard(end)
+    for end in ends:
+        os.close(end)
+
+
+def _is_tracker(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return _MARK in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _children_of(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has just ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
+
 
 TEMPLATE_PATIENCE = 20.0
 """Seconds that a template gets to fork a process."""

@@ -1,9 +1,4 @@
-"""The process from which a worker's children are forked: it has loaded the function, and imported what trials import.
-
-The fork server asks a template for each child. A template is never changed once it serves: a fork of it imports what
-trials have imported since, and takes its place if that went well. So no child waits for an import, and an import that
-starts a thread, uses a GPU, crashes or hangs costs one process that nobody needs.
-"""
+"""The process from which a worker's children are forked: it has loaded the function and what trials import."""
 
 from __future__ import annotations
 
@@ -11,14 +6,16 @@ import contextlib
 import gc
 import importlib
 import os
+import re
 import signal
 import socket
 import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -30,10 +27,53 @@ from maggy_like.processes.lifeline import adopt_orphans, children, die_with_pare
 from maggy_like.processes.zygote.sibling import fork_sibling
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.train_function.load import load_train_fn
-from maggy_like.worker.agent.memory import offer_as_victim, resident
 from maggy_like.worker.child.exits import begin_process, end_process, flush_output
-from maggy_like.worker.child.process import serve
-from maggy_like.worker.child.rehearsal import rehearse
+from maggy_like.worker.child.process import rehearse, serve
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+_MACHINE = Path("/proc/vmstat")
+
+
+def oom_kills() -> int:
+    """How many processes the kernel's OOM killer has ended so far.
+
+    Those of this process's control group, with version 2 of the groups below it too; where that is not told, those of
+    the machine; 0 where nothing is.
+    """
+    for counters in _places():
+        with contextlib.suppress(OSError):
+            if found := re.search(r"^oom_kill (\d+)$", counters.read_text(), re.MULTILINE):
+                return int(found[1])
+    return 0
+
+
+def offer_as_victim() -> None:
+    """Have the kernel end this process before others: a trial that takes too much memory must not cost its worker."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def resident() -> int:
+    """How many bytes of memory this process uses, shared ones included; 0 if that is not known."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _places() -> Iterator[Path]:
+    """The files that may count the kills, those that say most of this process first."""
+    for hierarchy, folder, name in (
+        ("0:", "", "memory.events"),
+        (r"\d+:[^:\n]*\bmemory\b[^:\n]*", "memory", "memory.oom_control"),
+    ):
+        root = _CGROUPS / folder
+        with contextlib.suppress(OSError):
+            if found := re.search(rf"^{hierarchy}:/(.*)$", _OWN.read_text(), re.MULTILINE):
+                yield root / found[1] / name
+        yield root / name  # a container's own group may stand there, by another name than outside
+    yield _MACHINE
+
 
 MAX_MEMORY = 1 << 30
 """Bytes that the imports of a template may take."""

@@ -1,43 +1,253 @@
-"""The process that runs the training function, one trial after another or just one.
-
-The main thread waits for an assignment itself and runs it; while it does, the thread of the
-:class:`~maggy_like.worker.child.service.Service` sends buffered reports and hears the driver's answers.
-"""
+"""The process that runs the training function, one trial after another or just one."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.imports import ImportWatch
-from maggy_like.protocol.codec import encode
+from maggy_like.processes.installation import is_installed_file
+from maggy_like.protocol.attributes import as_attributes
+from maggy_like.protocol.codec import decode_to_driver, decode_to_worker, encode
 from maggy_like.protocol.failure_kinds import FailureKind
-from maggy_like.protocol.messages import Assign, Broken, Finished, Imported, Opened, Ready
+from maggy_like.protocol.fields import MAX_NAMES, MAX_NESTED, is_flat
+from maggy_like.protocol.messages import MAX_PLACE, MAX_TYPES, Assign, Broken, Finished, Imported, Opened, Ready
+from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.task import WorkerTask
+from maggy_like.protocol.texts import encodable, is_encodable, shortened
 from maggy_like.protocol.torchrun import leave_ranks, on_uneven_steps
 from maggy_like.storage.checkpoints import CheckpointStore
+from maggy_like.storage.faults import StoreFault
 from maggy_like.train_function.arguments import arguments_for
 from maggy_like.train_function.load import load_train_fn
 from maggy_like.train_function.names import name_of
-from maggy_like.worker.child.exits import POOL_HINT, uses_joblib
-from maggy_like.worker.child.failures import format_message, format_traceback, kind_of, place_of, sendable, types_of
+from maggy_like.worker.child.exits import POOL_HINT, flush_output, uses_joblib
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
-from maggy_like.worker.child.returned import read_returned
-from maggy_like.worker.child.sender import Sender
+from maggy_like.worker.child.saves import StoreRetry
+from maggy_like.worker.child.sender import Sender, as_number, check_name, pick_objective
 from maggy_like.worker.child.service import Service
 from maggy_like.worker.child.stop_state import TrialStopped
-from maggy_like.worker.child.store_retry import StoreRetry
 from maggy_like.worker.import_advice import advice_on
 
 if TYPE_CHECKING:
     from maggy_like.distributed.rendezvous import Membership
+
+MAX_TEXT = 100_000
+"""Characters of a message or traceback that are sent; an exception may quote a whole data set."""
+
+_CALLERS = ("maggy_like.worker.", "maggy_like.train_function.")
+"""The modules through which a user's function or script is called."""
+
+_BACKENDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
+"""What the messages of failed collective operations speak of, where they are plain RuntimeErrors."""
+
+
+def kind_of(error: BaseException) -> FailureKind:
+    """The kind of failure that an exception is."""
+    if isinstance(error, ReportError):
+        return FailureKind.REPORT
+    if isinstance(error, StoreFault):
+        return FailureKind.STORE
+    distributed = sys.modules.get("torch.distributed")
+    is_collective = (distributed is not None and isinstance(error, distributed.DistError)) or (
+        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _BACKENDS)
+    )
+    return FailureKind.COLLECTIVE if is_collective else FailureKind.EXCEPTION
+
+
+def format_message(error: BaseException) -> str:
+    """The exception's type and message."""
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def format_traceback(error: BaseException) -> str:
+    """The traceback from the user's function on, without our own frames above it."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith(_CALLERS):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+
+
+def types_of(error: BaseException) -> list[str]:
+    """The names of an exception's class and of those that it is derived from."""
+    names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__[:-1])
+    return [sendable(name[:MAX_PLACE])[:MAX_PLACE] for name in itertools.islice(names, MAX_TYPES)]
+
+
+def place_of(error: BaseException) -> str:
+    """Where an exception came from: the innermost frame of the user's code, or of all if there is none.
+
+    Hosts may keep the same file in different folders, so the place has none.
+    """
+    users, innermost = "", ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        innermost = f"{os.path.basename(code.co_filename)}:{code.co_qualname}:{line}"
+        if not _is_installed(code.co_filename, frame.f_globals.get("__name__", "")):
+            users = innermost
+    return sendable((users or innermost)[-MAX_PLACE:])[-MAX_PLACE:]
+
+
+def _is_installed(filename: str, module: str) -> bool:
+    """Whether code belongs to us, to Python or to an installed package."""
+    if module.partition(".")[0] in ("maggy_like", "optimizers") or filename.startswith("<frozen"):
+        return True
+    return is_installed_file(filename)
+
+
+def sendable(text: str) -> str:
+    r"""A text that can be sent: its middle left out if it is long, and lone surrogates written as escapes.
+
+    Example:
+        >>> sendable("no file caf\udce9.csv")
+        'no file caf\\udce9.csv'
+    """
+    if len(text) > MAX_TEXT:
+        half = MAX_TEXT // 2
+        text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+    return encodable(text)
+
+
+class Returned(NamedTuple):
+    """What was returned.
+
+    Attributes:
+        value: The objective, or None to let the last report stand.
+        metrics: All numbers by name, the objective among them.
+        attributes: What is no number.
+    """
+
+    value: float | None
+    metrics: dict[str, float]
+    attributes: dict[str, Any]
+
+
+def read_returned(returned: object, reporter: Reporter, assign: Assign, task: WorkerTask) -> Finished:
+    """How an attempt ended whose function returned; only rank 0 says what it returned.
+
+    Raises:
+        ReportError: It is no training's value (see :func:`read_value`), or cannot be saved.
+    """
+    trial, attempt = assign.trial, assign.attempt
+    if not reporter.is_main:
+        return Finished(trial, attempt, "returned")
+    if not task.returns_anything:
+        found = read_value(returned, reporter.objective, is_reported=reporter.is_under_way)
+        return Finished(
+            trial,
+            attempt,
+            "returned",
+            found.value,
+            found.metrics,
+            attributes=found.attributes,
+            cut_at=reporter.cut_at,
+        )
+    if is_flat(returned, MAX_NESTED) and is_plain(returned):
+        return Finished(trial, attempt, "returned", returned=returned)
+    reporter.keep(returned)
+    return Finished(trial, attempt, "returned", stored=True)
+
+
+def is_plain(value: object) -> bool:
+    """Whether a value arrives as it is sent: numbers, text, and lists and dicts of such."""
+    if isinstance(value, list):
+        return all(map(is_plain, value))
+    if isinstance(value, dict):
+        return all(type(key) is str and is_encodable(key) for key in value) and all(map(is_plain, value.values()))
+    return (
+        value is None
+        or type(value) in (bool, float, bytes)
+        or (type(value) is str and is_encodable(value))
+        or (type(value) is int and -(1 << 63) <= value < 1 << 63)
+    )
+
+
+def read_value(returned: object, objective: str | None, *, is_reported: bool = False) -> Returned:
+    """The objective, the other metrics and the attributes in what the training function returned.
+
+    In a dict, what is no number is an attribute. A dict of attributes alone lets the last report stand, and so does any
+    dict without the objective where that was reported.
+
+    Args:
+        objective: Name of the optimised metric, or None while none was named or reported.
+        is_reported: Whether there was a report.
+
+    Raises:
+        ReportError: The objective is no number or is missing, or it is not clear which number it is.
+    """
+    if returned is None:
+        return Returned(None, {}, {})
+    if isinstance(returned, Mapping):
+        return _read_dict({str(name): value for name, value in returned.items()}, objective, is_reported=is_reported)
+    try:
+        return Returned(as_number("train_fn's value", returned), {}, {})
+    except ReportError as error:
+        raise ReportError(f"{error}; return a number, a dict with one, or None after reports") from None
+
+
+def _read_dict(returned: Mapping[str, Any], objective: str | None, *, is_reported: bool) -> Returned:
+    if objective is not None and objective in returned:
+        as_number(f"train_fn's {objective!r}", returned[objective])
+    metrics = {
+        name: value
+        for name, value in returned.items()
+        if name == objective or (_is_number(value) and not _is_flag(value))
+    }
+    if not metrics and objective is None:
+        metrics = {name: value for name, value in returned.items() if _is_flag(value)}
+    attributes = as_attributes({name: value for name, value in returned.items() if name not in metrics})
+    if len(metrics) > MAX_NAMES:
+        raise ReportError(f"train_fn returned {len(metrics)} metrics; return at most {MAX_NAMES}, and save the rest")
+    numbers = {name: as_number(f"train_fn's {name!r}", value) for name, value in metrics.items()}
+    for name in numbers:
+        check_name(name)
+    if objective is None:
+        doubtful = {name: value for name, value in returned.items() if name in numbers or _was_meant_as_number(value)}
+        if not numbers:
+            given = ", ".join(f"{name!r}: {shortened(value)}" for name, value in list(returned.items())[:5])
+            raise ReportError(
+                f"train_fn returned no number: {{{given}}}; return the objective as a number, or report it"
+            )
+        objective = pick_objective(doubtful, None)
+    elif not numbers or (is_reported and objective not in numbers):
+        return Returned(None, numbers, attributes)
+    return Returned(numbers[pick_objective(numbers, objective)], numbers, attributes)
+
+
+def _is_number(value: object) -> bool:
+    try:
+        as_number("", value)
+    except ReportError:
+        return False
+    return True
+
+
+def _is_flag(value: object) -> bool:
+    """Whether it is a boolean, Python's or numpy's: a remark, unless it is the objective."""
+    return type(value).__name__ == "bool"
+
+
+def _was_meant_as_number(value: object) -> bool:
+    """Whether it is no number and looks like one: digits as text, or an array of several.
+
+    Then another entry must not become the objective only because it is the one number that is left.
+    """
+    if isinstance(value, str):
+        try:
+            float(value)
+        except ValueError:
+            return False
+        return True
+    return isinstance(value, SupportsFloat) and not _is_flag(value)
+
 
 BeforeEnd = Callable[[Callable[[], None]], None]
 
@@ -328,3 +538,23 @@ def raised(
         place=place_of(error),
         at=at,
     )
+
+
+ROUNDS = 20
+"""How often a process must take this way until Python has specialised its code (PEP 659), and some more."""
+
+
+def rehearse(task: WorkerTask) -> None:
+    """Take the way of a trial, from its assignment to its end, between nobody and nobody.
+
+    A fork server does so that its children have the code as Python has specialised it, and a child for the pages of
+    memory that it shares with the server: each is copied when it is first written to, and a count of references is
+    enough for that. A trial would have to wait for it, half a millisecond before its first line and after its last.
+    """
+    assign = decode_to_worker(encode(Assign(0, 1, {"x": 0.5}, 1, objective="value")))
+    assert isinstance(assign, Assign)
+    sender = Sender(assign, lambda frame: None)
+    reporter = Reporter.for_trial(assign, CheckpointStore(None), sender)
+    finished = run_attempt(lambda: {"value": 0.5}, (), reporter, assign, task, lambda: None)
+    flush_output()
+    decode_to_driver(encode(wind_up(sender, reporter, finished)))

@@ -14,9 +14,8 @@ from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.texts import shortened
 from maggy_like.protocol.torchrun import rank_and_ranks
 from maggy_like.storage.checkpoints import CheckpointStore
-from maggy_like.worker.child.metrics import as_number, as_step, check_name, pick_objective
 from maggy_like.worker.child.saves import Saves
-from maggy_like.worker.child.sender import REPORT_COST, ROOM, Sender
+from maggy_like.worker.child.sender import REPORT_COST, ROOM, Sender, as_number, as_step, check_name, pick_objective
 
 if TYPE_CHECKING:
     import torch

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from maggy_like.driver.first_workers import HINT_AGAIN, JOIN_PATIENCE, LOOK, START_PATIENCE, FirstWorkers
 from maggy_like.driver.state_machine.inputs import StopRequested
+from maggy_like.driver.supervisor import HINT_AGAIN, JOIN_PATIENCE, LOOK, START_PATIENCE, FirstWorkers
 from maggy_like.errors import EngineError
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from maggy_like.driver import growing_supervisor as growing_gang
 from maggy_like.driver import supervisor as gang
-from maggy_like.driver.growing_supervisor import GROWTH_PATIENCE, IDLE_PATIENCE, GrowingSupervisor
+from maggy_like.driver import supervisor as growing_gang
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving, WorkerLost
-from maggy_like.driver.supervisor import MAX_FUTILE_LAUNCHES
+from maggy_like.driver.supervisor import GROWTH_PATIENCE, IDLE_PATIENCE, MAX_FUTILE_LAUNCHES, GrowingSupervisor
 from maggy_like.engines.base import EngineRun, Launcher
 from maggy_like.protocol.endings import Phase
 from maggy_like.protocol.identity import WorkerId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maggy_like.driver.pace import LONGEST, Pace
+from maggy_like.driver.loop import LONGEST, Pace
 
 
 def test_what_takes_no_time_is_done_at_each_interval() -> None:

@@ -16,7 +16,7 @@ from hypothesis_profiles import examples
 from maggy_like.protocol.attributes import MAX_ATTRIBUTES, MAX_NAME, MAX_SIZE, as_attributes
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.results.result import Result
-from maggy_like.worker.child.returned import Returned, read_value
+from maggy_like.worker.child.process import Returned, read_value
 from optimizers.core.events import AttemptEnded, from_json, to_json
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState

@@ -14,9 +14,8 @@ from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.rpc import endpoint as reach
 from maggy_like.rpc.endpoint import why_unreachable
 from maggy_like.rpc.security import new_key_pair
-from maggy_like.worker.agent import first_contact
-from maggy_like.worker.agent.agent import Agent
-from maggy_like.worker.agent.first_contact import FirstContact
+from maggy_like.worker.agent import agent as first_contact
+from maggy_like.worker.agent.agent import Agent, FirstContact
 from maggy_like.worker.agent.launchers import InlineLauncher
 
 CONTEXT = WorkerContext(3, 0, "node7", new_key_pair())

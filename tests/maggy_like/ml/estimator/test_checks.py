@@ -20,8 +20,7 @@ from maggy_like.ml.estimator.checks import (
     fit_to_rows,
     remedy,
 )
-from maggy_like.ml.estimator.plan import Data, TrainingPlan
-from maggy_like.ml.estimator.train import check_ranks, most_ranks
+from maggy_like.ml.estimator.train import Data, TrainingPlan, check_ranks, most_ranks
 
 
 def network(hidden: int = 8) -> nn.Module:

@@ -19,9 +19,8 @@ from maggy_like import Reporter
 from maggy_like.errors import ConfigError
 from maggy_like.ml.data.statistics import Statistics
 from maggy_like.ml.estimator.checks import check_sample
-from maggy_like.ml.estimator.network_files import network_of_bytes, network_to_bytes
-from maggy_like.ml.estimator.plan import Data, TrainingPlan
-from maggy_like.ml.estimator.train import train_network
+from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
+from maggy_like.ml.estimator.train import Data, TrainingPlan, train_network
 
 
 @pytest.fixture(scope="module")

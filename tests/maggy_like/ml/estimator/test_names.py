@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from maggy_like.errors import ConfigError
-from maggy_like.ml.estimator.names import make_optimizer, read_loss
+from maggy_like.ml.estimator.objective import make_optimizer, read_loss
 
 PARAMETERS = [nn.Parameter(torch.zeros(2))]
 

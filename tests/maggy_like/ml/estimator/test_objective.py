@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from maggy_like.errors import ConfigError
-from maggy_like.ml.estimator.names import read_loss
-from maggy_like.ml.estimator.objective import Objective
+from maggy_like.ml.estimator.objective import Objective, read_loss
 
 
 class Two(nn.Module):

@@ -16,8 +16,7 @@ from torch.nn.parameter import UninitializedTensorMixin
 
 from maggy_like import Reporter
 from maggy_like.errors import ConfigError
-from maggy_like.ml.estimator.plan import Data, TrainingPlan, home_of
-from maggy_like.ml.estimator.train import train_network
+from maggy_like.ml.estimator.train import Data, TrainingPlan, home_of, train_network
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.loader.plan import Plan
+from maggy_like.ml.loader.windows import Plan
 
 GROUPS = st.lists(st.integers(0, 30), min_size=1, max_size=12)
 

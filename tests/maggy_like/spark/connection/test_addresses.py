@@ -24,7 +24,7 @@ import maggy_like
 import wide_functions as fns
 from gate import Gate
 from maggy_like import Float, SparkEngine, lagom, spark_session
-from maggy_like.driver import first_workers
+from maggy_like.driver import supervisor as first_workers
 from maggy_like.errors import EngineError
 from maggy_like.spark.engine import waiting as other_jobs
 from maggy_like.spark.engine.waiting import running_jobs

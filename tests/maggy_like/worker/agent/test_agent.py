@@ -39,8 +39,9 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.server import Server
-from maggy_like.worker.agent import ending, fork_server
-from maggy_like.worker.agent import standby as standby
+from maggy_like.worker.agent import attempt as ending
+from maggy_like.worker.agent import children as standby
+from maggy_like.worker.agent import fork_server
 from maggy_like.worker.agent.agent import Agent
 from maggy_like.worker.agent.child import Child
 

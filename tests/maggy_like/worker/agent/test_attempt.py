@@ -10,7 +10,7 @@ import pytest
 from maggy_like.protocol.messages import Assign, Waiting
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker.agent.attempt import Attempt
-from maggy_like.worker.agent.log_location import LogLocation
+from maggy_like.worker.agent.logs import LogLocation
 
 
 @pytest.mark.parametrize("wait", [Waiting(0, 1, "the store is full"), Waiting(0, 1, calls=True)])

@@ -7,8 +7,8 @@ from module_time import patch_time
 
 from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import Abort, Decided, Halt, Stop
-from maggy_like.worker.agent import ending as module
-from maggy_like.worker.agent.ending import Ending
+from maggy_like.worker.agent import attempt as module
+from maggy_like.worker.agent.attempt import Ending
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ import pytest
 
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.store_marks import mark_store
-from maggy_like.worker.agent import log_copier as shipper
-from maggy_like.worker.agent.log_copier import LogShipper
-from maggy_like.worker.agent.log_location import LogLocation
+from maggy_like.worker.agent import logs as shipper
+from maggy_like.worker.agent.logs import LogLocation, LogShipper
 
 PATIENCE = 300.0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from maggy_like.worker.agent import memory
+from maggy_like.worker.agent import template as memory
 
 V2 = "0::/jobs/7\n"
 V1 = "9:cpu,cpuacct:/jobs/7\n4:memory:/jobs/7\n0::/\n"

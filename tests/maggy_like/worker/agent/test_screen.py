@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
-from maggy_like.worker.agent.screen import MAX_ROW, MAX_ROWS, Screen
+from maggy_like.worker.agent.output import MAX_ROW, MAX_ROWS, Screen
 
 
 def shown(*chunks: bytes) -> tuple[list[bytes], list[bytes]]:

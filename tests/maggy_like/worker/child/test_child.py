@@ -37,7 +37,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, returned_url
 from maggy_like.worker.child import process as child
 from maggy_like.worker.child import saves
-from maggy_like.worker.child.failures import MAX_TEXT
+from maggy_like.worker.child.process import MAX_TEXT
 from maggy_like.worker.child.reporter import Reporter
 from maggy_like.worker.child.sender import Sender
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.worker.child.rehearsal import rehearse
+from maggy_like.worker.child.process import rehearse
 
 
 @pytest.mark.parametrize("returns_anything", [False, True])

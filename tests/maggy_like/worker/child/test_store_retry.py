@@ -19,13 +19,12 @@ from maggy_like.protocol.report_error import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.storage.faults import is_store_fault, refusal
-from maggy_like.worker.child import store_retry, store_wait
-from maggy_like.worker.child.saves import Saves
+from maggy_like.worker.child import saves as store_retry
+from maggy_like.worker.child import stop_state as store_wait
+from maggy_like.worker.child.saves import Saves, StoreRetry
 from maggy_like.worker.child.sender import Sender
 from maggy_like.worker.child.service import Service
-from maggy_like.worker.child.stop_state import TrialStopped
-from maggy_like.worker.child.store_retry import StoreRetry
-from maggy_like.worker.child.store_wait import CALL_PATIENCE, QUIET
+from maggy_like.worker.child.stop_state import CALL_PATIENCE, QUIET, TrialStopped
 
 
 class Clock:
