@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md against the code: its table of rooms is the layers contract, its walks name functions that exist."""
+"""ARCHITECTURE.md against the code: its table is the layers contract, its code paths name functions that exist."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def path_of(file: str) -> Path:
     return next(path for path in (ROOT / file, ROOT / "maggy_like" / file) if path.exists())
 
 
-def test_the_table_of_rooms_is_the_layers_contract() -> None:
+def test_the_table_of_layers_is_the_layers_contract() -> None:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    layers = config["importlinter:contract:rooms"]["layers"].split("\n")[1:]
+    layers = config["importlinter:contract:layers"]["layers"].split("\n")[1:]
     highest = len(layers)
     contract = {(highest - place, room.strip()) for place, layer in enumerate(layers) for room in layer.split("|")}
     table = {(int(floor), room) for floor, room in re.findall(r"^\| (\d+) \| `(\w+)` \|", TEXT, re.MULTILINE)}
