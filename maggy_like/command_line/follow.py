@@ -94,7 +94,6 @@ class _File:
         self._count = 0  # lines
         self._end = 0  # of the last of them
         self._last = b""  # that one, or the end of it
-        self._size = -1
 
     def take(self, fs: Any, path: str, *, is_over: bool) -> list[bytes]:
         """The whole lines behind those that were taken.
@@ -103,9 +102,6 @@ class _File:
         """
         fs.invalidate_cache()
         size = fs.size(path)
-        if size == self._size and not is_over:
-            return []
-        self._size = size
         start = self._end - len(self._last)
         data = fs.cat_file(path, start=start, end=size) if size > start else b""
         if data.startswith(self._last):

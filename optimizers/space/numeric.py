@@ -14,7 +14,7 @@ from optimizers.space.priors import NO_PRIOR, Confidence, NoPrior
 from optimizers.space.scalars import Value, When, plain, read_number, read_when, same
 
 _LARGEST_INTEGER = 2**40  # above it, a cell of a log scale is narrower than the resolution of floats
-_ON_GRID = 1e-9  # how far a number may lie from its grid point, as a share of a step
+_ON_GRID = 1e-6  # how far a number may lie from its grid point, as a share of a step
 
 
 @explains_init
@@ -61,8 +61,8 @@ class Float(Dimension):
         return None if self.step is None else self._size(self.step)
 
     def normalize(self, value: object) -> float:
-        number = read_number(value)
-        if number is None or not self.low <= number <= self.high:
+        number, slack = read_number(value), _ON_GRID * (self.step or 0.0)
+        if number is None or not self.low - slack <= number <= self.high + slack:
             raise SearchSpaceError(f"{value!r} is not in {self!r}")
         if self.step is None:
             return float(number)

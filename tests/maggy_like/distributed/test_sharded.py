@@ -156,12 +156,11 @@ def fail_on_rank_1(folder: str) -> State:
 
     save_and_report(1)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if rank == 1:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 if rank == 1 else 1 << 40, limits[1]))
     save_and_report(2)
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     with pytest.raises(ShardedStoreError, match="on rank 1, OSError") as raised:
         saves.save({"model": weights, "step": 3})
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     restored = saves.restore({"model": weights, "step": 0})["step"]
     save_and_report(4)
     told = [message for frame in frames if isinstance(message := decode_to_driver(frame), Checkpointed)]

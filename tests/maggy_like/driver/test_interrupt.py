@@ -126,13 +126,17 @@ def test_a_killed_driver_takes_its_workers_along_and_resume_loses_nothing(tmp_pa
     process.communicate(timeout=300)
     assert not psutil.wait_procs(children, timeout=300)[1]
 
-    script = (tmp_path / "script.py").read_text().replace(PATIENT, "return reporter.restore() is not None")
+    script = (
+        (tmp_path / "script.py")
+        .read_text()
+        .replace(PATIENT, "reporter.report(score=2.0 * (reporter.restore() is not None), step=5)")
+    )
     (tmp_path / "again.py").write_text(script)
     again = subprocess.run(
         [sys.executable, str(tmp_path / "again.py"), str(tmp_path), "resume"],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    assert "ending completed best 1.0 states completed completed completed" in again.stdout
+    assert "ending completed best 2.0 states completed completed completed" in again.stdout
 
 
 COUNTED = """

@@ -62,7 +62,7 @@ def test_all_ranks_run_a_trial_and_rank_0_reports(search: Any, tmp_path: Path) -
 
 def test_a_rule_that_watches_every_report_stops_all_ranks_at_the_same_step(search: Any, tmp_path: Path) -> None:
     rule = Threshold(step=2, worse_than=1.0, direction="max")
-    result = search(fns.climb_for_ever, {"x": [0.001]}, optimizer=rule, n_trials=2, metric="score")
+    result = search(fns.climb_for_ever, {"x": [0.001, 0.002]}, optimizer=rule, n_trials=2, metric="score")
     assert result.counts == {TrialState.STOPPED: 2}
     for trial in result.trials:
         first, second = steps_seen(tmp_path, trial.id)

@@ -102,7 +102,8 @@ def train(lr: float, reporter: Any) -> dict[str, Any]:
 def search(directory: Path, callbacks: list[Any], **options: Any) -> Result:
     points = [{"lr": 0.25}, {"lr": 0.5}, {"lr": 0.75}]
     given: dict[str, Any] = {"optimizer": "random", "n_trials": 3, "max_budget": 3, "engine": "inline", "name": "run"}
-    given |= {"progress": False, "points_to_evaluate": points, **options}
+    given |= {"progress": False, **options}
+    given["points_to_evaluate"] = points[: given["n_trials"]]
     return lagom(train, {"lr": Float(0, 1)}, directory=directory, callbacks=callbacks, **given)
 
 
