@@ -196,7 +196,7 @@ def ablate(
     from maggy_like.driver.settings import LimitSettings, Settings
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
-    from maggy_like.train_function.pickling import pickle_train_fn
+    from maggy_like.train_function.pickling import pickle_train_fn, size_hints
     from maggy_like.train_function.sources import sources_of
 
     if metric is not None and not isinstance(metric, str):
@@ -249,12 +249,16 @@ def ablate(
     check_progress(progress)
     listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
+    isolation = provider.isolation
+    payload = pickle_train_fn(AblatedFunction(train_fn, planned.design))
     spec = RunSpec(
-        settings=replace(settings, hints=(*hints, *state_hints(train_fn, provider.isolation))),
+        settings=replace(
+            settings, hints=(*hints, *state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
+        ),
         engine=provider,
-        payload=pickle_train_fn(AblatedFunction(train_fn, planned.design)),
+        payload=payload,
         preload=(*modules_of(train_fn, wide=workers_per_trial > 1), *planned.preload),
-        displays=[make_display(progress, beside_trials=provider.isolation == "none")],
+        displays=[make_display(progress, beside_trials=isolation == "none")],
         callbacks=listeners,
         sources=sources_of(train_fn),
         driver=read_driver(driver),

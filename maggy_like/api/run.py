@@ -119,7 +119,7 @@ def run(
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.names import name_of
     from maggy_like.train_function.parameters import check_parameters
-    from maggy_like.train_function.pickling import pickle_train_fn
+    from maggy_like.train_function.pickling import pickle_train_fn, size_hints
     from maggy_like.train_function.reporter_use import uses_budget
     from maggy_like.train_function.sources import sources_of
     from optimizers.samplers.enumeration import Enumeration
@@ -144,12 +144,16 @@ def run(
     check_progress(progress)
     listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
+    isolation = provider.isolation
+    payload = pickle_train_fn(train_fn)
     spec = RunSpec(
-        settings=replace(settings, hints=state_hints(train_fn, provider.isolation)),
+        settings=replace(
+            settings, hints=(*state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
+        ),
         engine=provider,
-        payload=pickle_train_fn(train_fn),
+        payload=payload,
         preload=modules_of(train_fn, wide=True),
-        displays=[make_display(progress, beside_trials=provider.isolation == "none")],
+        displays=[make_display(progress, beside_trials=isolation == "none")],
         callbacks=listeners,
         save_returned=partial(save_returned, files.paths.store),
         sources=sources_of(train_fn),
