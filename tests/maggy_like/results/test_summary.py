@@ -25,3 +25,15 @@ def test_the_states_of_trials_are_counted_in_the_order_of_the_display(
     )  # fmt: skip
     assert repr(result).splitlines()[0].endswith(f": {counted}")
     assert f", {counted}\n" in capsys.readouterr().out
+
+
+def test_a_timeout_that_the_start_has_used_up_is_the_reason_that_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = lagom(
+        lambda x: x, {"x": Float(0, 1)}, timeout=1e-9, direction="max", engine="inline", directory=tmp_path,
+        name="run", progress="plain",
+    )  # fmt: skip
+    why = "no trial began, since the start took all of the timeout; pass a longer timeout"
+    assert why in repr(result).splitlines()
+    assert f"{why}, with name='run', resume=True to go on with it\n" in capsys.readouterr().out
