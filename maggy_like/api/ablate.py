@@ -102,6 +102,7 @@ def ablate(
     directory: str | Path = ...,
     store: str | Path | Store | None = ...,
     resume: bool = ...,
+    overwrite: bool = ...,
     callbacks: Sequence[Callback] = ...,
     progress: bool | str = ...,
     block: Literal[True] = True,
@@ -131,6 +132,7 @@ def ablate(
     directory: str | Path = "maggy_runs",
     store: str | Path | Store | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
     block: bool = True,
@@ -165,6 +167,8 @@ def ablate(
         directory: Path or URL of the folder of all runs.
         store: Where the saved states go, if they are to lie elsewhere.
         resume: Go on with the run called ``name``.
+        overwrite: If True, delete an earlier run called ``name`` first: what it has in its folder. One that is running
+            is left alone, with an error. Default False.
         callbacks: Functions that take each event, and trackers, as for :func:`maggy_like.lagom`.
         progress: Show a live display.
         block: Whether to wait for the end. With False the study goes on in the background.
@@ -223,7 +227,7 @@ def ablate(
         tuner=None if tune is None else tune.proposer,
         resampled=float(resampled),
     )
-    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume)
+    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume, overwrite=overwrite)
     searched, hints = check_search(
         train_fn,
         planned.space,

@@ -62,6 +62,7 @@ def lagom(
     directory: str | Path = ...,
     store: str | Path | Store | None = ...,
     resume: bool = ...,
+    overwrite: bool = ...,
     callbacks: Sequence[Callback] = ...,
     progress: bool | str = ...,
     block: Literal[True] = True,
@@ -93,6 +94,7 @@ def lagom(
     directory: str | Path = "maggy_runs",
     store: str | Path | Store | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
     block: bool = True,
@@ -132,6 +134,8 @@ def lagom(
         directory: Path or URL of the folder of all runs: a run's folder there has its journal, states and logs.
         store: Path, URL or :class:`~maggy_like.Store` for the saved states, if they are to lie elsewhere.
         resume: Go on with the run called ``name`` where its journal ends.
+        overwrite: If True, delete an earlier run called ``name`` first: what it has in its folder. One that is running
+            is left alone, with an error. Default False.
         callbacks: Functions that take each event as it is recorded (``optimizers.TrialCreated``, ``AttemptStarted``,
             ``Measured``, ``CheckpointSaved`` or ``AttemptEnded``), and trackers: ``"mlflow"``, ``"tensorboard"``, or
             ``maggy_like.trackers.MLflow(experiment="digits")``.
@@ -185,7 +189,7 @@ def lagom(
     check_parameters(train_fn, space)
     timeout = seconds("timeout", timeout)
     policy = read_policy(failures)
-    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume)
+    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume, overwrite=overwrite)
     searched, hints = check_search(
         train_fn,
         space,

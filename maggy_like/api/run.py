@@ -38,6 +38,7 @@ def run(
     directory: str | Path = ...,
     store: str | Path | Store | None = ...,
     resume: bool = ...,
+    overwrite: bool = ...,
     callbacks: Sequence[Callback] = ...,
     progress: bool | str = ...,
     block: Literal[True] = True,
@@ -55,6 +56,7 @@ def run(
     directory: str | Path = "maggy_runs",
     store: str | Path | Store | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
     block: bool = True,
@@ -80,6 +82,8 @@ def run(
         directory: Path or URL of the folder of all runs.
         store: Where the saved states and the returned value go, if they are to lie elsewhere.
         resume: Go on with the run called ``name``.
+        overwrite: If True, delete an earlier run called ``name`` first: what it has in its folder. One that is running
+            is left alone, with an error. Default False.
         callbacks: Functions that take each event, and trackers, as for :func:`maggy_like.lagom`.
         progress: Show a live display.
         block: Whether to wait for the end. With False the function runs in the background.
@@ -133,7 +137,7 @@ def run(
         raise ConfigError(f"{name_of(train_fn)} asks for its budget, and nobody says what it is; pass budget=STEPS")
     steps = UNBOUNDED if budget is None else whole("budget", budget, least=1)
     policy = read_policy(failures)
-    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume)
+    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume, overwrite=overwrite)
     settings = Settings(
         search=SearchSettings(space, Enumeration(), "training", max_budget=steps, n_trials=0),
         files=files,
