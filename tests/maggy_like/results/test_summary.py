@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from maggy_like import Float, Reporter, lagom
+from maggy_like.protocol.endings import Ending
 
 
 @pytest.mark.parametrize(("n_trials", "counted"), [(3, "3 trials (2 completed, 1 failed)"), (1, "1 trial (1 failed)")])
@@ -37,6 +39,18 @@ def test_a_timeout_that_the_start_has_used_up_is_the_reason_that_is_printed(
     why = "no trial began, since the start took all of the timeout; pass a longer timeout"
     assert why in repr(result).splitlines()
     assert f"{why}, with name='run', resume=True to go on with it\n" in capsys.readouterr().out
+
+
+def test_a_timeout_before_the_first_value_is_the_reason_that_is_printed(tmp_path: Path) -> None:
+    def train(x: float) -> float:
+        raise ValueError("x")
+
+    result = lagom(
+        train, {"x": Float(0, 1)}, optimizer="random", n_trials=1, engine="inline", directory=tmp_path, progress=False
+    )
+    assert "no trial has a value" in repr(result).splitlines()
+    late = replace(result, ending=Ending.TIMEOUT)
+    assert "no trial reported a value before the timeout; pass a longer timeout" in repr(late).splitlines()
 
 
 @pytest.mark.parametrize(
