@@ -121,9 +121,15 @@ def _check_can_be_deleted(files: FileSettings, backend: JournalBackend) -> None:
     """Check that what is to be overwritten is a run, by its journal's header, and has all its states in its folder.
 
     Raises:
-        JournalError: It is none.
+        JournalError: It is none, or its driver is a task of the cluster, whose next attempt would take it up.
         ConfigError: It has states elsewhere, which may be another run's of that name.
     """
+    driver = ControlFiles(files.paths.journal).driver()
+    if driver is not None and not driver.is_over:
+        raise JournalError(
+            f"the run in {backend.name} has a driver in the cluster, on {driver.host}, that has not recorded its end; "
+            "stop it, or pass another name; if it is dead, resume=True continues the run"
+        )
     if not files.paths.has_own_store:
         _check_store_is_free(files)
     try:

@@ -14,12 +14,14 @@ import fsspec
 import pytest
 import train_functions as fns
 from gate import Gate
+from msgspec import structs
 
 from maggy_like import Float, LocalEngine, Reporter, Result, lagom, load_run
 from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import ConfigError, JournalError, StoreError
+from maggy_like.storage.control_files import ControlFiles, DriverRecord
 from maggy_like.storage.journal import backend_of, read_journal
 from maggy_like.storage.journal.local import LocalBackend
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
@@ -101,6 +103,19 @@ def test_a_running_run_is_not_overwritten(search: Any, elsewhere: str) -> None:
 
     assert search(train, directory=elsewhere, direction="max").counts == {TrialState.COMPLETED: 4}
     assert load_run(f"{elsewhere}/run").counts == {TrialState.COMPLETED: 4}
+
+
+def test_a_run_whose_driver_in_the_cluster_has_not_ended_is_not_overwritten(search: Any, elsewhere: str) -> None:
+    """No driver holds it between two attempts of Spark's at the driver's task."""
+    first = search(directory=elsewhere)
+    files, record = ControlFiles(f"{elsewhere}/run"), DriverRecord("a call", 0, "", "host-7", 0.0)
+    files.publish(record)
+    with pytest.raises(JournalError, match="has a driver in the cluster, on host-7, that has not recorded its end"):
+        search(directory=elsewhere, overwrite=True)
+    assert load_run(f"{elsewhere}/run").counts == first.counts
+    files.publish(structs.replace(record, is_over=True))
+    assert search(directory=elsewhere, overwrite=True, n_trials=2).counts == {TrialState.COMPLETED: 2}
+    assert files.driver() is None
 
 
 @pytest.mark.parametrize("text", ['{"epoch": 1}\n', "hello\n", "\x00"])
