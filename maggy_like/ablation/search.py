@@ -12,10 +12,11 @@ from maggy_like.ablation.design import AUTO_BOUND, Design, DesignName
 from maggy_like.ablation.outcome import Ablation
 from maggy_like.ablation.study import AblationStudy
 from maggy_like.ablation.variant import RESERVED, Declaration, check_filled, names_of, parameters_of
-from maggy_like.errors import ConfigError, TrainFunctionError
+from maggy_like.errors import ConfigError
 from maggy_like.train_function.arguments import HasBudget, arguments_for
 from maggy_like.train_function.modules import modules_of
 from maggy_like.train_function.names import name_of
+from maggy_like.train_function.parameters import check_function
 from maggy_like.train_function.pickling import pickle_named, pickle_train_fn
 from optimizers.comparisons.repeats import SEED, VARIANT, TunedRepeats, tuned_space
 from optimizers.comparisons.sequential_tests import SequentialTests
@@ -168,8 +169,7 @@ def plan_ablation(
             "lagom(train_fn, searchspace) for a search"
         )
     repeats = _read_repeats(repeats)
-    if not callable(train_fn):
-        raise TrainFunctionError(f"train_fn must be a function, got {train_fn!r}")
+    check_function(train_fn)
     pickle_train_fn(train_fn)  # by itself, so that what cannot be sent is named as in a search
     names = tuple(searched.names) if searched is not None else ()
     for name in names:

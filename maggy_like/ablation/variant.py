@@ -13,7 +13,6 @@ from maggy_like.ablation.components import Features, Modules, Setting, WantedMod
 from maggy_like.errors import ConfigError, TrainFunctionError
 from maggy_like.train_function.arguments import INJECTED as ALWAYS_INJECTED
 from maggy_like.train_function.names import name_of
-from maggy_like.train_function.parameters import check_call_runs
 from optimizers.checks.near_names import did_you_mean
 from optimizers.comparisons.repeats import SEED
 from optimizers.errors import SearchSpaceError
@@ -350,11 +349,10 @@ def taken(study: Declaration, train_fn: Callable[..., Any]) -> tuple[str, ...]:
     """The study's parameters that ``train_fn`` takes by name, by ``**`` or in ``config``.
 
     Raises:
-        TrainFunctionError: It takes nothing that a component changes, or no seed, or a call does not run it.
+        TrainFunctionError: It takes nothing that a component changes, or no seed.
         ConfigError: A value that it takes is none that a trial's configuration may have.
     """
     name, names = name_of(train_fn), names_of(train_fn)
-    check_call_runs(train_fn, name)
     takes_all = "config" in names or takes_anything(train_fn)
     if SEED not in names and not takes_all:
         raise TrainFunctionError(

@@ -102,6 +102,7 @@ def ablate(
     directory: str | Path = ...,
     store: str | Path | Store | None = ...,
     resume: bool = ...,
+    overwrite: bool = ...,
     callbacks: Sequence[Callback] = ...,
     progress: bool | str = ...,
     block: Literal[True] = True,
@@ -131,6 +132,7 @@ def ablate(
     directory: str | Path = "maggy_runs",
     store: str | Path | Store | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
     block: bool = True,
@@ -165,6 +167,8 @@ def ablate(
         directory: Path or URL of the folder of all runs.
         store: Where the saved states go, if they are to lie elsewhere.
         resume: Go on with the run called ``name``.
+        overwrite: If True, delete an earlier run called ``name`` first: what it has in its folder. One that is running
+            is left alone, with an error. Default False.
         callbacks: Functions that take each event, and trackers, as for :func:`maggy_like.lagom`.
         progress: Show a live display.
         block: Whether to wait for the end. With False the study goes on in the background.
@@ -196,7 +200,7 @@ def ablate(
     from maggy_like.driver.settings import LimitSettings, Settings
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
-    from maggy_like.train_function.pickling import pickle_train_fn
+    from maggy_like.train_function.pickling import pickle_train_fn, size_hints
     from maggy_like.train_function.sources import sources_of
 
     if metric is not None and not isinstance(metric, str):
@@ -223,7 +227,7 @@ def ablate(
         tuner=None if tune is None else tune.proposer,
         resampled=float(resampled),
     )
-    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume)
+    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume, overwrite=overwrite)
     searched, hints = check_search(
         train_fn,
         planned.space,
@@ -249,12 +253,16 @@ def ablate(
     check_progress(progress)
     listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
+    isolation = provider.isolation
+    payload = pickle_train_fn(AblatedFunction(train_fn, planned.design))
     spec = RunSpec(
-        settings=replace(settings, hints=(*hints, *state_hints(train_fn, provider.isolation))),
+        settings=replace(
+            settings, hints=(*hints, *state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
+        ),
         engine=provider,
-        payload=pickle_train_fn(AblatedFunction(train_fn, planned.design)),
+        payload=payload,
         preload=(*modules_of(train_fn, wide=workers_per_trial > 1), *planned.preload),
-        displays=[make_display(progress, beside_trials=provider.isolation == "none")],
+        displays=[make_display(progress, beside_trials=isolation == "none")],
         callbacks=listeners,
         sources=sources_of(train_fn),
         driver=read_driver(driver),

@@ -5,6 +5,7 @@ The driver, its server and its engines are loaded when a run starts, so that imp
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -14,7 +15,7 @@ from maggy_like.argument_checks import flag
 from maggy_like.driver.callbacks import Callback
 from maggy_like.driver.run_handle import RunHandle
 from maggy_like.driver.run_spec import Outcome, RunSpec
-from maggy_like.errors import TrainingError
+from maggy_like.errors import TrainingError, UserError
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.training import failed_training
 
@@ -29,8 +30,10 @@ def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | 
 
     Raises:
         ConfigError: ``block`` is neither True nor False.
+        UserError: Multiprocessing imports the caller's script into a child just now.
     """
     flag("block", block, "use block=False for a run in the background")
+    _check_not_importing_main()
     if spec.driver == "client":
         spec.engine.begin_imports(spec.preload)
     if block:
@@ -39,6 +42,15 @@ def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | 
     recorded = replace(spec, displays=(handle.recorder, *spec.displays))
     handle.begin(lambda: finish(recorded), spec.engine, outlives=spec.driver == "cluster")
     return handle
+
+
+def _check_not_importing_main() -> None:
+    """Raise as multiprocessing does when the import of a script starts a process: here it would start a second run."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UserError(
+            "a child process of multiprocessing imports this script and would start a second run; put the calls of "
+            "maggy_like, and what follows them, under if __name__ == '__main__':"
+        )
 
 
 def _watch(run: Result, progress: bool | str, callbacks: Sequence[Callback]) -> Result:

@@ -23,6 +23,7 @@ def check_files(
     directory: str | Path,
     store: str | Path | Store | None,
     resume: bool,
+    overwrite: bool,
 ) -> FileSettings:
     """Check where a run is to be kept, and give it a name if it has none.
 
@@ -30,8 +31,13 @@ def check_files(
         ConfigError: An argument is wrong.
     """
     flag("resume", resume, "resume=True goes on with the run called name")
-    if resume and name is None:
-        raise ConfigError("resume=True needs the name of the run; pass name='...'")
+    flag("overwrite", overwrite, "overwrite=True deletes an earlier run called name")
+    if (resume or overwrite) and name is None:
+        raise ConfigError(f"{'resume' if resume else 'overwrite'}=True needs the name of the run; pass name='...'")
+    if resume and overwrite:
+        raise ConfigError(
+            "resume=True continues the earlier run and overwrite=True deletes it, so both cannot be True; pass one"
+        )
     name = check_name(name) if name is not None else default_name(train_fn)
     folder = within(check_directory(directory), name)
     kept = read_store(store)
@@ -41,4 +47,4 @@ def check_files(
             f"store must be a folder whose path is UTF-8, since the journal records it, got {paths.recorded_store!r}; "
             "pass another, or leave it out to keep the states in directory"
         )
-    return FileSettings(name, paths, resume, kept.keep_checkpoints, code_hash(train_fn))
+    return FileSettings(name, paths, resume, kept.keep_checkpoints, code_hash(train_fn), overwrite)

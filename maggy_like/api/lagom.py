@@ -62,6 +62,7 @@ def lagom(
     directory: str | Path = ...,
     store: str | Path | Store | None = ...,
     resume: bool = ...,
+    overwrite: bool = ...,
     callbacks: Sequence[Callback] = ...,
     progress: bool | str = ...,
     block: Literal[True] = True,
@@ -93,6 +94,7 @@ def lagom(
     directory: str | Path = "maggy_runs",
     store: str | Path | Store | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
     block: bool = True,
@@ -132,6 +134,8 @@ def lagom(
         directory: Path or URL of the folder of all runs: a run's folder there has its journal, states and logs.
         store: Path, URL or :class:`~maggy_like.Store` for the saved states, if they are to lie elsewhere.
         resume: Go on with the run called ``name`` where its journal ends.
+        overwrite: If True, delete an earlier run called ``name`` first: what it has in its folder. One that is running
+            is left alone, with an error. Default False.
         callbacks: Functions that take each event as it is recorded (``optimizers.TrialCreated``, ``AttemptStarted``,
             ``Measured``, ``CheckpointSaved`` or ``AttemptEnded``), and trackers: ``"mlflow"``, ``"tensorboard"``, or
             ``maggy_like.trackers.MLflow(experiment="digits")``.
@@ -174,7 +178,7 @@ def lagom(
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.parameters import check_order, check_parameters
-    from maggy_like.train_function.pickling import pickle_train_fn
+    from maggy_like.train_function.pickling import pickle_train_fn, size_hints
     from maggy_like.train_function.sources import sources_of
     from optimizers.space.search_space import SearchSpace
 
@@ -185,7 +189,7 @@ def lagom(
     check_parameters(train_fn, space)
     timeout = seconds("timeout", timeout)
     policy = read_policy(failures)
-    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume)
+    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume, overwrite=overwrite)
     searched, hints = check_search(
         train_fn,
         space,
@@ -215,12 +219,16 @@ def lagom(
     check_progress(progress)
     listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
+    isolation = provider.isolation
+    payload = pickle_train_fn(train_fn)
     spec = RunSpec(
-        settings=replace(settings, hints=(*hints, *state_hints(train_fn, provider.isolation))),
+        settings=replace(
+            settings, hints=(*hints, *state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
+        ),
         engine=provider,
-        payload=pickle_train_fn(train_fn),
+        payload=payload,
         preload=modules_of(train_fn, wide=workers_per_trial > 1 or settings.training is not None),
-        displays=[make_display(progress, beside_trials=provider.isolation == "none")],
+        displays=[make_display(progress, beside_trials=isolation == "none")],
         callbacks=listeners,
         sources=sources_of(train_fn),
         driver=read_driver(driver),

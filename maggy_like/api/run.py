@@ -38,6 +38,7 @@ def run(
     directory: str | Path = ...,
     store: str | Path | Store | None = ...,
     resume: bool = ...,
+    overwrite: bool = ...,
     callbacks: Sequence[Callback] = ...,
     progress: bool | str = ...,
     block: Literal[True] = True,
@@ -55,6 +56,7 @@ def run(
     directory: str | Path = "maggy_runs",
     store: str | Path | Store | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
     block: bool = True,
@@ -80,6 +82,8 @@ def run(
         directory: Path or URL of the folder of all runs.
         store: Where the saved states and the returned value go, if they are to lie elsewhere.
         resume: Go on with the run called ``name``.
+        overwrite: If True, delete an earlier run called ``name`` first: what it has in its folder. One that is running
+            is left alone, with an error. Default False.
         callbacks: Functions that take each event, and trackers, as for :func:`maggy_like.lagom`.
         progress: Show a live display.
         block: Whether to wait for the end. With False the function runs in the background.
@@ -119,7 +123,7 @@ def run(
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.names import name_of
     from maggy_like.train_function.parameters import check_parameters
-    from maggy_like.train_function.pickling import pickle_train_fn
+    from maggy_like.train_function.pickling import pickle_train_fn, size_hints
     from maggy_like.train_function.reporter_use import uses_budget
     from maggy_like.train_function.sources import sources_of
     from optimizers.samplers.enumeration import Enumeration
@@ -133,7 +137,7 @@ def run(
         raise ConfigError(f"{name_of(train_fn)} asks for its budget, and nobody says what it is; pass budget=STEPS")
     steps = UNBOUNDED if budget is None else whole("budget", budget, least=1)
     policy = read_policy(failures)
-    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume)
+    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume, overwrite=overwrite)
     settings = Settings(
         search=SearchSettings(space, Enumeration(), "training", max_budget=steps, n_trials=0),
         files=files,
@@ -144,12 +148,16 @@ def run(
     check_progress(progress)
     listeners = read_callbacks(callbacks, str(files.paths.directory))
     provider = choose_engine(engine)
+    isolation = provider.isolation
+    payload = pickle_train_fn(train_fn)
     spec = RunSpec(
-        settings=replace(settings, hints=state_hints(train_fn, provider.isolation)),
+        settings=replace(
+            settings, hints=(*state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
+        ),
         engine=provider,
-        payload=pickle_train_fn(train_fn),
+        payload=payload,
         preload=modules_of(train_fn, wide=True),
-        displays=[make_display(progress, beside_trials=provider.isolation == "none")],
+        displays=[make_display(progress, beside_trials=isolation == "none")],
         callbacks=listeners,
         save_returned=partial(save_returned, files.paths.store),
         sources=sources_of(train_fn),

@@ -26,6 +26,7 @@ def run_script(
     name: str | None = None,
     directory: str | Path = "maggy_runs",
     resume: bool = False,
+    overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
 ) -> None:
@@ -49,6 +50,7 @@ def run_script(
         name: The run's name; made up if not given.
         directory: Path or URL of the folder of all runs.
         resume: Go on with the run called ``name``: the script begins again, unless it had returned.
+        overwrite: If True, delete an earlier run called ``name`` first. Default False.
         callbacks: Functions that take each event, and trackers.
         progress: Show a live display.
 
@@ -75,6 +77,7 @@ def run_script(
         name=name,
         directory=directory,
         resume=resume,
+        overwrite=overwrite,
         callbacks=callbacks,
         progress=progress,
     )

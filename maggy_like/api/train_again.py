@@ -68,7 +68,7 @@ class TrainAgain:
                 points=(),
                 earlier=(),
             ),
-            files=replace(before.files, name=name, paths=before.paths.of_sibling(name), resume=resume),
+            files=replace(before.files, name=name, paths=before.paths.of_sibling(name), resume=resume, overwrite=None),
             limits=LimitSettings(),
             gang=check_gang(size, max_workers=most, min_workers=policy.min_workers),
             failures=policy,

@@ -123,8 +123,9 @@ def export_command(given: Namespace) -> None:
 
 def run_command(given: Namespace) -> None:
     """Run a script on the processes of this machine, or on tasks of Spark."""
-    if given.resume and given.name is None:
-        raise UserError("--resume goes on with a run by its name; add --name NAME (maggy-like list has the names)")
+    if (given.resume or given.overwrite) and given.name is None:
+        option, what = ("--resume", "goes on with") if given.resume else ("--overwrite", "deletes")
+        raise UserError(f"{option} {what} a run by its name; add --name NAME (maggy-like list has the names)")
     engine = "local"
     with contextlib.ExitStack() as stack:
         if given.spark is not None:
@@ -142,6 +143,7 @@ def run_command(given: Namespace) -> None:
             name=given.name,
             directory=given.directory,
             resume=given.resume,
+            overwrite=given.overwrite,
         )
 
 

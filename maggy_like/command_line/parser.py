@@ -138,6 +138,7 @@ def _add_run(commands: Any) -> None:
     )
     run.add_argument("--name", help="the run's name (default: made up)")
     run.add_argument("--resume", action="store_true", help="go on with the run called NAME: the script begins again")
+    run.add_argument("--overwrite", action="store_true", help="delete the run called NAME first")
     run.add_argument("--directory", default="maggy_runs", help="folder of runs (default: maggy_runs)")
     run.add_argument("script", metavar="SCRIPT", help="file of Python")
     given = run.add_argument(

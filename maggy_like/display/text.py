@@ -131,7 +131,10 @@ def way_on(snapshot: Snapshot) -> str:
     done = snapshot.training is not None and snapshot.training.state is TrialState.COMPLETED
     if done or not (isinstance(snapshot.phase, Ending) and snapshot.phase.is_cut_short):
         return ""
-    return f"pass name={clean(snapshot.name)!r}, resume=True to go on with it"
+    how = f"name={clean(snapshot.name)!r}, resume=True to go on with it"
+    if snapshot.phase is Ending.TIMEOUT and searches(snapshot) and not snapshot.counts:
+        return f"no trial began, since the start took all of the timeout; pass a longer timeout, with {how}"
+    return f"pass {how}"
 
 
 def remaining(first: Snapshot, now: Snapshot) -> float | None:

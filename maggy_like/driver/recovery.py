@@ -16,7 +16,8 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.control_files import ControlFiles
-from maggy_like.storage.folders import local_path, probe, probe_path, url_of
+from maggy_like.storage.file_systems import remove_folder
+from maggy_like.storage.folders import local_path, probe, probe_path, url_of, within
 from maggy_like.storage.journal import (
     FORMAT_VERSION,
     Journal,
@@ -29,6 +30,7 @@ from maggy_like.storage.journal import (
     reading,
     to_records,
 )
+from maggy_like.storage.run_paths import RunPaths
 from maggy_like.storage.store_marks import is_marked, mark_store, unmark_store
 from maggy_like.train_function.code_hash import is_comparable
 from maggy_like.version import __version__
@@ -82,6 +84,9 @@ def _version(package: str) -> str:
 
 _log = logging.getLogger(__name__)
 
+_FOLDERS = ("checkpoints", "logs", "workers", "tensorboard")
+"""What a run has in its folder beside its journal and control files; other files there are the user's."""
+
 _MOST_SHOWN = 5
 """Sentences about a damaged journal that the display shows; the log has all."""
 
@@ -106,6 +111,8 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
     backend = backend_of(paths.journal)
     where = backend.name.removesuffix(f"/{files.name}")
     exists = _check_name_is_free(files, backend, where)
+    if files.overwrite and exists:
+        _check_can_be_deleted(files, backend)
     if files.resume and not exists:
         raise JournalError(f"there is no run named {files.name!r} in {where} to resume")
     if folder is not None:
@@ -126,7 +133,10 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             hints += _other_code(journal.code, files.code)
             _mark(files, run_id, folder)
         else:
-            _check_name_is_free(files, backend, where)  # another driver may have begun it, and be through with it
+            # Another driver may have begun it, and be through with it.
+            if _check_name_is_free(files, backend, where):
+                _check_can_be_deleted(files, backend)
+                _remove(paths, journal, run_id)
             _mark(files, run_id, folder)  # before the header: a run that cannot begin does not take its name
             undo.callback(unmark_store, paths.store)
             journal.begin(header)
@@ -141,16 +151,59 @@ def _check_name_is_free(files: FileSettings, backend: JournalBackend, where: str
     """Whether there is a journal.
 
     Raises:
-        ConfigError: There is one, and the run is to be a new one.
+        ConfigError: There is one, which is neither to be resumed nor to be overwritten.
     """
     with reading(backend):
         exists = backend.exists()
-    if exists and not files.resume:
+    if exists and not (files.resume or files.overwrite):
+        way = ", overwrite=True to delete it and start over," * (files.overwrite is not None)
         raise ConfigError(
-            f"there is a run named {files.name!r} in {where} already; "
-            "pass resume=True to go on with it, or another name"
+            f"there is a run named {files.name!r} in {where} already; pass resume=True to continue it{way} or another "
+            "name to keep both"
         )
     return exists
+
+
+def _check_can_be_deleted(files: FileSettings, backend: JournalBackend) -> None:
+    """Check that what is to be overwritten is a run, by its journal's header, and has all its states in its folder.
+
+    Raises:
+        JournalError: It is none, or its driver is a task of the cluster, whose next attempt would take it up.
+        ConfigError: It has states elsewhere, which may be another run's of that name.
+    """
+    driver = ControlFiles(files.paths.journal).driver()
+    if driver is not None and not driver.is_over:
+        raise JournalError(
+            f"the run in {backend.name} has a driver in the cluster, on {driver.host}, that has not recorded its end; "
+            "stop it, or pass another name; if it is dead, resume=True continues the run"
+        )
+    if not files.paths.has_own_store:
+        _check_store_is_free(files)
+    try:
+        read_header(backend)
+    except JournalError as error:
+        raise JournalError(
+            f"overwrite=True deletes runs only, and what is in {backend.name} cannot be read as one ({error}); pass "
+            "another name, or remove the folder yourself"
+        ) from error
+
+
+def _remove(paths: RunPaths, journal: Journal, run_id: str) -> None:
+    """Delete a run, which this driver holds; its journal comes last, so that it can be deleted again after a fault.
+
+    Raises:
+        ConfigError: A part of it cannot be deleted.
+    """
+    try:
+        for name in _FOLDERS:
+            remove_folder(url_of(within(paths.directory, name)))
+    except Exception as error:  # of whatever file system it is
+        raise ConfigError(
+            f"the run in {paths.directory} cannot be deleted ({type(error).__name__}: {error}); fix the access, or "
+            "pass another name"
+        ) from error
+    ControlFiles(paths.journal).clear(run_id)
+    journal.clear()
 
 
 def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
@@ -160,21 +213,43 @@ def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
         ConfigError: The store of a new run is another's already, or it cannot be written.
     """
     store, paths = files.paths.store, files.paths
+    if not files.resume:
+        _check_store_is_free(files)
     try:
-        is_taken = not files.resume and is_marked(store)
-        if not is_taken:
-            mark_store(store, run_id)
-            if folder is not None and paths.log_copies:
-                mark_store(url_of(paths.logs), run_id)
+        mark_store(store, run_id)
+        if folder is not None and paths.log_copies:
+            mark_store(url_of(paths.logs), run_id)
     except Exception as error:  # of whatever file system it is
-        raise ConfigError(
-            f"the store {store!r} cannot be written ({type(error).__name__}: {error}); pass another store=URL"
-        ) from error
+        raise _refused(store, error) from error
+
+
+def _check_store_is_free(files: FileSettings) -> None:
+    """Check that the store has no run's states; an overwritten run's are deleted in its own folder only.
+
+    Raises:
+        ConfigError: It has some, or it cannot be read.
+    """
+    store = files.paths.store
+    try:
+        is_taken = is_marked(store)
+    except Exception as error:  # of whatever file system it is
+        raise _refused(store, error) from error
     if is_taken:
-        raise ConfigError(
-            f"there are checkpoints of a run named {files.name!r} in {store} already, which has its journal "
-            "elsewhere; pass another name, or remove them if that run is gone"
+        whose = (
+            ", and overwrite=True deletes none outside of the run's folder"
+            if files.overwrite
+            else (", which has its journal elsewhere")
         )
+        raise ConfigError(
+            f"there are checkpoints of a run named {files.name!r} in {store} already{whose}; pass another name, or "
+            "remove them if that run is gone"
+        )
+
+
+def _refused(store: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"the store {store!r} cannot be written ({type(error).__name__}: {error}); pass another store=URL"
+    )
 
 
 def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[str]:

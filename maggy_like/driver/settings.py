@@ -113,6 +113,7 @@ class FileSettings:
         name: The run's name.
         paths: Where its files are.
         resume: Whether its journal is to be resumed.
+        overwrite: Whether a run of that name is to be deleted first; None where the caller has no such argument.
         keep_checkpoints: How many of an attempt's newest states to keep.
         code: Identifies the code of the training function; empty if that is not known.
     """
@@ -122,6 +123,7 @@ class FileSettings:
     resume: bool = False
     keep_checkpoints: int = 2
     code: str = ""
+    overwrite: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import math
 
 from maggy_like.display.failures import failures_by_kind
 from maggy_like.display.text import MAX_FAILURES, config_text, duration, failure, number, place, tally, words
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.texts import encodable
 from maggy_like.results.data import ResultData
 from maggy_like.results.pareto import pareto_lines
@@ -32,12 +33,20 @@ def summary(result: ResultData) -> str:
     elif any(trial.value is not None for trial in result.trials):
         lines.append("no trial has a finite value; trial.curve has what each reported")
     elif result.trials or result.training is None:
-        lines.append("no trial has a value")
+        lines.append(_without_value(result))
     lines += [failure(line) for line in failures_by_kind(result.trials)[:MAX_FAILURES]]
     if result.training is not None:
         lines.append(training_line(result.training))
     lines.append(encodable(f"files: {result.directory}"))
     return "\n".join(lines)
+
+
+def _without_value(result: ResultData) -> str:
+    if result.ending is not Ending.TIMEOUT:
+        return "no trial has a value"
+    if not result.trials:
+        return "no trial began, since the start took all of the timeout; pass a longer timeout"
+    return "no trial reported a value before the timeout; pass a longer timeout"
 
 
 def lasted(result: ResultData) -> str:

@@ -37,7 +37,19 @@ class Training:
     directory: Path | str
 
     def __repr__(self) -> str:
-        return encodable(f"{training_line(self)}\ncheckpoint: {self.checkpoint}\nfiles: {self.directory}")
+        return encodable("\n".join([training_line(self), *self._state_lines(), f"files: {self.directory}"]))
+
+    def _state_lines(self) -> list[str]:
+        """The saved states, each with its own step: the last one is seldom that of the best value."""
+        best, last = self.trial.best_checkpoint, self.trial.checkpoint
+        if last is None:
+            return ["no state was saved"]
+        if best is None or best.step == last.step:
+            return [f"{'last' if best is None else 'best and last'} state, at step {last.step}: {self.checkpoint}"]
+        return [
+            f"best state, at step {best.step}: {self.best_checkpoint}",
+            f"last state, at step {last.step}: {self.checkpoint}",
+        ]
 
     @property
     def name(self) -> str:

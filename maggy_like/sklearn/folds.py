@@ -43,6 +43,10 @@ class Folds:
     score_params: dict[str, Any]
     config: dict[str, Any]
 
+    @property
+    def __name__(self) -> str:  # by which runs and messages call a function
+        return type(self.estimator).__name__
+
     def __call__(self, config: dict[str, Any], reporter: Reporter) -> None:
         """Run the folds that the reporter grants.
 

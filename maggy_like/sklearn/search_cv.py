@@ -57,7 +57,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         random_state: Source of the search's randomness. With it and one worker a search repeats exactly.
         engine: As :func:`maggy_like.lagom` takes it: ``"local"``, ``"spark"``, ``"inline"``, ``"auto"`` or an engine.
         workers: Size of the gang; by default all slots of the engine.
-        directory: Folder of the run, to be kept; by default a temporary one, which is removed.
+        directory: Folder in which the run is kept, by the estimator's name, such as ``SVC-20260131-120000-1f2e``; by
+            default a temporary one, which is removed.
         progress: Show a live display.
 
     Attributes:
@@ -69,6 +70,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
             are nan, means are over the folds that were, and stopped configurations rank after all complete ones.
         n_splits_: How many folds there are.
         scorer_: What scored.
+        result_: The search's :class:`~maggy_like.Result`, with its trials and plots. ``result_.log`` needs
+            ``directory``, since a temporary folder is gone.
         refit_time_: Seconds that the last training took.
 
     Example:
@@ -135,6 +138,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         result = self._search(
             Folds(self.estimator, self._objects, X, y, splits, self.scorer_, to_folds, to_scorer, config), space
         )
+        self.result_ = result
         if result.ending is Ending.INTERRUPTED:  # as Ctrl-C ends any other cell or script
             with contextlib.suppress(ConfigError, RuntimeError):
                 self._read(result)

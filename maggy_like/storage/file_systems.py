@@ -64,6 +64,13 @@ def put(url: str, data: bytes) -> None:
     write_file(fs, path, data)
 
 
+def remove_folder(url: str) -> None:
+    """Remove a folder with all that is in it, if it is there."""
+    fs, path = open_url(url)
+    if fs.exists(path):
+        fs.rm(path, recursive=True)
+
+
 def write_file(fs: Any, path: str, data: bytes) -> None:
     """Write a file and make its folder; on this machine's disks, for the user alone."""
     if is_local(fs):

@@ -68,16 +68,17 @@ class RunPaths:
     @property
     def log_copies(self) -> str:
         """URL of the folder for logs of workers that do not see that one; empty where the store is no other place."""
-        return "" if self._has_own_store else f"{self.store}/logs"
+        return "" if self.has_own_store else f"{self.store}/logs"
 
     @property
-    def _has_own_store(self) -> bool:
+    def has_own_store(self) -> bool:
+        """Whether its states are in its own folder, where they are by default."""
         return self.store == store_url(None, self.directory)
 
     def of_sibling(self, name: str) -> RunPaths:
         """The paths of another run that lies beside this one."""
         directory = beside(self.directory, name)
-        return RunPaths(directory, store_url(None, directory) if self._has_own_store else str(beside(self.store, name)))
+        return RunPaths(directory, store_url(None, directory) if self.has_own_store else str(beside(self.store, name)))
 
 
 def check_name(name: str) -> str:

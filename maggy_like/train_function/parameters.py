@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import keyword
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from maggy_like.errors import TrainFunctionError
 from maggy_like.train_function.arguments import INJECTED
 from maggy_like.train_function.names import name_of
 from optimizers.checks.near_names import did_you_mean
+from optimizers.checks.options import short
 from optimizers.space.search_space import SearchSpace
 
 
@@ -36,10 +38,8 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
     Raises:
         TrainFunctionError: One is not.
     """
+    check_function(train_fn)
     name = name_of(train_fn)
-    if not callable(train_fn):
-        raise TrainFunctionError(f"train_fn must be a function, got {train_fn!r}")
-    check_call_runs(train_fn, name)
     try:
         parameters = inspect.signature(train_fn).parameters
     except (TypeError, ValueError) as error:
@@ -74,23 +74,58 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
             )
 
 
-def check_call_runs(train_fn: Callable[..., Any], name: str) -> None:
-    """Check that a call of ``train_fn`` runs it: one of an async function or a generator only makes an object.
+def check_function(train_fn: Any) -> None:
+    """Check that ``train_fn`` can be called, and that a call trains: one of a class, say, only makes an object.
 
     Raises:
-        TrainFunctionError: It does not.
+        TrainFunctionError: It cannot, or does not.
     """
-    for called in (train_fn, type(train_fn).__call__):
-        if inspect.iscoroutinefunction(called):
+    if not callable(train_fn):
+        raise TrainFunctionError(
+            f"train_fn must be a function, got {short(train_fn)}; pass the function itself, without calling it"
+        )
+    called = train_fn
+    while isinstance(called, partial):
+        called = called.func
+    name, is_class = name_of(called), isinstance(called, type)
+    if (model := _kind_of_model(called if isinstance(called, type) else type(called))) is not None:
+        kind, training = model
+        raise TrainFunctionError(
+            f"train_fn must be a function that trains, got the {kind} {name}; use a def that creates the "
+            f"{'model' if is_class else 'model anew in each trial'} and {training}"
+        )
+    if is_class:
+        raise TrainFunctionError(
+            f"train_fn must be a function that trains, got the class {name}, whose call only creates an object; use a "
+            "def that creates the object, trains it and reports its metrics"
+        )
+    for function in (called, type(called).__call__):
+        if inspect.iscoroutinefunction(function):
             raise TrainFunctionError(
                 f"{name} is an async function, a call of which runs nothing; pass a function that calls "
                 f"asyncio.run({name}(...))"
             )
-        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TrainFunctionError(
                 f"{name} has a yield, so it is a generator, a call of which runs nothing; call "
                 "reporter.report(...) instead, or return the value"
             )
+
+
+_LIGHTNING = "calls Trainer(callbacks=[LightningReport(reporter)]).fit(model)"
+_MODELS = {
+    ("lightning", "LightningModule"): ("LightningModule", _LIGHTNING),
+    ("pytorch_lightning", "LightningModule"): ("LightningModule", _LIGHTNING),
+    ("keras", "Layer"): ("Keras model", "calls model.fit(..., callbacks=[KerasReport(reporter)])"),
+    ("torch", "Module"): ("torch module", "trains it, with reporter.report(...) in the loop"),
+}
+"""By package and base class: what people call such a model, and how a function trains it."""
+
+
+def _kind_of_model(kind: type) -> tuple[str, str] | None:
+    """Look a class up among the models of large libraries, none of which is imported for it."""
+    bases = [(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__]
+    return next((model for base, model in _MODELS.items() if base in bases), None)
 
 
 def _check_filled(function: str, name: str, space: SearchSpace, source: str) -> None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import io
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from maggy_like.errors import TrainFunctionError
 from maggy_like.processes.pickles import Pickler
+from maggy_like.protocol.task import Isolation
+from maggy_like.protocol.texts import encodable
 from maggy_like.train_function.names import name_of
 from maggy_like.train_function.references import references
+
+LARGE = 50_000_000
+"""Bytes of a variable that is worth a hint, since each worker receives and loads it."""
+
+_MAX_NAMED = 3
 
 _OF_SPARK = (
     "let the function refer to the rows themselves (df.toPandas()), or write them with df.write.parquet(...) and read "
@@ -25,6 +33,64 @@ def pickle_train_fn(train_fn: Callable[..., Any]) -> bytes:
         TrainFunctionError: It holds something that cannot be sent, which the message names.
     """
     return pickle_named(train_fn, name_of(train_fn))
+
+
+def size_hints(train_fn: Callable[..., Any], payload: bytes, isolation: Isolation) -> tuple[str, ...]:
+    """Return a hint about the large variables that travel with the function.
+
+    Args:
+        train_fn: The function.
+        payload: The function, pickled.
+        isolation: That of the trials: in this process nothing is sent.
+    """
+    if isolation == "none" or len(payload) <= LARGE:
+        return ()
+    found = sorted(_large_variables(train_fn, {id(train_fn)}), reverse=True)
+    named = [f"{name!r} ({size / 1e6:.0f} MB)" for size, name in found[:_MAX_NAMED]]
+    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    what = f"{', '.join(named)}{more}" if named else f"data of {len(payload) / 1e6:.0f} MB"
+    hint = (
+        f"{name_of(train_fn)} uses {what}, which each worker receives before its first trial; to start sooner, write "
+        "the data to files and open those in the function, with numpy.load(path, mmap_mode='r') or ParquetLoader"
+    )
+    return (encodable(hint),)
+
+
+def _large_variables(function: Any, seen: set[int]) -> Iterator[tuple[int, str]]:
+    """Size and name of the large values that a function brings along, by itself or with another one."""
+    held = function.__self__ if isinstance(function, types.MethodType) else function
+    for _, name, value in references(held):
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if (size := _size(value)) > LARGE:
+            is_code = isinstance(value, types.FunctionType | types.MethodType | partial)
+            yield from (is_code and list(_large_variables(value, seen))) or [(size, name)]
+
+
+class _Counter(io.RawIOBase):
+    """A file that counts what is written to it, and keeps nothing."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        written = memoryview(data).nbytes
+        self.size += written
+        return written
+
+
+def _size(value: Any) -> int:
+    """Bytes of a value as it is sent; 0 if it can only be sent with what holds it."""
+    counter = _Counter()
+    try:
+        _Pickler(counter).dump(value)
+    except Exception:  # objects may raise anything
+        return 0
+    return counter.size
 
 
 def pickle_named(value: Any, what: str) -> bytes:

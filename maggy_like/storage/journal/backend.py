@@ -88,6 +88,10 @@ class JournalBackend(Protocol):
         """
         ...
 
+    def clear(self) -> None:
+        """Remove the journal, and damaged ones that were kept; hold it before."""
+        ...
+
     def release(self) -> None:
         """Let other drivers in."""
         ...

@@ -104,6 +104,16 @@ class Journal:
         self._last += len(records)
         return kept
 
+    def clear(self) -> None:
+        """Remove what it holds; begin it anew then.
+
+        Raises:
+            JournalError: It cannot be removed.
+        """
+        with self._writing("then try again"):
+            self._backend.clear()
+        self._last = 0
+
     def written(self) -> float:
         """When it was written to last, before this driver held it: Unix time; 0 where nobody knows."""
         return self._backend.written()

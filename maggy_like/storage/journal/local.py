@@ -183,6 +183,12 @@ class LocalBackend:
         draft.replace(self._path)
         return str(kept)
 
+    def clear(self) -> None:
+        for kept in self._folder.glob("journal.damaged-*.jsonl"):
+            kept.unlink()
+        os.ftruncate(self._file, 0)
+        self._size, self._is_torn = 0, False
+
     def release(self) -> None:
         if self._lock >= 0:
             if self._file >= 0:  # it was held

@@ -16,6 +16,8 @@ SEGMENT = 256 << 10
 
 _SEGMENT = re.compile(r"journal-(\d{6,})(?:-(\d+)\.(\d+))?\.jsonl")
 
+_DAMAGED = re.compile(r"damaged-\d+")
+
 
 class _Segment(NamedTuple):
     """A segment of the journal: its place in it, and by whom it was put.
@@ -129,6 +131,15 @@ class ObjectStoreBackend:
         for segment in damaged:
             self._fs.rm_file(self._file(segment))
         return f"{self.name}/damaged-{count}"
+
+    def clear(self) -> None:
+        self._fs.invalidate_cache()
+        names = [path.rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._path, detail=False)]
+        for name in sorted(filter(_SEGMENT.fullmatch, names), reverse=True):  # the header comes last
+            self._fs.rm_file(f"{self._path}/{name}")
+        for name in filter(_DAMAGED.fullmatch, names):
+            self._fs.rm(f"{self._path}/{name}", recursive=True)
+        self._number, self._segment, self._is_first = 0, b"", True  # what was read of it is not to be put again
 
     def release(self) -> None:
         self._lease.give_back(is_clean=not self._turn, is_away=self.is_away)

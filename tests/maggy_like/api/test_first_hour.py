@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import LightningModule
 from optuna.samplers import BruteForceSampler
 
-from maggy_like import Reporter, SearchSpace, Searchspace, lagom, run
-from maggy_like.errors import ConfigError
+from maggy_like import AblationStudy, Reporter, SearchSpace, Searchspace, ablate, lagom, run
+from maggy_like.errors import ConfigError, TrainFunctionError
 from maggy_like.protocol.report_error import ReportError
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure
@@ -83,3 +86,61 @@ def test_a_loop_that_is_longer_than_the_budget_is_answered_with_both_numbers(
     assert "reported step 28 with a budget of 27 steps (max_budget)" in lines[0]
     lagom(train, {"x": Float(0, 1)}, progress="plain", max_budget=40, **options)
     assert "that ended the function" not in "".join(capfd.readouterr())
+
+
+class Trainer:
+    def __init__(self, lr: float = 0.1, seed: int = 0) -> None:
+        self.lr = lr
+
+
+class Net(LightningModule):
+    def __init__(self, lr: float = 0.1, seed: int = 0) -> None:
+        super().__init__()
+
+
+_CLASS = "got the class Trainer, whose call only creates an object; use a def that creates the object, trains it and"
+_LIGHTNING = r"creates the model.* and calls Trainer\(callbacks=\[LightningReport\(reporter\)\]\)\.fit\(model\)"
+_TORCH = r"creates the model.* and trains it, with reporter\.report\(\.\.\.\) in the loop"
+
+
+@pytest.mark.parametrize(
+    ("train_fn", "message"),
+    [
+        (Trainer, _CLASS),
+        (partial(Trainer, seed=1), _CLASS),
+        (Net, f"got the LightningModule Net; use a def that {_LIGHTNING}"),
+        (partial(Net, seed=1), f"got the LightningModule Net; use a def that {_LIGHTNING}"),
+        (Net(), f"got the LightningModule Net; use a def that {_LIGHTNING}"),
+        (torch.nn.Linear(2, 2), f"got the torch module Linear; use a def that {_TORCH}"),
+        (torch.nn.Linear, f"got the torch module Linear; use a def that {_TORCH}"),
+        (None, "got None; pass the function itself, without calling it"),
+        ("train", "got 'train'; pass the function itself, without calling it"),
+    ],
+)
+def test_what_does_not_train_when_called_is_refused_with_what_to_pass(
+    tmp_path: Path, train_fn: Any, message: str
+) -> None:
+    options: dict[str, Any] = {"engine": "inline", "directory": tmp_path / "runs", "progress": False}
+    starts = (
+        lambda: lagom(train_fn, {"lr": Float(0, 1)}, **options),
+        lambda: ablate(train_fn, AblationStudy(config={"lr": 0.1}).config(lr=0.0), **options),
+        lambda: run(train_fn, {"lr": 0.1}, **options),
+    )
+    for start in starts:
+        with pytest.raises(TrainFunctionError, match=f"^train_fn must be a function.*{message}") as raised:
+            start()
+        assert len(str(raised.value).split()) <= 40
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_keras_model_is_refused_with_what_to_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Layer:
+        def __call__(self, lr: float) -> float:
+            return lr
+
+    class Sequential(Layer):
+        pass
+
+    monkeypatch.setattr(Layer, "__module__", "keras.src.layers.layer")
+    with pytest.raises(TrainFunctionError, match=r"Keras model Sequential; .*callbacks=\[KerasReport\(reporter\)\]"):
+        lagom(Sequential(), {"lr": Float(0, 1)}, engine="inline", directory=tmp_path, progress=False)

@@ -68,6 +68,17 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "code" / "train.py"
 
 
+@pytest.mark.e2e
+def test_a_script_runs_again_under_its_name_with_overwrite(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "script.py").write_text("print('told once')")
+    arguments = ["run", "--workers", "1", "--name", "again", "--directory", str(tmp_path), str(tmp_path / "script.py")]
+    assert main(arguments) == 0
+    assert main(arguments) == 1
+    assert "overwrite=True to delete it and start over" in capfd.readouterr().err
+    assert main([arguments[0], "--overwrite", *arguments[1:]]) == 0
+    assert told(capfd.readouterr().out) == ["once"]
+
+
 def told(text: str) -> list[str]:
     return sorted(re.findall(r"told (.*)", text))
 

@@ -172,6 +172,7 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["list", "{runs}/august"], "is a run, not a folder of runs; use maggy-like show"),
         (["run", "{runs}/none.py"], "none.py' cannot be read"),
         (["run", "--resume", "{runs}/none.py"], "add --name NAME"),
+        (["run", "--overwrite", "{runs}/none.py"], "--overwrite deletes a run by its name; add --name NAME"),
         (["tail", "{runs}/august", "7"], "there is no trial 7 among the 3"),
         (["tail", "{runs}/august", "2", "--rank", "3"], "trial 2 has no rank 3; its last one is 0"),
         (

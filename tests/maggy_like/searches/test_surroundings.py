@@ -144,3 +144,44 @@ def test_a_working_folder_that_is_gone_is_named_before_anything_starts(
             direction="max",
         )
     assert not list(tmp_path.iterdir())
+
+
+WITH_A_CHILD = """
+import multiprocessing
+from maggy_like import Float, lagom
+
+def search(name):
+    return lagom(lambda x: x, {{"x": Float(0, 1)}}, optimizer="random", n_trials=2, direction="max", name=name,
+                 engine="inline", directory="runs", progress=False)
+
+def start():
+    search("first")
+    child = multiprocessing.get_context("{method}").Process(target=search, args=("second",))
+    child.start()
+    child.join()
+    print("child:", child.exitcode)
+
+{guard}start()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_a_child_that_imports_the_script_starts_no_search_of_its_own(
+    tmp_path: Path, method: str, is_guarded: bool
+) -> None:
+    guard = 'if __name__ == "__main__": ' if is_guarded else ""
+    (tmp_path / "script.py").write_text(WITH_A_CHILD.format(method=method, guard=guard))
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    runs = {path.name for path in (tmp_path / "runs").iterdir()}
+    if is_guarded:
+        assert runs == {"first", "second"}
+        assert "child: 0" in done.stdout
+    else:
+        assert runs == {"first"}
+        assert done.stderr.count("UserError: a child process of multiprocessing imports this script") == 1
+        assert "under if __name__ == '__main__':" in done.stderr
+        assert done.stdout == "child: 1\n"

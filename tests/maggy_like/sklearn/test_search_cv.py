@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +21,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import check_estimator
 
-from maggy_like import Choice, Float, Integer, RandomSearch
+from maggy_like import Choice, Float, Integer, RandomSearch, load_run
 from maggy_like.errors import ConfigError, UserError
 from maggy_like.sklearn import SearchCV
 from maggy_like.sklearn.spaces import read_space
@@ -218,6 +220,20 @@ def test_an_object_is_each_configuration_s_own() -> None:
     folds = found.cv_results_["n_folds"]
     assert [with_std for _, with_std in Told.seen] == list(np.repeat(expected, folds))
     assert {True, False} == set(expected)
+
+
+@pytest.mark.parametrize("estimator", [SVC(), Pipeline([("scale", StandardScaler()), ("svc", SVC())])])
+def test_a_search_leads_to_its_result_and_names_its_run_after_the_estimator(tmp_path: Path, estimator: Any) -> None:
+    space = {"svc__C": SPACE["C"]} if isinstance(estimator, Pipeline) else SPACE
+    found = search(estimator, space, cv=2, n_trials=2, directory=tmp_path).fit(X, Y)
+    (run,) = tmp_path.iterdir()
+    assert run.name.startswith(f"{type(estimator).__name__}-")
+    assert found.result_.directory == run
+    assert [trial.config for trial in found.result_.trials] == found.cv_results_["params"]
+    assert load_run(run).counts == found.result_.counts
+    again = pickle.loads(pickle.dumps(found))
+    assert again.result_.best_value == found.result_.best_value
+    assert not hasattr(clone(found), "result_")
 
 
 @pytest.mark.spark

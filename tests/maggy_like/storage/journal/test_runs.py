@@ -14,12 +14,14 @@ import fsspec
 import pytest
 import train_functions as fns
 from gate import Gate
+from msgspec import structs
 
-from maggy_like import Float, LocalEngine, Reporter, Result, lagom
+from maggy_like import Float, LocalEngine, Reporter, Result, lagom, load_run
 from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import ConfigError, JournalError, StoreError
+from maggy_like.storage.control_files import ControlFiles, DriverRecord
 from maggy_like.storage.journal import backend_of, read_journal
 from maggy_like.storage.journal.local import LocalBackend
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
@@ -59,6 +61,89 @@ def test_a_run_at_any_path_or_url_serves_resume_and_warm_start(search: Any, else
     for earlier in (again, f"{elsewhere}/run"):
         warm = search(name=None, warm_start=[earlier], n_trials=1)
         assert warm.best_config == again.best_config
+
+
+def test_a_run_at_any_path_or_url_is_overwritten_and_other_files_stay(search: Any, elsewhere: str) -> None:
+    first = search(directory=elsewhere)
+    fs, path = fsspec.core.url_to_fs(str(first.directory))
+    fs.pipe_file(f"{path}/report.html", b"mine")
+    fs.makedirs(f"{path}/tensorboard")
+    fs.pipe_file(f"{path}/tensorboard/events", b"of the run")
+    before = set(fs.find(path))
+    with pytest.raises(ConfigError) as raised:
+        search(directory=elsewhere)
+    assert str(raised.value).endswith(
+        "pass resume=True to continue it, overwrite=True to delete it and start over, or another name to keep both"
+    )
+    assert set(fs.find(path)) == before
+    again = search(directory=elsewhere, overwrite=True, seed=7, n_trials=2)
+    assert again.counts == {TrialState.COMPLETED: 2}
+    assert again.best_config != first.best_config
+    assert load_run(f"{elsewhere}/run").counts == again.counts
+    assert fs.cat_file(f"{path}/report.html") == b"mine"
+    assert not fs.exists(f"{path}/tensorboard")
+    left = {name.removeprefix(f"{path}/checkpoints/").partition("/")[0] for name in fs.find(f"{path}/checkpoints")}
+    assert len(left - {".run"}) == 2  # a folder for each trial
+    more = search(directory=elsewhere, resume=True, seed=7)
+    assert more.counts == {TrialState.COMPLETED: 4}
+
+
+def test_overwriting_a_name_that_is_free_begins_a_run(search: Any, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    assert search(overwrite=True).counts == {TrialState.COMPLETED: 4}
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
+def test_a_running_run_is_not_overwritten(search: Any, elsewhere: str) -> None:
+    def train(x: float) -> float:
+        with pytest.raises(JournalError, match="is in use by"):
+            search(directory=elsewhere, overwrite=True)
+        return x
+
+    assert search(train, directory=elsewhere, direction="max").counts == {TrialState.COMPLETED: 4}
+    assert load_run(f"{elsewhere}/run").counts == {TrialState.COMPLETED: 4}
+
+
+def test_a_run_whose_driver_in_the_cluster_has_not_ended_is_not_overwritten(search: Any, elsewhere: str) -> None:
+    """No driver holds it between two attempts of Spark's at the driver's task."""
+    first = search(directory=elsewhere)
+    files, record = ControlFiles(f"{elsewhere}/run"), DriverRecord("a call", 0, "", "host-7", 0.0)
+    files.publish(record)
+    with pytest.raises(JournalError, match="has a driver in the cluster, on host-7, that has not recorded its end"):
+        search(directory=elsewhere, overwrite=True)
+    assert load_run(f"{elsewhere}/run").counts == first.counts
+    files.publish(structs.replace(record, is_over=True))
+    assert search(directory=elsewhere, overwrite=True, n_trials=2).counts == {TrialState.COMPLETED: 2}
+    assert files.driver() is None
+
+
+@pytest.mark.parametrize("text", ['{"epoch": 1}\n', "hello\n", "\x00"])
+def test_a_folder_that_is_no_run_is_not_overwritten(search: Any, tmp_path: Path, text: str) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    files = {"journal.jsonl": text, "journal.lock": "theirs", "checkpoints/model.pt": "theirs"}
+    for name, content in files.items():
+        (tmp_path / "run" / name).write_text(content)
+    with pytest.raises(JournalError, match=r"overwrite=True deletes runs only, .*; pass another name, or remove"):
+        search(overwrite=True)
+    found = {str(path.relative_to(tmp_path / "run")): path.read_text() for path in tmp_path.rglob("*.*")}
+    assert found == files
+
+
+def test_states_outside_of_the_run_s_folder_are_not_overwritten(search: Any, tmp_path: Path) -> None:
+    first = search(store=tmp_path / "states")
+    with pytest.raises(ConfigError, match=r"overwrite=True deletes none outside of the run's folder; pass another"):
+        search(store=tmp_path / "states", overwrite=True)
+    assert load_run(first.directory).counts == first.counts
+
+
+def test_wrong_use_of_overwrite_is_named(search: Any) -> None:
+    with pytest.raises(ConfigError, match="overwrite=True needs the name of the run; pass name="):
+        search(overwrite=True, name=None)
+    with pytest.raises(ConfigError, match="so both cannot be True; pass one"):
+        search(overwrite=True, resume=True)
+    with pytest.raises(ConfigError, match="overwrite must be True or False, got 'yes'"):
+        search(overwrite="yes")
 
 
 def test_what_is_no_place_for_a_run(search: Any, tmp_path: Path) -> None:
