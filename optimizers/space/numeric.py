@@ -204,6 +204,6 @@ def _bounds(domain: Float | Integer) -> list[str]:
         raise SearchSpaceError(
             f"log=True and step={step!r} exclude each other; drop step for a log scale, log for an even grid"
         )
-    if step is not None and not 0 < step <= high - low:
+    if step is not None and not 0 < step <= high - low + _ON_GRID * step:
         raise SearchSpaceError(f"step must lie above 0 and within high - low = {high - low!r}, got {step!r}")
     return names
