@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from maggy_like.errors import ConfigError
 from optimizers.checks.near_names import did_you_mean
-from optimizers.checks.options import short
+from optimizers.checks.options import as_int, short
 
 T = TypeVar("T")
 
@@ -29,11 +29,11 @@ def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST) -> i
         ConfigError: It is not.
     """
     try:
-        number = operator.index(value)
+        number, hint = operator.index(value), ""
     except TypeError:
-        number = least - 1
+        number, hint = least - 1, as_int(value, least)
     if isinstance(value, bool) or number < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}, got {short(value)}")
+        raise ConfigError(f"{name} must be a whole number of at least {least}, got {short(value)}{hint and '; '}{hint}")
     if most is not None and number > most:
         raise ConfigError(f"{name} must be a whole number below 2**63, got {short(value)}")
     return number

@@ -57,7 +57,8 @@ def as_step(step: object) -> int:
     try:
         number = operator.index(step)  # type: ignore[arg-type]
     except TypeError:
-        raise ReportError(f"step must be a whole number, got {shortened(step)}") from None
+        remedy = f"; use {int(step)}" if isinstance(step, float) and step.is_integer() else ""
+        raise ReportError(f"step must be a whole number, got {shortened(step)}{remedy}") from None
     if not -MAX_STEP <= number <= MAX_STEP:
         raise ReportError(f"step must be below 2**63, got {shortened(number)}; count epochs, batches or samples")
     return number
