@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Number
+from os import PathLike
 from typing import Any, TypeVar
 
 from maggy_like.errors import ConfigError
@@ -92,7 +93,20 @@ def listed(name: str, value: Sequence[T], of: str) -> Sequence[T]:
         [<built-in function print>]
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
+        got, given = _written(value)
         is_one = value is not None and not isinstance(value, Number)
-        remedy = f"use {name}=[{short(value)}]" if is_one else f"leave it out, or use {name}=[...]"
-        raise ConfigError(f"{name} takes a list of {of}, got {short(value)}; {remedy}")
+        remedy = f"use {name}={given}" if is_one else f"leave it out, or use {name}=[...]"
+        raise ConfigError(f"{name} takes a list of {of}, got {got}; {remedy}")
     return value
+
+
+def _written(value: object) -> tuple[str, str]:
+    """A single thing in words, and a list of it as it would be typed; of most objects only their name can be."""
+    if value is None or isinstance(value, str | Mapping | PathLike | Number):
+        return short(value), f"[{short(value)}]"
+    if isinstance(value, Iterable):
+        return short(value), "list(...)"
+    if name := getattr(value, "__name__", ""):
+        return name, f"[{name}]"
+    kind = type(value).__name__
+    return f"a {kind}", f"[{kind.lower()}]"

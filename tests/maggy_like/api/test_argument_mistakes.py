@@ -133,7 +133,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a number of a directory": ({"directory": 3}, "directory must be the path or URL of a folder, got 3"),
     "an empty directory": ({"directory": ""}, "directory must be the path or URL of a folder, got ''"),
     "a long name": ({"name": "x" * 300}, "has 300 characters; use at most 200"),
-    "one callback": ({"callbacks": print}, r"takes a list of functions of one event, got .*; use callbacks=\["),
+    "one callback": (
+        {"callbacks": print}, r"takes a list of functions of one event, got print; use callbacks=\[print\]$"),
     "no callback": ({"callbacks": None}, "got None; leave it out, or use callbacks="),
     "a callback of nothing": ({"callbacks": [lambda: 1]}, r"takes one event, and <lambda>\(\) takes others"),
     "a callback of two": ({"callbacks": [lambda a, b: 1]}, r"<lambda>\(a, b\) takes others; use def f\("),
