@@ -32,8 +32,12 @@ from maggy_like.train_function.code_hash import is_comparable
 from optimizers.core.initial_points import initial_points
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
+from optimizers.space.search_space import SearchSpace
 
 _log = logging.getLogger(__name__)
+
+_MOST_CHANGES = 3
+"""Parameters that an error names of a search space that is another one."""
 
 _MOST_SHOWN = 5
 """Sentences about a damaged journal that the display shows; the log has all."""
@@ -122,7 +126,7 @@ def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
     except Exception as error:  # of whatever file system it is
         raise ConfigError(
             f"the store {store!r} cannot be written ({type(error).__name__}: {error}); pass another store=URL"
-        ) from error
+        ) from None  # its own text says it all, and the chain below it is of file systems
     if is_taken:
         raise ConfigError(
             f"there are checkpoints of a run named {files.name!r} in {store} already, which has its journal "
@@ -260,6 +264,8 @@ def _check_same(known: RunHeader, now: RunHeader) -> None:
         if field == "directions" and before == [None]:
             continue  # the first measurement may have settled it: see _check_direction
         if before != given:
+            if field == "space":
+                raise _other_space(known, now)
             was, now_is = (before, given) if field == "optimizer" else (_written(before), _written(given))
             raise _differs(known, arguments.get(field, field), was, now_is)
     for before, given in zip(known.variants, now.variants, strict=False):  # an old journal has none
@@ -287,6 +293,21 @@ def _differs(known: RunHeader, argument: str, was: str, now: str) -> ConfigError
     return ConfigError(
         f"the run {known.name!r} was started with {argument}={was}, not {now}; resume it with the same, or choose "
         "another name"
+    )
+
+
+def _other_space(known: RunHeader, now: RunHeader) -> ConfigError:
+    before, given = (SearchSpace.from_json(header.space).domains for header in (known, now))
+    changes = [f"{name!r} is gone" for name in before if name not in given]
+    for name, domain in given.items():
+        if name not in before:
+            changes.append(f"{name!r} is new")
+        elif known.space[name] != now.space[name]:
+            changes.append(f"{name!r} was {before[name]!r} and is {domain!r}")
+    shown = ", ".join(changes[:_MOST_CHANGES]) + ", ..." * (len(changes) > _MOST_CHANGES)
+    return ConfigError(
+        f"the run {known.name!r} was started with another search space: {shown}; pass another name, and warm_start="
+        f"[FOLDER OF {known.name!r}] to use its results"
     )
 
 
