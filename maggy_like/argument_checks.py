@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Number
+from os import PathLike
 from typing import Any, TypeVar
 
 from maggy_like.errors import ConfigError
 from optimizers.checks.near_names import did_you_mean
-from optimizers.checks.options import short
+from optimizers.checks.options import as_int, short
 
 T = TypeVar("T")
 
@@ -29,11 +30,11 @@ def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST) -> i
         ConfigError: It is not.
     """
     try:
-        number = operator.index(value)
+        number, hint = operator.index(value), ""
     except TypeError:
-        number = least - 1
+        number, hint = least - 1, as_int(value, least)
     if isinstance(value, bool) or number < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}, got {short(value)}")
+        raise ConfigError(f"{name} must be a whole number of at least {least}, got {short(value)}{hint and '; '}{hint}")
     if most is not None and number > most:
         raise ConfigError(f"{name} must be a whole number below 2**63, got {short(value)}")
     return number
@@ -92,7 +93,20 @@ def listed(name: str, value: Sequence[T], of: str) -> Sequence[T]:
         [<built-in function print>]
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
+        got, given = _written(value)
         is_one = value is not None and not isinstance(value, Number)
-        remedy = f"use {name}=[{short(value)}]" if is_one else f"leave it out, or use {name}=[...]"
-        raise ConfigError(f"{name} takes a list of {of}, got {short(value)}; {remedy}")
+        remedy = f"use {name}={given}" if is_one else f"leave it out, or use {name}=[...]"
+        raise ConfigError(f"{name} takes a list of {of}, got {got}; {remedy}")
     return value
+
+
+def _written(value: object) -> tuple[str, str]:
+    """A single thing in words, and a list of it as it would be typed; of most objects only their name can be."""
+    if value is None or isinstance(value, str | Mapping | PathLike | Number):
+        return short(value), f"[{short(value)}]"
+    if isinstance(value, Iterable):
+        return short(value), "list(...)"
+    if name := getattr(value, "__name__", ""):
+        return name, f"[{name}]"
+    kind = type(value).__name__
+    return f"a {kind}", f"[{kind.lower()}]"

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
+from optimizers.checks.arguments import meant
 from optimizers.checks.near_names import did_you_mean
 from optimizers.checks.options import short
 from optimizers.core.base import Optimizer
@@ -29,6 +30,9 @@ _BUILT_IN = {
     "tpe": "optimizers.samplers.adapters:TPE",
 }
 """The class of each name, imported when the name is used: ASHA takes a name for its sampler, and has one itself."""
+
+_NEAR = 0.74
+"""How near a name must be to be guessed: ``adam`` and ``radam`` are no typos of ``random``."""
 
 _registered: dict[str, Factory] = {}
 
@@ -84,7 +88,7 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
     if isinstance(spec, str):
         factory = _registered.get(spec) or _class_of(spec)
         if factory is None:
-            near = _peer(spec) or did_you_mean(spec.lower(), names())
+            near = _peer(spec) or did_you_mean(spec.lower(), names(), cutoff=_NEAR)
             raise OptimizerError(f"unknown optimizer {spec!r}{near}; use one of {', '.join(names())}")
         label = spec
     elif callable(spec) and (not isinstance(spec, type) or issubclass(spec, Optimizer)):
@@ -127,8 +131,8 @@ _PEERS = {
 def _peer(spec: str) -> str:
     """A clause with our name where ``spec`` is that of another library, or nothing."""
     words = re.findall(r"[a-z]+", spec.lower().replace("sampler", "").replace("search", ""))
-    meant = [ours for ours, theirs in _PEERS.items() if {*words} & {ours, *theirs.split()}]
-    return f" (did you mean {meant[0]!r}?)" if meant else ""
+    near = [ours for ours, theirs in _PEERS.items() if {*words} & {ours, *theirs.split()}]
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _check_options(label: str, factory: Factory, options: dict[str, Any]) -> None:
@@ -136,7 +140,7 @@ def _check_options(label: str, factory: Factory, options: dict[str, Any]) -> Non
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
         for name in options:
             if name not in signature.parameters:
-                near = did_you_mean(name, signature.parameters)
+                near = meant(name, options[name], signature.parameters, {})
                 takes = ", ".join(signature.parameters) or "no options"
                 raise OptimizerError(f"optimizer {label!r} has no option {name!r}{near}; it takes {takes}")
     try:

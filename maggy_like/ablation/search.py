@@ -18,6 +18,7 @@ from maggy_like.train_function.modules import modules_of
 from maggy_like.train_function.names import name_of
 from maggy_like.train_function.parameters import check_function
 from maggy_like.train_function.pickling import pickle_named, pickle_train_fn
+from optimizers.checks.options import as_int
 from optimizers.comparisons.repeats import SEED, VARIANT, TunedRepeats, tuned_space
 from optimizers.comparisons.sequential_tests import SequentialTests
 from optimizers.core.base import Optimizer
@@ -213,7 +214,10 @@ def _read_repeats(repeats: Any) -> int | Literal["auto"]:
         return "auto"
     number = None if isinstance(repeats, bool) else _index(repeats)
     if number is None or number < 1:
-        raise ConfigError(f"repeats must be a whole number of at least 1, or 'auto', got {repeats!r}")
+        hint = as_int(repeats, 1)
+        raise ConfigError(
+            f"repeats must be a whole number of at least 1, or 'auto', got {repeats!r}{hint and '; '}{hint}"
+        )
     return number
 
 

@@ -76,14 +76,20 @@ def count_configurations(optimizer: Optimizer, problem: Problem) -> tuple[int | 
     )
 
 
-def reach_hint(optimizer: Optimizer, problem: Problem) -> str:
-    """A warning where the schedule grants ``max_budget`` to less than one of so few trials."""
+def reach_hint(name: str, optimizer: Optimizer, problem: Problem) -> str:
+    """A warning where the schedule grants ``max_budget`` to less than one of so few trials.
+
+    Args:
+        name: What the optimizer is called, for people.
+        optimizer: The optimizer.
+        problem: What it searches.
+    """
     meant = optimizer.full_trainings(problem)
     if problem.n_trials is None or meant >= 1.0:
         return ""
     needed = math.ceil(problem.n_trials / meant - 1e-9)  # not one more for a rounding error
     return (
-        f"n_trials={problem.n_trials} is few for {optimizer.describe()} and max_budget={problem.max_budget}: hardly "
+        f"n_trials={problem.n_trials} is few for {name} and max_budget={problem.max_budget}: hardly "
         f"any trial but the best so far will be trained for all {problem.max_budget} steps; give n_trials={needed} or "
         "more, or a larger min_budget"
     )

@@ -103,7 +103,7 @@ def check_search(
     hints = (
         *made.remarks(settings.problem),
         count_hint,
-        reach_hint(made, settings.problem),
+        reach_hint(settings.optimizer_name, made, settings.problem),
         *direction_hints(metrics, directions, direction),
         hint,
     )

@@ -99,12 +99,12 @@ def recorded(
         return (), ()  # the journal's opening tells of it
     header = read_header(backend)
     if warm_start and not header.earlier:
-        raise ConfigError(f"the run {header.name!r} was started without warm_start; leave it out, or start another run")
+        raise ConfigError(f"the run {header.name!r} was started without warm_start; leave it out")
     earlier = from_records(header.earlier)
     if warm_start and not _is_same(earlier, warm_start, space):
         raise ConfigError(
-            f"warm_start must have the runs that {header.name!r} was started with, got {short(warm_start)}; leave it "
-            "out, or start another run that learns from them"
+            f"warm_start must have the runs that {header.name!r} was started with, got "
+            f"{short([_folder(run) for run in warm_start])}; leave it out"
         )
     return earlier, read_directions(header.directions)
 
@@ -130,17 +130,20 @@ def _read(run: Result | str | Path) -> tuple[str, Contents]:
     from maggy_like.results.runs import find_run
 
     _check_type(run)
-    folder = str(run.directory) if isinstance(run, Result) else str(run)
     try:
-        contents = read_journal(find_run(folder))
+        contents = read_journal(find_run(_folder(run)))
     except ConfigError as error:
         raise ConfigError(f"warm_start: {error}") from error.__cause__
     return contents.header.name, contents
 
 
+def _folder(run: Result | str | Path) -> str:
+    return str(run.directory if isinstance(run, Result) else run)
+
+
 def _check_type(run: Result | str | Path) -> None:
     if not isinstance(run, Result | str | Path):
-        raise ConfigError(f"warm_start takes results of lagom and folders of runs, got {run!r}")
+        raise ConfigError(f"warm_start takes results of lagom and folders of runs, got {short(run)}")
 
 
 class _Rungs(Scheduler):
@@ -171,7 +174,7 @@ def _check_objectives(
         if known and given and list(known) != list(given):
             raise ConfigError(
                 f"warm_start: the run {name!r} was of {what}={', '.join(map(str, known))!r}, this one is of "
-                f"{', '.join(map(str, given))!r}; leave it out, or search for the same"
+                f"{', '.join(map(str, given))!r}; leave warm_start out"
             )
 
 
@@ -197,9 +200,10 @@ def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observati
     if not n_trials:
         raise ConfigError(f"warm_start: the run {name!r} has no results; leave it out")
     if not configs:
+        has_new = any(parameter not in study.problem.space.domains for parameter in space.domains)
         raise ConfigError(
-            f"warm_start: none of the {n_trials} trials of {name!r} is of use here: {reason}; "
-            "leave it out, or let the spaces overlap"
+            f"warm_start: none of the {n_trials} trials of {name!r} is of use here: {reason.partition(';')[0]}; "
+            f"{'leave warm_start out' if has_new else 'let the spaces overlap'}"
         )
     valid = (seen for seen in found.values() if seen.trial in configs)
     observations = tuple(msgspec.structs.replace(seen, config=configs[seen.trial]) for seen in valid)

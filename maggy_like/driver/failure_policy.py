@@ -9,6 +9,7 @@ from maggy_like.argument_checks import seconds, whole
 from maggy_like.errors import ConfigError
 from optimizers.checks.arguments import explains_init
 from optimizers.checks.near_names import class_name
+from optimizers.checks.options import as_int
 
 LEAST_ALIKE = 3
 """Trials that must have failed alike before a search is ended for it, however narrow its gang is."""
@@ -67,8 +68,10 @@ class FailurePolicy:
         if self.alike is not None and (
             isinstance(self.alike, bool) or not isinstance(self.alike, int) or self.alike < 0
         ):
+            hint = as_int(self.alike, 0)
             raise ConfigError(
                 f"alike must be a whole number, 0 to go on whatever fails, or None for the default, got {self.alike!r}"
+                f"{hint and '; '}{hint}"
             )
         if not isinstance(self.expected, tuple):
             raise ConfigError(f"expected must be a tuple of exceptions, got {self.expected!r}; use (ValueError,)")

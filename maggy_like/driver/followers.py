@@ -13,8 +13,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from maggy_like.display import Display, PlainDisplay, SilentDisplay
 from maggy_like.display.base import LogLine, Snapshot
@@ -218,6 +219,10 @@ class FunctionFollower:
 
 def described(function: Callable[[Event], None]) -> str:
     """Return the name of a function with its file and line."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    inner: Any = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner)
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     where = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code is not None else ""
     return f"{name_of(function)}{where}"

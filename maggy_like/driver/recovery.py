@@ -37,6 +37,7 @@ from maggy_like.version import __version__
 from optimizers.core.initial_points import initial_points
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
+from optimizers.space.search_space import SearchSpace
 
 PACKAGES = (
     "accelerate",
@@ -86,6 +87,8 @@ _log = logging.getLogger(__name__)
 
 _FOLDERS = ("checkpoints", "logs", "workers", "tensorboard")
 """What a run has in its folder beside its journal and control files; other files there are the user's."""
+_MOST_CHANGES = 3
+"""Parameters that an error names of a search space that is another one."""
 
 _MOST_SHOWN = 5
 """Sentences about a damaged journal that the display shows; the log has all."""
@@ -220,7 +223,7 @@ def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
         if folder is not None and paths.log_copies:
             mark_store(url_of(paths.logs), run_id)
     except Exception as error:  # of whatever file system it is
-        raise _refused(store, error) from error
+        raise _refused(store, error) from None  # its own text says it all, and the chain below it is of file systems
 
 
 def _check_store_is_free(files: FileSettings) -> None:
@@ -233,7 +236,7 @@ def _check_store_is_free(files: FileSettings) -> None:
     try:
         is_taken = is_marked(store)
     except Exception as error:  # of whatever file system it is
-        raise _refused(store, error) from error
+        raise _refused(store, error) from None
     if is_taken:
         whose = (
             ", and overwrite=True deletes none outside of the run's folder"
@@ -382,6 +385,8 @@ def _check_same(known: RunHeader, now: RunHeader) -> None:
         if field == "directions" and before == [None]:
             continue  # the first measurement may have settled it: see _check_direction
         if before != given:
+            if field == "space":
+                raise _other_space(known, now)
             was, now_is = (before, given) if field == "optimizer" else (_written(before), _written(given))
             raise _differs(known, arguments.get(field, field), was, now_is)
     for before, given in zip(known.variants, now.variants, strict=False):  # an old journal has none
@@ -409,6 +414,21 @@ def _differs(known: RunHeader, argument: str, was: str, now: str) -> ConfigError
     return ConfigError(
         f"the run {known.name!r} was started with {argument}={was}, not {now}; resume it with the same, or choose "
         "another name"
+    )
+
+
+def _other_space(known: RunHeader, now: RunHeader) -> ConfigError:
+    before, given = (SearchSpace.from_json(header.space).domains for header in (known, now))
+    changes = [f"{name!r} is gone" for name in before if name not in given]
+    for name, domain in given.items():
+        if name not in before:
+            changes.append(f"{name!r} is new")
+        elif known.space[name] != now.space[name]:
+            changes.append(f"{name!r} was {before[name]!r} and is {domain!r}")
+    shown = ", ".join(changes[:_MOST_CHANGES]) + ", ..." * (len(changes) > _MOST_CHANGES)
+    return ConfigError(
+        f"the run {known.name!r} was started with another search space: {shown}; pass another name, and warm_start="
+        f"[FOLDER OF {known.name!r}] to use its results"
     )
 
 

@@ -219,12 +219,12 @@ class Result(ResultData):
             rank: Which of the workers that run it together.
 
         Raises:
-            UserError: ``trial`` or ``rank`` is no number, or a store does not answer.
+            UserError: There is no such trial, ``trial`` or ``rank`` is no number, or a store does not answer.
         """
         trial, rank = whole("trial", trial, least=0), whole("rank", rank, least=0)
-        known = [*self.trials, *([self.training.trial] if self.training is not None else [])]
-        attempts = max((it.attempt for it in known if it.id == trial), default=1)
-        return read_log(RunPaths(self.directory, self.store), trial, rank, attempts)
+        trained = None if self.training is None else self.training.trial
+        found = trained if trained is not None and trained.id == trial else self._trial(trial)
+        return read_log(RunPaths(self.directory, self.store), trial, rank, found.attempt)
 
     def story(self) -> list[str]:
         """Why each trial was created, started, promoted, paused, stopped or tried again: a line each, for a bug report.

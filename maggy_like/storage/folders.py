@@ -93,6 +93,10 @@ def check_folder(argument: str, given: str | PathLike[str]) -> str:
     if not isinstance(given, str | PathLike) or not fspath(given).strip():
         raise ConfigError(f"{argument} must be the path or URL of a folder, got {given!r}")
     where = fspath(given)
+    if "\0" in where:
+        raise ConfigError(
+            f"{argument} must be the path or URL of a folder, got {given!r}; leave out the null character"
+        )
     named = f"{argument}={given!r}" if argument else repr(given)
     if (found := _ONE_SLASH.match(where)) and found[1].lower() in _known_schemes():
         rest = where[found.end() :]
@@ -188,7 +192,7 @@ def probe(folder: str) -> None:
         raise ConfigError(
             f"directory={parent_of(folder)!r} cannot be written and read ({type(error).__name__}: "
             f"{_said(error)}); {REMEDY}"
-        ) from error
+        ) from None
 
 
 def probe_path(folder: Path) -> None:
@@ -201,14 +205,14 @@ def probe_path(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise ConfigError(f"directory={str(folder.parent)!r} cannot be written ({error}); pass another") from error
+        raise ConfigError(f"directory={str(folder.parent)!r} cannot be written ({error}); pass another") from None
     file = folder / f".probe-{uuid.uuid4().hex}-journal.jsonl"
     try:
         for operation, attempt in _OPERATIONS:
             try:
                 attempt(file)
             except OSError as error:
-                raise _lacks(folder, operation, error) from error
+                raise _lacks(folder, operation, error) from None
     except ConfigError:
         _remove_probe(file)
         if not exists:

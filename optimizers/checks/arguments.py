@@ -119,25 +119,37 @@ def _explanation(
     known = signature.parameters
     for given, value in kwargs.items():
         if given not in known:
-            meant = _meant(given, value, known, elsewhere)
-            if not meant and unknown:
-                meant = f"; use {unknown.format(name=given, value=_short(value))}"
-            listed = "" if meant else f"; it takes {', '.join(known)}"
-            return f"{name}() has no argument {given!r}, got {given}={_short(value)}{meant}{listed}"
+            remedy = meant(given, value, known, elsewhere)
+            if not remedy and unknown:
+                remedy = f"; use {unknown.format(name=given, value=_short(value))}"
+            listed = "" if remedy else f"; it takes {', '.join(known) or 'no arguments'}"
+            return f"{name}() has no argument {given!r}, got {given}={_short(value)}{remedy}{listed}"
     by_place = [p.name for p in known.values() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     others = [p.name for p in known.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
     if len(args) > len(by_place):
         extra = _short(args[len(by_place)])
         return (
             f"{name}() takes {' and '.join(by_place) or 'no argument'} by place{' alone' if by_place else ''}, and got "
-            f"{extra}{' after them' if by_place else ''}; give it its name: "
-            f"{', '.join(f'{other}=' for other in others[:6])} ..."
+            f"{extra}{' after them' if by_place else ''}; "
+            + (f"give it its name: {', '.join(f'{other}=' for other in others[:6])} ..." if others else "leave it out")
         )
-    return f"{name}(): {error}; it takes {', '.join(by_place)}"
+    needed = [p.name for p in known.values() if p.name in by_place or p.default is inspect.Parameter.empty]
+    return f"{name}(): {error}; it takes {', '.join(needed)}"
 
 
-def _meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
-    """A clause that says what to write instead; empty if nobody can tell."""
+def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
+    """A clause that says what to write instead of an unknown argument; empty if nobody can tell.
+
+    Args:
+        given: Its name.
+        value: Its value.
+        known: The arguments that there are.
+        elsewhere: As in :func:`explains_arguments`.
+
+    Example:
+        >>> meant("reduction_factor", 3, ["eta"], {})
+        " (did you mean 'eta'?)"
+    """
     if given in elsewhere:
         return f"; use {elsewhere[given].replace('{}', _short(value))}"
     same = [ours for ours, theirs in _PEERS_WORDS.items() if given.lower() in theirs.split()]

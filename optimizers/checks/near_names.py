@@ -6,14 +6,19 @@ import difflib
 from collections.abc import Iterable
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """A clause that names what is near, or nothing.
+
+    Args:
+        name: What was given.
+        known: The names that there are.
+        cutoff: How near a name must be, from 0 to 1.
 
     Example:
         >>> did_you_mean("lr_rate", ["lr", "rate"])
         " (did you mean 'rate'?)"
     """
-    near = difflib.get_close_matches(name, list(known))
+    near = difflib.get_close_matches(name, list(known), cutoff=cutoff)
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 

@@ -7,7 +7,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from optimizers.errors import OptimizerError, UserError
@@ -42,12 +42,25 @@ def integer(
     try:
         number = operator.index(value)
     except TypeError:
-        number = least - 1
+        number, hint = least - 1, as_int(value, least) or hint
     if most is not None and number > most:
         raise error(f"{name} must be at most {most}, got {short(value)}{hint and '; '}{hint}")
     if isinstance(value, bool) or number < least:
         raise error(f"{name} must be an integer of at least {least}, got {short(value)}{hint and '; '}{hint}")
     return number
+
+
+def as_int(value: object, least: float) -> str:
+    """A clause with the integer to write if a whole number of at least ``least`` was given as a float, or nothing.
+
+    Example:
+        >>> as_int(1e3, 1)
+        'use 1000'
+    """
+    if isinstance(value, Integral) or not isinstance(value, Real) or not math.isfinite(value):
+        return ""
+    number = int(float(value))
+    return f"use {number}" if number == value and least <= number < 2**63 else ""
 
 
 def real(name: str, value: Any, what: str, fits: Callable[[float], bool], hint: str = "") -> float:

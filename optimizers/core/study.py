@@ -13,13 +13,14 @@ Alone, without the runtime, a study is a plain ask/tell library::
 
 from __future__ import annotations
 
+import math
 import operator
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from optimizers.checks.options import short
+from optimizers.checks.options import as_int, short
 from optimizers.core.base import (
     WAIT,
     Answer,
@@ -205,7 +206,8 @@ class Study(Ledger):
         try:
             steps = array("q", [operator.index(step)]).tolist()  # of numpy's types, too
         except (TypeError, OverflowError):
-            raise UserError(f"step must be a whole number below 2**63, got {step!r}") from None
+            hint = as_int(step, -math.inf)
+            raise UserError(f"step must be a whole number below 2**63, got {step!r}{hint and '; '}{hint}") from None
         column = {"value": (steps, _numbers([value]))}
         decision = self.apply(Measured(trial.id, trial.attempt, "value", column))
         if decision is Decision.STOP:

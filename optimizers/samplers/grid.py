@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+from optimizers.checks.arguments import explains_init
 from optimizers.checks.options import integer
 from optimizers.core.base import History, Optimizer, Problem
 from optimizers.space.config import Config
@@ -24,6 +25,7 @@ _MOST_COUNTED = 10_000
 """Combinations that are looked through where conditions or constraints leave some of them out."""
 
 
+@explains_init
 class Grid(Optimizer):
     """Goes through all combinations once, the last parameter fastest, then ends.
 

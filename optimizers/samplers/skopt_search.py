@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from optimizers.checks.arguments import explains_init
 from optimizers.checks.near_names import did_you_mean
 from optimizers.checks.options import integer
 from optimizers.core.base import History, Observation, Optimizer, Problem
@@ -29,6 +30,7 @@ _MODEL_SIZE = 150  # the cost of a fit grows with the cube of its points
 _CANDIDATES = 2000  # random points at which the acquisition is compared before it is polished
 
 
+@explains_init
 class SkoptSearch(Optimizer):
     """Models the loss with a Gaussian process and proposes where an improvement is likely.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import cast
 
+from optimizers.checks.arguments import explains_init
 from optimizers.core.base import History, Optimizer
 from optimizers.space.config import Config
 from optimizers.space.filtered_sequence import FilteredSequence
 from optimizers.space.search_space import SearchSpace
 
 
+@explains_init
 class Sobol(Optimizer):
     """Takes the points of a scrambled Sobol' sequence one after another.
 

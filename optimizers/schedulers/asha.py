@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from optimizers.checks.arguments import explains_init
 from optimizers.checks.options import integer, real
 from optimizers.core.base import Answer, History, Optimizer, Problem
 from optimizers.errors import OptimizerError
@@ -30,6 +31,7 @@ LENIENT_ETA = 1.5
 """At lenient rungs one trial in this many goes on: the worst third ends."""
 
 
+@explains_init
 class ASHA(Optimizer):
     """Asynchronous successive halving, by default over the proposals of a Gaussian process.
 
@@ -180,6 +182,7 @@ def _checked_sampler(sampler: str | Optimizer | Callable[..., Optimizer]) -> Opt
     return made
 
 
+@explains_init
 class MOBSTER(ASHA):
     """ASHA with rungs from one step on, over a joint Gaussian process of configuration and budget.
 
@@ -203,6 +206,7 @@ class MOBSTER(ASHA):
         self.n_initial = sampler.n_initial
 
 
+@explains_init
 class Hyperband(ASHA):
     """All brackets of Hyperband, run asynchronously, over random configurations.
 
@@ -221,6 +225,7 @@ class Hyperband(ASHA):
         super().__init__(eta=eta, min_budget=min_budget, mode=mode, brackets=None, sampler=RandomSearch())
 
 
+@explains_init
 class BOHB(ASHA):
     """All brackets of Hyperband over the proposals of a density model of the highest rung that has enough results.
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from optimizers.checks.arguments import explains_init
 from optimizers.checks.options import integer, real
 from optimizers.core.base import WAIT, Answer, Grant, History, Observation, Optimizer, Problem, Proposal, Scheduler
 from optimizers.errors import OptimizerError
@@ -188,6 +189,7 @@ class PopulationScheduler(Scheduler):
         self._due.pop(trial, None)  # absent where the line of its pause was lost from a damaged journal
 
 
+@explains_init
 class PBT(Optimizer):
     """Population-based training: bad trainings take over the state of good ones, and try another configuration.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from optimizers.checks.arguments import explains_init
 from optimizers.checks.options import integer, real
 from optimizers.core.base import Answer, Decision, Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.errors import OptimizerError
@@ -116,6 +117,7 @@ class StoppingRule(Optimizer):
         return self.watch(self.optimizer.scheduler(problem))
 
 
+@explains_init
 class MedianRule(StoppingRule):
     """Stops a trial that does worse than half of the others did at the same step.
 
@@ -200,6 +202,7 @@ class _MedianWatcher(Watcher):
             insort(self._counting, step)
 
 
+@explains_init
 class Patience(StoppingRule):
     """Stops a trial whose loss has not improved for a while.
 
@@ -241,6 +244,7 @@ class _PatienceWatcher(Watcher):
         return self._waited[trial] >= self._patience
 
 
+@explains_init
 class Threshold(StoppingRule):
     """Stops a trial that reports a value worse than a bound, from some step on.
 

@@ -172,7 +172,7 @@ def domain_from_json(data: Mapping[str, Any]) -> Domain:
     """
     if "type" not in data:
         raise SearchSpaceError(
-            f"a dict must have the form of to_json(), with a type, got {dict(data)!r}; use Float(low, high), "
+            f"a dict must be a domain with a type, got {dict(data)!r}; use Float(low, high), "
             "Integer(low, high) or a list of values"
         )
     name = data["type"]

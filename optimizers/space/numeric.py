@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import cast
 
 from optimizers.checks.arguments import explains_init
-from optimizers.checks.options import short
+from optimizers.checks.options import as_int, short
 from optimizers.errors import SearchSpaceError
 from optimizers.space.domain import Dimension, cell, middle
 from optimizers.space.priors import NO_PRIOR, Confidence, NoPrior
@@ -141,7 +141,8 @@ class Integer(Dimension):
         for name in _bounds(self):
             value = plain(getattr(self, name))
             if not isinstance(value, int):
-                raise SearchSpaceError(f"{name} of an Integer must be an int, got {value!r}; use Float")
+                remedy = as_int(value, -math.inf) or "use Float"
+                raise SearchSpaceError(f"{name} of an Integer must be an int, got {value!r}; {remedy}")
             object.__setattr__(self, name, value)
         if max(abs(self.low), abs(self.high)) > _LARGEST_INTEGER:
             raise SearchSpaceError(f"{self!r} goes past 2**40; use Float and round the value in train_fn")

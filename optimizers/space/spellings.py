@@ -25,6 +25,9 @@ MAGGY_METHODS = {
 }
 """Methods of the first Maggy's ``Searchspace``, and what does the same here."""
 
+_OF_A_DOMAIN = frozenset({"values", "choices", "categories", "options", "sequence", "bounds", "range", "when"})
+"""Keys whose values may be lists and dicts where a dict is one domain, ours or of another library."""
+
 
 def read_domain(name: str, spelling: Any) -> Domain:
     """The domain that ``spelling`` stands for.
@@ -49,10 +52,23 @@ def read_domain(name: str, spelling: Any) -> Domain:
         >>> read_domain("units", ("INTEGER", [16, 256]))
         Integer(16, 256)
     """
+    if isinstance(spelling, Mapping) and (inner := _nested(spelling)):
+        raise SearchSpaceError(
+            f"parameter {name!r}: a search space must be flat, got a dict with {', '.join(map(repr, inner))}; name its "
+            f"parameters {', '.join(repr(f'{name}_{key}') for key in inner[:3])}{', ...' if len(inner) > 3 else ''}"
+        )
     try:
         return _read(spelling)
     except SearchSpaceError as error:
         raise SearchSpaceError(f"parameter {name!r}: {error}") from None
+
+
+def _nested(spelling: Mapping[Any, Any]) -> list[Any]:
+    """The keys of a dict that is a search space within another one; none for a domain that is written as a dict."""
+    domains = (Domain, Mapping, list, range)
+    if not any(isinstance(value, domains) and key not in _OF_A_DOMAIN for key, value in spelling.items()):
+        return []
+    return list(spelling)
 
 
 def _read(spelling: Any) -> Domain:
@@ -65,6 +81,8 @@ def _read(spelling: Any) -> Domain:
             return _read_tuple(spelling)
         case Mapping():
             return domain_from_json(spelling)
+        case _ if not isinstance(spelling, type) and (hasattr(spelling, "rvs") or hasattr(spelling, "sample")):
+            raise SearchSpaceError(_instead_of(spelling))
         case type() if issubclass(spelling, Domain):
             raise SearchSpaceError(f"got the class {spelling.__name__}; give it its arguments")
         case str():
@@ -84,6 +102,17 @@ def _read(spelling: Any) -> Domain:
             )
         case _:
             return Constant(read_scalar(spelling))
+
+
+def _instead_of(distribution: Any) -> str:
+    """What to write for a distribution of scipy, or of another library that draws from it with ``sample()``."""
+    known = getattr(getattr(distribution, "dist", None), "name", type(distribution).__name__)
+    kind = "Integer" if "int" in known.lower() else "Float"
+    log = ", log=True" if "log" in known.lower() or known == "reciprocal" else ""
+    bounds = [read_number(bound) for bound in distribution.support()] if hasattr(distribution, "support") else []
+    finite = [f"{bound:g}" for bound in bounds if bound is not None]
+    low, high = finite if len(finite) == 2 else ("low", "high")
+    return f"got the distribution {known}, which is no domain; use {kind}({low}, {high}{log})"
 
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"

@@ -132,3 +132,22 @@ def run(optimizer: Optimizer) -> list[tuple[Any, ...]]:
         else:
             study.tell(trial)
     return [(trial.config, trial.budget, trial.state, trial.value) for trial in study.trials]
+
+
+@pytest.mark.parametrize("name", ["adam", "AdamW", "RAdam", "NAdam", "sgd", "rmsprop", "adagrad", "lbfgs"])
+def test_an_optimizer_of_weights_is_not_taken_for_a_typo(name: str) -> None:
+    with pytest.raises(OptimizerError, match=rf"unknown optimizer '{name}'; use one of random, grid"):
+        make_optimizer(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("ahsa", "asha"), ("gird", "grid"), ("randm", "random"), ("bayes", "bayesian")]
+)
+def test_a_typo_in_an_optimizers_name_is_guessed(name: str, near: str) -> None:
+    with pytest.raises(OptimizerError, match=rf"\(did you mean '{near}'\?\)"):
+        make_optimizer(name)
+
+
+def test_an_option_of_another_library_is_guessed() -> None:
+    with pytest.raises(OptimizerError, match=r"no option 'reduction_factor' \(did you mean 'eta'\?\)"):
+        make_optimizer("asha", reduction_factor=3)

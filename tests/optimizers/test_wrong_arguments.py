@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from optimizers import (
+    ASHA,
+    BOHB,
     PBT,
     Float,
     Grant,
@@ -22,6 +24,7 @@ from optimizers import (
     Scheduler,
     SearchSpace,
     SearchSpaceError,
+    Sobol,
     Study,
     Threshold,
     UserError,
@@ -101,6 +104,24 @@ def test_a_number_is_a_number(make: Callable[[Any], Optimizer], message: str) ->
     for value in (None, "yes", [1], {}, True, float("nan"), float("inf"), 10**5000, 1j):
         with pytest.raises(OptimizerError, match=message):
             make(value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ASHA(reduction_factor=3), r"ASHA\(\) has no .* got reduction_factor=3 \(did you mean 'eta'\?\)"),  # type: ignore[call-arg]
+        (lambda: BOHB(grace_period=1), r"BOHB\(\) has no argument 'grace_period', .* mean 'min_budget'"),  # type: ignore[call-arg]
+        (lambda: ASHA(3), r"by place, and got 3; give it its name: eta=, "),  # type: ignore[misc]
+        (lambda: Sobol(3), r"Sobol\(\) takes no argument by place, and got 3; leave it out$"),  # type: ignore[call-arg]
+        (lambda: Sobol(seed=3), "no argument 'seed', got seed=3; it takes no arguments$"),  # type: ignore[call-arg]
+        (lambda: Threshold(), "missing a required argument: 'step'; it takes optimizer, step, worse_than, direction"),  # type: ignore[call-arg]
+    ],
+)
+def test_the_error_of_an_optimizers_unknown_argument_names_the_one_that_was_meant(
+    make: Callable[[], Optimizer], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()
 
 
 @pytest.mark.parametrize("kind", [Float, Integer])

@@ -278,7 +278,8 @@ class Attempts:
 
     def _show_failure(self, trial: Trial, failure: Failure) -> Commands:
         details = failure.traceback.rstrip()
-        if failure.cause in self._traced:  # a mistake in the function fails every trial alike
+        # A mistake in the function fails every trial alike; and the error that ends a training has its traceback.
+        if trial.training or failure.cause in self._traced:
             details = ""
         self._traced.add(failure.cause)
         return [Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id)]

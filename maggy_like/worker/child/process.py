@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import os
+import re
 import sys
 import time
 import traceback
@@ -46,6 +47,9 @@ MAX_TEXT = 100_000
 _CALLERS = ("maggy_like.worker.", "maggy_like.train_function.")
 """The modules through which a user's function or script is called."""
 
+_OUR_ERROR = re.compile(r"^(?:maggy_like|optimizers)(?:\.\w+)*\.([A-Z]\w*)(?=: |$)", re.MULTILINE)
+"""An error of this project as Python writes it where a line of a traceback names it."""
+
 _BACKENDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
 """What the messages of failed collective operations speak of, where they are plain RuntimeErrors."""
 
@@ -65,7 +69,7 @@ def kind_of(error: BaseException) -> FailureKind:
 
 def format_message(error: BaseException) -> str:
     """The exception's type and message."""
-    return "".join(traceback.format_exception_only(error)).strip()
+    return _with_short_names("".join(traceback.format_exception_only(error)).strip())
 
 
 def format_traceback(error: BaseException) -> str:
@@ -73,7 +77,12 @@ def format_traceback(error: BaseException) -> str:
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith(_CALLERS):
         frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+    return _with_short_names("".join(traceback.format_exception(type(error), error, frames or error.__traceback__)))
+
+
+def _with_short_names(text: str) -> str:
+    """A text with the errors of this project named without their modules, which are no public ones."""
+    return _OUR_ERROR.sub(r"\1", text)
 
 
 def types_of(error: BaseException) -> list[str]:

@@ -6,6 +6,7 @@ milestone does the trial wait for the driver's verdict.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from maggy_like.protocol.fields import MAX_NAMES, MAX_STEP
@@ -30,6 +31,11 @@ BROADCAST = "'broadcast' of the first Maggy is called report here: reporter.repo
 TOO_MANY = (
     "report({}) has more than one value without a name; name the step, and metrics where there are several: "
     "report(loss, step=step), report(loss=..., accuracy=..., step=step)"
+)
+
+NOT_AFTER = (
+    "step={} does not come after step={}, reported before; report all metrics of a step in one call, and average those "
+    "of batches over the epoch: report(loss=loss, accuracy=accuracy, step=epoch)"
 )
 
 
@@ -188,6 +194,8 @@ class Reporter:
             >>> reporter.report(**reporter.average(len(shard), loss=loss), step=step)
         """
         if not metrics:
+            if isinstance(weight, Mapping):
+                raise ReportError(f"average() takes metrics by name, got {shortened(weight)}; use average(**metrics)")
             raise ReportError(f"average({weight!r}) has a weight and nothing to average; name it: average(loss=...)")
         numbers = {name: as_number(f"average({name}=...)", value) for name, value in metrics.items()}
         if self.world_size == 1:
@@ -229,7 +237,7 @@ class Reporter:
             step = as_step(step)
         if last is not None:
             if step <= last:
-                raise ReportError(f"step={step} does not come after step={last}, reported before; steps rise")
+                raise ReportError(NOT_AFTER.format(step, last))
             if last >= self.budget:
                 self.cut_at = self.cut_at or step
                 raise BudgetUsed

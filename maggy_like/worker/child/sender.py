@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import os
 import threading
@@ -30,14 +31,21 @@ def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_sear
     Raises:
         ReportError: It is missing, or there are several and none was chosen.
     """
+    if not metrics:
+        named = wanted or "accuracy"
+        raise ReportError(f"report() must have a metric, got none; use report({named}={named}, step=step)")
+    given = ", ".join(sorted(metrics))
     if wanted is not None:
         if wanted in metrics:
             return wanted
-        given = ", ".join(sorted(metrics)) or "nothing"
-        raise ReportError(f"the metric {wanted!r} is missing; given: {given}. Report it, or pass metric=NAME")
-    if len(metrics) == 1 or (metrics and not is_search):
+        near = difflib.get_close_matches(wanted, list(metrics), 1)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ReportError(
+            f"the metric {wanted!r} is missing; given: {given}{meant}. Report it, or pass "
+            f"metric={repr(near[0]) if near else 'NAME'}"
+        )
+    if len(metrics) == 1 or not is_search:
         return next(iter(metrics))
-    given = ", ".join(sorted(metrics)) or "nothing"
     raise ReportError(f"which metric is optimised? Given: {given}. Pass metric=NAME to lagom")
 
 
@@ -53,7 +61,9 @@ def as_number(what: str, value: object) -> float:
             return float(value if detach is None else detach())
         except (TypeError, ValueError, OverflowError, RuntimeError):
             pass
-    raise ReportError(f"{what} must be a number, got {shortened(value)} of type {type(value).__name__}")
+    method = what.partition("(")[0]
+    remedy = f"; use {method}(**metrics)" if isinstance(value, Mapping) and method in ("report", "average") else ""
+    raise ReportError(f"{what} must be a number, got {shortened(value)} of type {type(value).__name__}{remedy}")
 
 
 def as_step(step: object) -> int:
@@ -65,7 +75,8 @@ def as_step(step: object) -> int:
     try:
         number = operator.index(step)  # type: ignore[arg-type]
     except TypeError:
-        raise ReportError(f"step must be a whole number, got {shortened(step)}") from None
+        remedy = f"; use {int(step)}" if isinstance(step, float) and step.is_integer() else ""
+        raise ReportError(f"step must be a whole number, got {shortened(step)}{remedy}") from None
     if not -MAX_STEP <= number <= MAX_STEP:
         raise ReportError(f"step must be below 2**63, got {shortened(number)}; count epochs, batches or samples")
     return number

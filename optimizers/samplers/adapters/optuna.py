@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optimizers.checks.arguments import explains_init
 from optimizers.checks.options import integer
 from optimizers.core.base import History, Optimizer, Problem
 from optimizers.errors import OptimizerError
@@ -29,6 +30,7 @@ _BY_CHANCE = 200  # random draws, where all configurations found so far are runn
 _LAST = 10_000  # random draws, where the constraints allowed none of the configurations so far
 
 
+@explains_init
 class OptunaSampler(Optimizer):
     """Proposes what one of Optuna's samplers does.
 
@@ -202,6 +204,7 @@ class OptunaSampler(Optimizer):
             return self.sampler(seed)
 
 
+@explains_init
 class TPE(OptunaSampler):
     """Tree-structured Parzen estimators, by Optuna: proposes what the best trials have more often than others.
 

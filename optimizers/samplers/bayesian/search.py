@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizers.checks.arguments import explains_init
 from optimizers.checks.options import integer, real
 from optimizers.core.base import History, Observation, Optimizer
 from optimizers.samplers.deduplication import untried
@@ -52,6 +53,7 @@ _LATEST = 20  # results that tell how long trials take
 _PRIOR_WEIGHT = 10.0  # weight of the log prior, divided by the number of results
 
 
+@explains_init
 class BayesianSearch(Optimizer):
     """Models the loss with a Gaussian process and proposes where an improvement is likely.
 

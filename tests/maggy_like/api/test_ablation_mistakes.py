@@ -89,6 +89,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "tune that is none": (
         {"tune": True}, r"tune must be a Tuning, got True; use tune=Tuning\(searchspace, n_trials=8\)"),
     "several objectives": ({"metric": ["a", "b"]}, r"metric=\['a', 'b'\]: an ablation compares one metric"),
+    "repeats=3.0": ({"repeats": 3.0}, "repeats must be a whole number of at least 1, or 'auto', got 3.0; use 3$"),
     "repeats=0": ({"repeats": 0}, "repeats must be a whole number of at least 1, or 'auto', got 0"),
     "repeats in a word": ({"repeats": "often"}, "got 'often'"),
     "resampled that is no ratio": (

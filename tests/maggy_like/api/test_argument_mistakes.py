@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from optuna.samplers import TPESampler
+from scipy import stats
 
 from maggy_like import AblationStudy, Choice, Constant, FailurePolicy, Float, Integer, Ordinal, SearchSpace, lagom, run
 from maggy_like.errors import UserError
@@ -97,6 +98,11 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "an array": ({"space": {"lr": np.linspace(0, 1, 3)}}, r"got a ndarray, .*use a list of its values: .tolist\(\)"),
     "a type": ({"space": {"lr": float}}, r"got the class float; use Float\(low, high\)"),
     "a dict": ({"space": {"lr": {"low": 1, "high": 2}}}, r"with a type, got .*; use Float\(low, high\)"),
+    "a nested space": (
+        {"space": {"optimizer": {"lr": Float(0, 1), "name": ["adam", "sgd"]}}},
+        "'optimizer': a search space must be flat, got a dict with 'lr', 'name'; name .* 'optimizer_lr', 'opti"),
+    "a distribution of scipy": (
+        {"space": {"lr": stats.loguniform(1e-4, 1e-1)}}, r"'lr': got the distr.*; use Float\(0.0001, 0.1, log=True\)"),
     "a list of names": ({"space": ["lr"]}, r"got \['lr'\]; use a dict such as \{'lr': Float\(1e-4, 1e-1\)\}"),
     "an unknown kind": ({"space": {"lr": ("FLOAT", [0, 1])}}, r"'lr': unknown type 'FLOAT'; .* or better Float\(low"),
     "swapped bounds": ({"space": {"lr": ("DOUBLE", [1, 0])}}, r"'lr': .* low=1 and high=0; use Float\(0, 1\)"),
@@ -127,7 +133,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a number of a directory": ({"directory": 3}, "directory must be the path or URL of a folder, got 3"),
     "an empty directory": ({"directory": ""}, "directory must be the path or URL of a folder, got ''"),
     "a long name": ({"name": "x" * 300}, "has 300 characters; use at most 200"),
-    "one callback": ({"callbacks": print}, r"takes a list of functions of one event, got .*; use callbacks=\["),
+    "one callback": (
+        {"callbacks": print}, r"takes a list of functions of one event, got print; use callbacks=\[print\]$"),
     "no callback": ({"callbacks": None}, "got None; leave it out, or use callbacks="),
     "a callback of nothing": ({"callbacks": [lambda: 1]}, r"takes one event, and <lambda>\(\) takes others"),
     "a callback of two": ({"callbacks": [lambda a, b: 1]}, r"<lambda>\(a, b\) takes others; use def f\("),

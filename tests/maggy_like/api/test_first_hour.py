@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,3 +146,45 @@ def test_a_keras_model_is_refused_with_what_to_pass(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Layer, "__module__", "keras.src.layers.layer")
     with pytest.raises(TrainFunctionError, match=r"Keras model Sequential; .*callbacks=\[KerasReport\(reporter\)\]"):
         lagom(Sequential(), {"lr": Float(0, 1)}, engine="inline", directory=tmp_path, progress=False)
+
+
+def nested(x: float, reporter: Reporter) -> None:
+    reporter.report({"accuracy": x}, step=1)  # type: ignore[arg-type]
+
+
+def twice(x: float, reporter: Reporter) -> None:
+    reporter.report(loss=x, step=1)
+    reporter.report(accuracy=x, step=1)
+
+
+def unnamed(x: float, reporter: Reporter) -> None:
+    reporter.report(step=1)
+
+
+def returned(x: float) -> dict[str, float]:
+    return {"accuracy": x, "loss": 1 - x}
+
+
+@pytest.mark.parametrize(
+    ("train", "metric", "message"),
+    [
+        (nested, None, r"of type dict; use report\(\*\*metrics\)"),
+        (
+            twice,
+            "loss",
+            r"step=1 does not come after step=1, reported before; report all metrics of a step in one call",
+        ),
+        (unnamed, None, r"report\(\) must have a metric, got none; use report\(accuracy=accuracy, step=step\)"),
+        (returned, "acuracy", r"given: accuracy, loss \(did you mean 'accuracy'\?\)\. .* or pass metric='accuracy'"),
+    ],
+)
+def test_what_is_reported_wrongly_is_answered_with_the_call_under_the_error_s_short_name(
+    train: Callable[..., Any], metric: str | None, message: str, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"optimizer": "random", "n_trials": 1, "max_budget": 1, "engine": "inline"}
+    result = lagom(train, {"x": Float(0, 1)}, metric=metric, directory=tmp_path, progress=False, **options)
+    (trial,) = result.failures
+    assert trial.failure is not None
+    assert re.match(rf"ReportError: .*{message}", trial.failure.message)
+    assert "\nReportError: " in trial.failure.traceback
+    assert "protocol.report_error" not in f"{result} {trial.failure}"

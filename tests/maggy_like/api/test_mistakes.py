@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,11 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a million workers": ({"workers": 10**6, "engine": "local"}, "1000 are the most .*; pass workers=.* of its cores"),
     "workers=0": ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
     "max_budget=1.5": ({"max_budget": 1.5}, "max_budget must be a whole number of at least 1, got 1.5"),
+    "n_trials=1e3": ({"n_trials": 1e3}, "n_trials must be a whole number of at least 1, got 1000.0; use 1000$"),
+    "max_budget=9.0": ({"max_budget": 9.0}, "max_budget must be a whole number of at least 1, got 9.0; use 9$"),
+    "n_trials=0.0": ({"n_trials": 0.0}, "n_trials must be a whole number of at least 1, got 0.0$"),
+    "bounds as floats": (
+        {"space": {"lr": ("INTEGER", [1, 1e3])}}, "'lr': high of an Integer must be an int, got 1000.0; use 1000"),
     "timeout=-1": ({"timeout": -1}, "timeout must be a positive number of seconds, got -1"),
     "an unknown direction": ({"direction": "maximise"}, r"'minimize', got 'maximise' \(did you"),
     "a rule of the other direction": (
@@ -126,6 +132,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "resume without a name": ({"resume": True}, "needs the name of the run"),
     "resume of what is not there": ({"resume": True, "name": "nothing"}, "no run named 'nothing'"),
     "a display that is none": ({"progress": "termnal"}, r"no display is called 'termnal'; did you mean 'terminal'"),
+    "a directory with a null character": (
+        {"directory": "with\0"}, r"directory must be the path or URL of a folder, got 'with\\x00'; leave out the null"),
+    "a store with a null character": ({"store": "with\0"}, r"store must be .*, got 'with\\x00'; leave out the null"),
     "a directory that cannot be": ({"directory": "/proc/none"}, r"directory='/proc/none' cannot be written"),
     "a point outside the space": ({"points_to_evaluate": [{"lr": 1.0, "units": 20}]}, "lr"),
     "workers_per_trial=0": ({"workers_per_trial": 0}, "workers_per_trial must be a whole number of at least 1, got 0"),
@@ -163,6 +172,13 @@ def test_a_mistake_is_an_error_and_nothing_starts(case: str, tmp_path: Path) -> 
         lagom(train_fn, space, **options)
     assert isinstance(caught.value, UserError | EngineError | JournalError)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [{"directory": "/proc/none/a/b"}, {"store": "/proc/none/a/b"}])
+def test_a_folder_that_cannot_be_written_is_one_error(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be written") as caught:
+        lagom(train, SPACE, **{"engine": "inline", "directory": tmp_path, "progress": False, "n_trials": 1, **options})
+    assert "".join(traceback.format_exception(caught.value)).count("Traceback") == 1
 
 
 def drop(lr: float, reporter: Any, **_: Any) -> None:
@@ -206,6 +222,14 @@ def test_a_run_is_not_overwritten_and_not_resumed_as_another(tmp_path: Path) -> 
         lagom(train, SPACE, n_trials=1, **options)
     with pytest.raises(UserError, match="started with seed=0, not 1"):
         lagom(train, SPACE, n_trials=1, resume=True, seed=1, **options)
+    other = {"lr": Float(1e-4, 1.0, log=True), "steps": [1, 2]}
+    with pytest.raises(UserError) as caught:
+        lagom(lambda lr, steps: lr, other, n_trials=1, resume=True, **options)
+    assert str(caught.value) == (
+        "the run 'run' was started with another search space: 'units' is gone, 'lr' was Float(0.0001, 0.1, log=True) "
+        "and is Float(0.0001, 1.0, log=True), 'steps' is new; pass another name, and warm_start=[FOLDER OF 'run'] to "
+        "use its results"
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,7 +259,9 @@ def test_the_first_maggy_s_spelling_is_read(tmp_path: Path) -> None:
 def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lagom(train, SPACE, n_trials=3, optimizer=ASHA(min_budget=1), engine="local", workers=1, directory=tmp_path)
     shown = capsys.readouterr().out
-    assert "n_trials=3 is few for ASHA(eta=3, min_budget=1, " in shown
+    assert "n_trials=3 is few for ASHA and max_budget=27: hardly" in shown
+    lagom(train, SPACE, n_trials=3, optimizer="mobster", engine="inline", directory=tmp_path)
+    assert "n_trials=3 is few for mobster and max_budget=27: hardly" in capsys.readouterr().out
     assert "hardly any trial but the best so far will be trained for all" in shown
 
 
@@ -254,6 +280,6 @@ def test_the_hint_comes_whenever_less_than_one_full_training_is_meant(optimizer:
     """Also behind rules, and in brackets."""
     space = SearchSpace(SPACE)
     for n_trials in (1, max(1, needed - 1), max(1, needed), 100):
-        hint = reach_hint(optimizer, Problem(space, max_budget=27, n_trials=n_trials))
+        hint = reach_hint("asha", optimizer, Problem(space, max_budget=27, n_trials=n_trials))
         assert (f"give n_trials={needed} or more" in hint) is (n_trials < needed)
-    assert not reach_hint(optimizer, Problem(space, max_budget=27))
+    assert not reach_hint("asha", optimizer, Problem(space, max_budget=27))

@@ -304,6 +304,19 @@ def test_a_function_that_fails_for_good_raises_with_the_traceback_of_the_first_r
     assert any("logs of all ranks" in note for note in told.value.__notes__)
 
 
+def test_the_traceback_of_a_function_that_fails_is_shown_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ValueError("the reason")
+
+    with pytest.raises(TrainingError) as told:
+        maggy_like.run(fail, engine="inline", directory=tmp_path, progress="plain")
+    shown = capsys.readouterr()
+    assert "failed: ValueError: the reason" in shown.out
+    assert f"{shown}{told.value}".count("Traceback (most recent call last)") == 1
+
+
 def test_a_rank_that_returns_before_the_others_is_named(go: Any) -> None:
     def leave_early(reporter: Reporter) -> None:
         reporter.average(x=0.0)

@@ -231,7 +231,7 @@ def test_records_keep_every_loss_exactly() -> None:
 def test_a_resume_must_not_begin_to_know(run: Run) -> None:
     old = run(n_trials=1)
     run(n_trials=1, name="new")
-    with pytest.raises(ConfigError, match="the run 'new' was started without warm_start; leave it out"):
+    with pytest.raises(ConfigError, match=r"the run 'new' was started without warm_start; leave it out$"):
         run(n_trials=2, name="new", resume=True, warm_start=[old])
 
 
@@ -240,7 +240,8 @@ def test_a_resume_learns_from_the_runs_that_it_began_with_or_says_so(run: Run) -
     options: dict[str, Any] = {"optimizer": Remembering(), "name": "new"}
     run(n_trials=1, warm_start=[first, second], **options)
     for given in ([second], [first, first], [first, second, second]):
-        with pytest.raises(ConfigError, match=r"warm_start must have the runs that 'new' was started with, got \["):
+        message = r"warm_start must have the runs that 'new' was started with, got \['/.*; leave it out$"
+        with pytest.raises(ConfigError, match=message):
             run(n_trials=2, warm_start=given, resume=True, **options)
     with pytest.raises(ConfigError, match="warm_start takes results of lagom and folders of runs, got 3"):
         run(n_trials=2, warm_start=[3], resume=True, **options)
@@ -293,7 +294,9 @@ def test_a_constraint_is_given_again_on_resume(run: Run) -> None:
 
 def test_another_direction_or_metric(run: Run) -> None:
     old = run(n_trials=1, name="old")
-    with pytest.raises(ConfigError, match=r"the run 'old' was of direction='max', this one is of 'min'"):
+    with pytest.raises(
+        ConfigError, match=r"the run 'old' was of direction='max', this one is of 'min'; leave warm_start out$"
+    ):
         run(warm_start=[old], direction="min")
     with pytest.raises(ConfigError, match=r"the run 'old' was of metric='score', this one is of 'accuracy'"):
         run(warm_start=[old], metric="accuracy")
@@ -302,10 +305,26 @@ def test_another_direction_or_metric(run: Run) -> None:
 
 def test_a_run_with_nothing_of_use(run: Run) -> None:
     old = run(n_trials=3, name="old")
-    with pytest.raises(ConfigError, match=r"none of the 3 trials of 'old' is of use here: 'm' is missing in"):
+    with pytest.raises(
+        ConfigError,
+        match=r"none of the 3 trials of 'old' is of use here: 'm' is missing in \{[^;]*\}; leave warm_start out$",
+    ):
         run(take_anything, {"x": Float(0, 1), "m": Integer(1, 2)}, warm_start=[old])
-    with pytest.raises(ConfigError, match=r"none of the 3 trials of 'old' is of use here: parameter 'x': .* is not in"):
+    with pytest.raises(
+        ConfigError,
+        match=r"none of the 3 trials of 'old' is of use here: parameter 'x': [^;]*; let the spaces overlap$",
+    ):
         run(take_anything, {"x": Float(2, 3)}, warm_start=[old])
+
+
+def test_a_single_result_is_to_be_put_into_a_list(run: Run) -> None:
+    old = run(n_trials=1, name="old")
+    with pytest.raises(
+        ConfigError, match=r"^warm_start takes a list of runs, got a Result; use warm_start=\[result\]$"
+    ):
+        run(warm_start=old)
+    with pytest.raises(ConfigError, match=r"got \{'old'\}; use warm_start=list\(\.\.\.\)$"):
+        run(warm_start={"old"})
 
 
 def test_a_run_without_results(run: Run) -> None:

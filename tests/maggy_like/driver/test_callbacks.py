@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,26 @@ def test_a_callback_that_raises_is_logged_once_with_its_traceback(
     assert "mistaken" in record.getMessage()
     assert record.exc_info is not None
     assert str(record.exc_info[1]) == "a mistake in the callback"
+
+
+class Mistaken:
+    def __call__(self, event: Event) -> None:
+        raise ValueError("a mistake in the callback")
+
+    def take(self, event: Event) -> None:
+        raise ValueError("a mistake in the callback")
+
+
+@pytest.mark.parametrize(
+    ("callback", "name"), [(Mistaken(), "Mistaken"), (Mistaken().take, "take"), (partial(Mistaken()), "Mistaken")]
+)
+def test_the_error_of_a_callback_says_where_it_was_written(
+    callback: Any, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    search(tmp_path, callback)
+    (record,) = caplog.records
+    line = r"test_callbacks.py, line \d+"
+    assert re.match(rf"callback {name} \({line}\) raised ValueError: a mistake in the callback", record.getMessage())
 
 
 @pytest.mark.e2e

@@ -292,6 +292,7 @@ def test_the_types_are_those_of_the_class_and_its_bases() -> None:
     ("options", "message"),
     [
         ({"alike": -1}, "alike must be a whole number.*got -1"),
+        ({"alike": 5.0}, "alike must be a whole number.*got 5.0; use 5"),
         ({"alike": True}, "alike must be a whole number.*got True"),
         ({"expected": ValueError}, r"expected must be a tuple of exceptions.*use \(ValueError,\)"),
         ({"expected": ("ValueError",)}, "expected must hold classes of exceptions, got 'ValueError'"),

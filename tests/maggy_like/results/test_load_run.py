@@ -71,6 +71,9 @@ def test_all_that_a_result_offers(search: Any, tmp_path: Path) -> None:
     (result.directory / "logs").mkdir(exist_ok=True)
     (result.directory / "logs" / "trial-00001.log").write_text("hello\n")
     assert again.log(1) == result.log(1)
+    for read in (again.log, again.load):
+        with pytest.raises(UserError, match="there is no trial 99 among the 24 of this result"):
+            read(99)
 
 
 def test_a_run_whose_states_are_elsewhere(search: Any, tmp_path: Path) -> None:

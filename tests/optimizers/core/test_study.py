@@ -361,6 +361,7 @@ def asked(study: Study) -> Trial:
         (lambda study, trial: study.tell(trial, [0.5, 0.6]), r"value must have 1 numbers, one for .* got \[0.5, 0.6\]"),
         (lambda study, trial: study.report(trial, 1, None), "value must be a number, one for each objective, got None"),
         (lambda study, trial: study.report(trial, 1.5, 0.5), r"step must be a whole number below 2\*\*63, got 1.5"),
+        (lambda study, trial: study.report(trial, 3.0, 0.5), r"got 3.0; use 3"),
         (lambda study, trial: study.report(trial, 2**63, 0.5), "step must be a whole number below"),
         (
             lambda study, trial: (study.tell(trial, 0.5), study.tell(trial, 0.6)),

@@ -91,6 +91,8 @@ def test_two_in_three_pass_a_lenient_rung_and_one_in_three_a_strict_one() -> Non
     [
         ({"eta": 1}, "eta must be an integer of at least 2, got 1"),
         ({"eta": 2.5}, "eta must be an integer of at least 2, got 2.5"),
+        ({"eta": 4.0}, "eta must be an integer of at least 2, got 4.0; use 4"),
+        ({"eta": 1.0}, "eta must be an integer of at least 2, got 1.0; 3 is usual"),
         ({"min_budget": 0}, "min_budget must be an integer of at least 1, got 0"),
         ({"mode": "hyperband"}, "mode must be 'promotion', 'stopping' or None, got 'hyperband'"),
         ({"mode": "max"}, "mode='max' is a direction; use direction='max'"),

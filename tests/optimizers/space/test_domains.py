@@ -179,6 +179,9 @@ def test_positions_outside_the_unit_interval_are_refused(u: float) -> None:
         (lambda: Float(1, 2, log=True, step=0.1), "drop step"),
         (lambda: Integer(1, 9, log=True, step=2), "drop step"),
         (lambda: Integer(0, 1.5), "must be an int, got 1.5; use Float"),  # type: ignore[arg-type]
+        (lambda: Integer(1, 1e3), "high of an Integer must be an int, got 1000.0; use 1000"),  # type: ignore[arg-type]
+        (lambda: Integer(-2.0, 3), "low of an Integer must be an int, got -2.0; use -2"),  # type: ignore[arg-type]
+        (lambda: Integer(0, 9, step=3.0), "got 3.0; use 3"),  # type: ignore[arg-type]
         (lambda: Integer(0, 2**41), "use Float and round"),
         (lambda: Choice([]), "no values"),
         (lambda: Choice([1, 1.0]), "1.0 twice"),

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from optimizers.errors import SearchSpaceError
 from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal
@@ -46,6 +47,19 @@ def test_spellings(spelling: Any, expected: Domain) -> None:
         ([[1, 2], [{3}]], "look it up in train_fn"),
         ({1, 2}, "a set has no order"),
         ({"low": 0, "high": 1}, "with a type, got"),
+        ({"values": [1, 2]}, r"with a type, got .*or a list of values"),
+        (
+            {"lr": Float(0, 1), "name": "adam"},
+            "must be flat, got a dict with 'lr', 'name'; name its parameters 'p_lr', 'p_name'$",
+        ),
+        ({"type": ["adam", "sgd"], "lr": 0.1}, "must be flat, .* name its parameters 'p_type', 'p_lr'$"),
+        ({"lr": {"type": "float", "low": 0, "high": 1}}, "name its parameters 'p_lr'$"),
+        ({"layers": [1, 2]}, "name its parameters 'p_layers'$"),
+        (stats.loguniform(1e-4, 1e-1), r"got the distribution .*; use Float\(0.0001, 0.1, log=True\)"),
+        (stats.uniform(0, 2), r"got the distribution uniform, which is no domain; use Float\(0, 2\)"),
+        (stats.randint(1, 9), r"got the distribution randint, .*; use Integer\(1, 8\)"),
+        (stats.norm(), r"got the distribution norm, .*; use Float\(low, high\)"),
+        (stats.Uniform(a=1, b=2), r"got the distribution Uniform, .*; use Float\(1, 2\)"),
         (Float, "got the class Float; give it its arguments"),
         (float("inf"), "no JSON form"),
     ],

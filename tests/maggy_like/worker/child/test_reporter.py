@@ -124,9 +124,16 @@ def test_numbers_of_other_libraries_serve(value: float) -> None:
         (lambda r: r.report(accuracy=torch.ones(2)), "must be a number, got tensor"),
         (lambda r: r.report(accuracy=10**5000), r"report\(accuracy=...\) must be a number, got one of 16610 bits"),
         (lambda r: r.report(a=1.0, b=2.0), "which metric is optimised.*a, b.*metric=NAME"),
-        (lambda r: r.report(), "Given: nothing"),
+        (lambda r: r.report(), r"report\(\) must have a metric, got none; use report\(accuracy=accuracy, step=step\)"),
+        (lambda r: r.report(step=1), r"report\(\) must have a metric, got none; use report\(accuracy=accuracy, step="),
+        (lambda r: (r.report(f1=0.5), r.report(step=2)), r"got none; use report\(f1=f1, step=step\)"),
+        (lambda r: r.report({"accuracy": 0.5}), r"got \{'accuracy': 0.5\} of type dict; use report\(\*\*metrics\)$"),
+        (lambda r: r.report(metrics={"accuracy": 0.5}), r"of type dict; use report\(\*\*metrics\)$"),
+        (lambda r: r.average({"loss": 0.5}), r"got \{'loss': 0.5\}; use average\(\*\*metrics\)$"),
+        (lambda r: r.average(losses={"loss": 0.5}), r"of type dict; use average\(\*\*metrics\)$"),
         (lambda r: r.average(0.5), r"average\(0.5\) has a weight and nothing to average; .* average\(loss=...\)"),
-        (lambda r: r.report(1.0, step=1.5), "whole number, got 1.5"),
+        (lambda r: r.report(1.0, step=1.5), "whole number, got 1.5$"),
+        (lambda r: r.report(1.0, step=2.0), "step must be a whole number, got 2.0; use 2$"),
         (lambda r: r.report(1.0, step=2**64), r"step must be below 2\*\*63, got 18446744073709551616"),
         (lambda r: r.report(1.0, step=-(2**63)), "step must be below"),
         (lambda r: (r.report(1.0, step=2**63 - 1), r.report(1.0)), "step must be below"),
@@ -136,6 +143,11 @@ def test_numbers_of_other_libraries_serve(value: float) -> None:
         (lambda r: r.report(**{"caf\udce9": 1.0}), r"the metric's name 'caf\\udce9' is no valid Unicode text"),
         (lambda r: (r.report(1.0, step=3), r.report(1.0, step=3)), "step=3 does not come after step=3"),
         (lambda r: (r.report(1.0, step=3), r.report(1.0, step=2)), "step=2 does not come after step=3"),
+        (lambda r: (r.report(a=1.0, step=3), r.report(b=1.0, step=3)), "report all metrics of a step in one call"),
+        (
+            lambda r: (r.report(loss=1.0, step=300), r.report(accuracy=1.0, step=1)),
+            r"average those of batches over the epoch: report\(loss=loss, accuracy=accuracy, step=epoch\)$",
+        ),
     ],
 )
 def test_mistakes_are_told(call: object, message: str) -> None:
@@ -156,6 +168,9 @@ def test_what_kept_earlier_reports_from_being_sent_is_raised_by_the_next() -> No
 def test_a_missing_objective_is_named() -> None:
     with pytest.raises(ReportError, match="'accuracy' is missing; given: acc"):
         Line(objective="accuracy").reporter.report(acc=0.5)
+    meant = r"'acuracy' is missing; given: accuracy, loss \(did you mean 'accuracy'\?\)\. .* pass metric='accuracy'$"
+    with pytest.raises(ReportError, match=meant):
+        Line(objective="acuracy").reporter.report(accuracy=0.5, loss=0.1)
 
 
 def test_alone_it_counts_and_keeps_checkpoints_in_memory() -> None:
