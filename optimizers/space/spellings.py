@@ -81,8 +81,6 @@ def _read(spelling: Any) -> Domain:
             return _read_tuple(spelling)
         case Mapping():
             return domain_from_json(spelling)
-        case _ if not isinstance(spelling, type) and (hasattr(spelling, "rvs") or hasattr(spelling, "sample")):
-            raise SearchSpaceError(_instead_of(spelling))
         case type() if issubclass(spelling, Domain):
             raise SearchSpaceError(f"got the class {spelling.__name__}; give it its arguments")
         case str():
@@ -100,16 +98,22 @@ def _read(spelling: Any) -> Domain:
             raise SearchSpaceError(
                 f"got a {type(spelling).__name__}, {spelling!r}; use a list of its values: .tolist()"
             )
+        case _ if any(hasattr(spelling, name) for name in ("rvs", "sample", "low")):
+            raise SearchSpaceError(_instead_of(spelling))
         case _:
             return Constant(read_scalar(spelling))
 
 
 def _instead_of(distribution: Any) -> str:
-    """What to write for a distribution of scipy, or of another library that draws from it with ``sample()``."""
+    """What to write for a distribution of scipy, or for one of another library, such as Optuna's."""
     known = getattr(getattr(distribution, "dist", None), "name", type(distribution).__name__)
     kind = "Integer" if "int" in known.lower() else "Float"
-    log = ", log=True" if "log" in known.lower() or known == "reciprocal" else ""
-    bounds = [read_number(bound) for bound in distribution.support()] if hasattr(distribution, "support") else []
+    is_log = "log" in known.lower() or known == "reciprocal" or getattr(distribution, "log", None) is True
+    log = ", log=True" if is_log else ""
+    if callable(support := getattr(distribution, "support", None)):
+        bounds = [read_number(bound) for bound in support()]
+    else:
+        bounds = [read_number(getattr(distribution, name, None)) for name in ("low", "high")]
     finite = [f"{bound:g}" for bound in bounds if bound is not None]
     low, high = finite if len(finite) == 2 else ("low", "high")
     return f"got the distribution {known}, which is no domain; use {kind}({low}, {high}{log})"

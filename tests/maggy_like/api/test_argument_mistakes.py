@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optuna.distributions import IntDistribution
 from optuna.samplers import TPESampler
 from scipy import stats
 
@@ -103,6 +104,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
         "'optimizer': a search space must be flat, got a dict with 'lr', 'name'; name .* 'optimizer_lr', 'opti"),
     "a distribution of scipy": (
         {"space": {"lr": stats.loguniform(1e-4, 1e-1)}}, r"'lr': got the distr.*; use Float\(0.0001, 0.1, log=True\)"),
+    "a distribution of Optuna": (
+        {"space": {"lr": IntDistribution(1, 64, log=True)}}, r"got the distri.*; use Integer\(1, 64, log=True\)"),
     "a list of names": ({"space": ["lr"]}, r"got \['lr'\]; use a dict such as \{'lr': Float\(1e-4, 1e-1\)\}"),
     "an unknown kind": ({"space": {"lr": ("FLOAT", [0, 1])}}, r"'lr': unknown type 'FLOAT'; .* or better Float\(low"),
     "swapped bounds": ({"space": {"lr": ("DOUBLE", [1, 0])}}, r"'lr': .* low=1 and high=0; use Float\(0, 1\)"),

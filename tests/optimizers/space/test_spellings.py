@@ -11,6 +11,24 @@ from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, O
 from optimizers.space.spellings import read_domain
 
 
+class LogNormal:
+    """A distribution as torch has it, whose ``support`` is no method."""
+
+    support = "positive"
+
+    def sample(self) -> float:
+        return 1.0
+
+
+class Series:
+    """A column as pandas has it, which has a ``sample()`` too."""
+
+    shape = (2,)
+
+    def sample(self) -> Series:
+        return self
+
+
 @pytest.mark.parametrize(
     ("spelling", "expected"),
     [
@@ -58,6 +76,8 @@ def test_spellings(spelling: Any, expected: Domain) -> None:
         (stats.loguniform(1e-4, 1e-1), r"got the distribution .*; use Float\(0.0001, 0.1, log=True\)"),
         (stats.uniform(0, 2), r"got the distribution uniform, which is no domain; use Float\(0, 2\)"),
         (stats.randint(1, 9), r"got the distribution randint, .*; use Integer\(1, 8\)"),
+        (LogNormal(), r"distribution LogNormal, .*; use Float\(low, high, log=True\)"),
+        (Series(), r"got a Series, .*use a list of its values: \.tolist\(\)"),
         (stats.norm(), r"got the distribution norm, .*; use Float\(low, high\)"),
         (stats.Uniform(a=1, b=2), r"got the distribution Uniform, .*; use Float\(1, 2\)"),
         (Float, "got the class Float; give it its arguments"),
