@@ -137,48 +137,47 @@ def ablate(
     progress: bool | str = True,
     block: bool = True,
 ) -> Ablation | RunHandle[Ablation]:
-    """Study what each part of a training is worth: every variant of the study runs with several seeds.
+    """Measure what each part of a training is worth, by training every variant with several seeds.
 
     Args:
-        train_fn: Trains one variant. Besides what :func:`maggy_like.lagom` fills, it may take ``variant``, ``model``,
-            ``features``, ``n_features`` and ``seed``. What it ends with counts, not the best of its reports.
-        study: Declares the parts: features, modules, configuration, anything else.
-        design: Which variants are tried: ``"leave_one_out"``, ``"leave_one_group_out"``, ``"add_one_in"``, ``"pairs"``
+        train_fn: Function that trains one variant. In addition to the parameters of :func:`maggy_like.lagom`, it may
+            take ``variant``, ``model``, ``features``, ``n_features`` and ``seed``. Its last value counts, not its best.
+        study: Parts to remove or change: features, modules, configuration, or anything else.
+        design: Variants to try: ``"leave_one_out"``, ``"leave_one_group_out"``, ``"add_one_in"``, ``"pairs"``
             (for interactions) or ``"factorial"``.
-        repeats: Seeds of each variant; ``"auto"`` gives more to comparisons that are not decided.
-        tune: Tune each variant in each repeat, and compare the best of each: a :class:`~maggy_like.Tuning`.
-        resampled: Where each seed splits the same rows anew, the rows of a test set by those of a training set, such as
-            ``0.3 / 0.7``: differences are then tested for data like these. With 0, they are for the data, and the split
-            or splits, that the seeds have.
-        negligible: A difference in the metric that nobody would care for, such as ``0.005``: where the interval lies
-            inside of it, the answer says "no larger than 0.005", also of one that is there.
-        metric: Name of the objective, if more than one metric is reported.
-        direction: ``"max"`` or ``"min"``; by default the metric's name says it.
-        timeout: Seconds after which the study ends with what it has.
-        max_budget: Steps of a training: ``reporter.budget``.
-        workers: As for :func:`maggy_like.lagom`, and so are the others.
-        max_workers: How many workers there may be where ``workers`` is not given.
-        workers_per_trial: How many workers run one trial together.
-        engine: Provides the workers.
-        driver: Where the driver runs.
-        failures: Attempts, time limits, and when failures end the study.
-        seed: The first of the seeds with which each variant runs.
-        name: The run's name.
+        repeats: Number of seeds per variant. ``"auto"`` gives more seeds to undecided comparisons.
+        tune: Tuning of each variant in each repeat (:class:`~maggy_like.Tuning`). The best of each are compared.
+        resampled: Rows of the test set divided by those of the training set, such as ``0.3 / 0.7``, if each seed splits
+            the same rows anew. The tests then hold for new data of the same kind. Default 0: they hold for this data.
+        negligible: Difference in the metric that does not matter, such as ``0.005``. If an interval lies within it, the
+            answer says so.
+        metric: Name of the objective, needed if more than one metric is reported.
+        direction: ``"max"`` or ``"min"``. By default it follows from the metric's name.
+        timeout: Seconds after which the study ends with the result so far.
+        max_budget: Steps of a training (``reporter.budget``).
+        workers: Number of workers, as for :func:`maggy_like.lagom`.
+        max_workers: Upper limit of the number of workers, if ``workers`` is not given.
+        workers_per_trial: Number of workers that run one trial together.
+        engine: Engine, as for :func:`maggy_like.lagom`.
+        driver: Place of the driver, as for :func:`maggy_like.lagom`.
+        failures: Retries, time limits, and when failures end the study.
+        seed: First of the seeds with which each variant is trained.
+        name: Name of the run.
         directory: Path or URL of the folder of all runs.
-        store: Where the saved states go, if they are to lie elsewhere.
-        resume: Go on with the run called ``name``.
-        overwrite: If True, delete an earlier run called ``name`` first: what it has in its folder. One that is running
-            is left alone, with an error. Default False.
-        callbacks: Functions that take each event, and trackers, as for :func:`maggy_like.lagom`.
-        progress: Show a live display.
-        block: Whether to wait for the end. With False the study goes on in the background.
+        store: Place of the saved states, if they should not be in the run's folder.
+        resume: If True, continue the run called ``name``. Default False.
+        overwrite: If True, first delete an earlier run called ``name``. A run that is active raises an error. Default
+            False.
+        callbacks: Functions of one event, and trackers, as for :func:`maggy_like.lagom`.
+        progress: If True, show a live display.
+        block: If True, wait for the end. If False, run the study in the background and return a handle.
 
     Returns:
-        The answer, a line for each comparison; ``answer.result`` has the trials. After Ctrl-C or a timeout it is that
-        of the trials so far. With ``block=False`` a :class:`~maggy_like.RunHandle`.
+        The answer, with one row per comparison. ``answer.result`` has the trials. After Ctrl-C or a timeout it is the
+        answer of the trials so far. With ``block=False`` a :class:`~maggy_like.RunHandle`.
 
     Raises:
-        UserError: An argument, the study or the function is wrong; this is found before anything starts.
+        UserError: An argument, the study or the function is wrong. This is raised before anything starts.
         MaggyError: As for :func:`maggy_like.lagom`.
 
     Example:

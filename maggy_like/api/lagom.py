@@ -99,62 +99,64 @@ def lagom(
     progress: bool | str = True,
     block: bool = True,
 ) -> Result | RunHandle[Result]:
-    """Search for the best configuration of ``train_fn``, asynchronously, on a gang of workers.
+    """Search for the best configuration of ``train_fn``, asynchronously, on a fixed set of workers.
 
     Args:
-        train_fn: Trains with one configuration. Its parameters are filled by name: those of the search space, and
-            ``reporter``, ``config`` (all as a dict) or ``budget``. It reports as it goes
-            (``reporter.report(accuracy=..., step=...)``) and returns the objective, a dict with it, or None.
-        searchspace: Domains by name: ``Float(1e-4, 1e-1, log=True)``, ``Integer(16, 256)``, ``["relu", "gelu"]`` for a
-            choice, a plain value for a constant.
-        optimizer: A name, or an :class:`~maggy_like.Optimizer` with options of its own, ``ASHA(eta=4)``; a name and
-            the class of that name mean the same. ``"asha"``, ``"mobster"``, ``"hyperband"`` and ``"bohb"`` train the
-            good ones longest; ``"random"``, ``"grid"``, ``"sobol"``, ``"bayesian"``, ``"tpe"`` and ``"skopt"`` train
-            each in full; ``"pbt"`` changes configurations as they train.
-        metric: Name of the objective, if more than one metric is reported; a list of several gives a Pareto set.
-        direction: ``"max"`` or ``"min"``, one for each objective; by default the metric's name says it.
-        value: What a trial is worth: the ``"best"`` of its reports, or the ``"last"``.
-        n_trials: How many configurations to try; by default 50, all of a grid, or no bound with a ``timeout``.
-        timeout: Seconds after which the search ends with what it has.
-        target: The search is over once a trial has this value of the objective, or a better one.
-        max_budget: Steps of a full training: ``reporter.budget`` tells the function its share.
-        points_to_evaluate: Configurations to try first; a resumed run tries those that it has not tried yet.
-        warm_start: Earlier runs to learn from: their results, or their folders.
-        workers: Size of the gang; by default all slots of the engine.
-        max_workers: How many workers there may be where ``workers`` is not given.
-        workers_per_trial: How many workers run one trial together, data-parallel, with torchrun's environment.
-        train_best: Whether the whole gang trains the best configuration in the end, or for how many steps.
-        engine: ``"local"``, ``"spark"``, ``"inline"`` (for a debugger) or ``"auto"``; or an engine with options of its
-            own, such as ``SparkEngine(barrier=False)`` or ``LocalEngine(isolation="worker")``.
-        driver: Whether the driver runs in this process, the ``"client"``, or in a task of the Spark ``"cluster"``: then
-            this process may go away (see the docs page on drivers in the cluster).
-        failures: Attempts, time limits, and when failures end the search: a :class:`~maggy_like.FailurePolicy`.
-        seed: Source of all randomness; the same seed proposes the same sequence.
-        name: The run's name; made up if not given.
-        directory: Path or URL of the folder of all runs: a run's folder there has its journal, states and logs.
-        store: Path, URL or :class:`~maggy_like.Store` for the saved states, if they are to lie elsewhere.
-        resume: Go on with the run called ``name`` where its journal ends.
-        overwrite: If True, delete an earlier run called ``name`` first: what it has in its folder. One that is running
-            is left alone, with an error. Default False.
-        callbacks: Functions that take each event as it is recorded (``optimizers.TrialCreated``, ``AttemptStarted``,
-            ``Measured``, ``CheckpointSaved`` or ``AttemptEnded``), and trackers: ``"mlflow"``, ``"tensorboard"``, or
-            ``maggy_like.trackers.MLflow(experiment="digits")``.
-        progress: Show a live display; ``"plain"``, ``"terminal"`` or ``"notebook"`` insist on one.
-        block: Whether to wait for the end. With False the search goes on in the background.
+        train_fn: Function that trains with one configuration. Its parameters are filled by name: those of the search
+            space, and ``reporter``, ``config`` (all values as a dict) or ``budget``. It reports metrics with
+            ``reporter.report(accuracy=..., step=...)`` and returns the objective, a dict with it, or None.
+        searchspace: Domains by name: ``Float(1e-4, 1e-1, log=True)``, ``Integer(16, 256)``, a list such as
+            ``["relu", "gelu"]`` for a choice, or a plain value for a constant.
+        optimizer: Name, class or object, such as ``"asha"`` or ``ASHA(eta=4)``. ``"asha"``, ``"mobster"``,
+            ``"hyperband"`` and ``"bohb"`` stop poor trials early. ``"random"``, ``"grid"``, ``"sobol"``,
+            ``"bayesian"``, ``"tpe"`` and ``"skopt"`` train each trial in full. ``"pbt"`` changes configurations
+            during the training. Default ``"asha"``.
+        metric: Name of the objective, needed if more than one metric is reported. A list of names gives a Pareto set.
+        direction: ``"max"`` or ``"min"``, or one per objective. By default it follows from the metric's name.
+        value: Value of a trial: its ``"best"`` or its ``"last"`` report. Default ``"best"``.
+        n_trials: Number of configurations to try. Default 50, all of a grid, or no limit with a ``timeout``.
+        timeout: Seconds after which the search ends with the result so far. Default no limit.
+        target: Value of the objective at which the search ends.
+        max_budget: Steps of a full training. ``reporter.budget`` is the step up to which a trial should train.
+        points_to_evaluate: Configurations to try first. A resumed run tries those that it has not tried yet.
+        warm_start: Earlier runs to learn from, as results or as folders.
+        workers: Number of workers. Default all slots of the engine.
+        max_workers: Upper limit of the number of workers, if ``workers`` is not given.
+        workers_per_trial: Number of workers that run one trial together, data-parallel, in torchrun's environment.
+        train_best: If True, train the best configuration on all workers after the search. An int sets the number of
+            steps. Default False.
+        engine: ``"local"``, ``"spark"``, ``"inline"`` (for a debugger), ``"auto"`` (Spark if a session is active), or
+            an object such as ``SparkEngine(barrier=False)`` or ``LocalEngine(isolation="worker")``.
+        driver: Place of the driver: ``"client"`` for this process, or ``"cluster"`` for a task of the Spark
+            application. With ``"cluster"`` this process may end before the search (see the page on Spark Connect).
+        failures: Retries, time limits, and when failures end the search (:class:`~maggy_like.FailurePolicy`).
+        seed: Seed of the optimizer. The same seed proposes the same sequence of configurations.
+        name: Name of the run. Default a name made of the function's name and the time.
+        directory: Path or URL of the folder of all runs. The run's folder in it has its journal, states and logs.
+        store: Path, URL or :class:`~maggy_like.Store` of the saved states, if they should not be in the run's folder.
+        resume: If True, continue the run called ``name`` from the end of its journal. Default False.
+        overwrite: If True, first delete an earlier run called ``name``. A run that is active raises an error. Default
+            False.
+        callbacks: Functions of one event (``optimizers.TrialCreated``, ``AttemptStarted``, ``Measured``,
+            ``CheckpointSaved`` or ``AttemptEnded``), each in a thread of its own, and trackers: ``"mlflow"``,
+            ``"tensorboard"``, or an object such as ``maggy_like.trackers.MLflow(experiment="digits")``.
+        progress: If True, show a live display that fits the terminal or notebook. ``"plain"``, ``"terminal"`` and
+            ``"notebook"`` choose one, and False shows nothing.
+        block: If True, wait for the end. If False, run the search in the background and return a handle.
 
     Returns:
-        The result; after Ctrl-C, SIGTERM, a stop or a timeout, the result so far. Another Ctrl-C does not wait for the
-        workers. With ``block=False`` a :class:`~maggy_like.RunHandle`.
+        The result. After Ctrl-C, SIGTERM, a stop or a timeout it is the result so far, and a second Ctrl-C does not
+        wait for the workers. With ``block=False`` a :class:`~maggy_like.RunHandle`.
 
     Raises:
-        UserError: An argument or the function is wrong; this is found before anything starts.
-        TrialsFailedError: The first trials failed alike.
-        EngineError: The engine cannot provide the gang.
-        JournalError: The run's files are in use, damaged, or of another search.
-        StoreError: A disk or store refused for ten minutes what the run had to write or read.
-        TrainingError: The training that follows the search failed for good.
+        UserError: An argument or the function is wrong. This is raised before anything starts.
+        TrialsFailedError: The first trials all failed in the same way.
+        EngineError: The engine cannot provide the workers.
+        JournalError: The run's files are in use, damaged, or those of another search.
+        StoreError: A disk or store refused for ten minutes to write or read the run's files.
+        TrainingError: The training after the search failed for good.
 
-    An error that ends a search which had begun has the result so far: ``error.result``.
+    An error that ends a running search has the result so far as ``error.result``.
 
     Example:
         >>> def train(lr, units, reporter):

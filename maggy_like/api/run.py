@@ -61,41 +61,40 @@ def run(
     progress: bool | str = True,
     block: bool = True,
 ) -> Any:
-    """Run a function on all workers of a gang together, and return what it returned on rank 0.
+    """Run a function on several workers together, and return what it returned on rank 0.
 
-    Each worker has torchrun's environment (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR``, ...), so code
-    written for torchrun, Horovod-like runners, Accelerate or Fabric runs as it is; so does a training function of
-    :func:`maggy_like.lagom`. What all ranks print appears live, with their rank. The death of one rank ends the
-    attempt for all, and the next goes on from the last checkpoint, if the function saves and restores some.
+    Each worker has torchrun's environment (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR``, ...). Code for
+    torchrun, Accelerate or Fabric therefore runs unchanged, and so does a training function of
+    :func:`maggy_like.lagom`. The output of all ranks is shown live, with their rank. If a rank fails, the attempt ends
+    on all ranks, and the next attempt continues from the last checkpoint.
 
     Args:
         train_fn: The function. Its parameters are filled by name, as for :func:`maggy_like.lagom`: those of
-            ``config``, and ``reporter``, ``config`` or ``budget``. It may return anything; what is not plain data
-            (numbers, text, lists and dicts of them) must pickle, and travels through ``store``.
-        config: Arguments by name: numbers, text, booleans or None, or tuples or lists of them. For others, use
+            ``config``, and ``reporter``, ``config`` or ``budget``. It may return anything that can be pickled.
+        config: Arguments by name: numbers, text, booleans, None, and tuples or lists of them. For other values, use
             :func:`functools.partial`.
-        workers: Size of the gang; by default all slots of the engine.
-        budget: Steps to train for, if ``train_fn`` asks ``reporter.budget`` for them; else it runs as long as it likes.
-        engine: As for :func:`maggy_like.lagom`, and so are the others.
-        failures: Attempts, time limits, and how many workers are enough.
-        name: The run's name; made up if not given.
+        workers: Number of workers. Default all slots of the engine.
+        budget: Steps to train for, if ``train_fn`` uses ``reporter.budget``.
+        engine: Engine, as for :func:`maggy_like.lagom`.
+        failures: Retries, time limits, and how many workers are enough (:class:`~maggy_like.FailurePolicy`).
+        name: Name of the run. Default a name made of the function's name and the time.
         directory: Path or URL of the folder of all runs.
-        store: Where the saved states and the returned value go, if they are to lie elsewhere.
-        resume: Go on with the run called ``name``.
-        overwrite: If True, delete an earlier run called ``name`` first: what it has in its folder. One that is running
-            is left alone, with an error. Default False.
-        callbacks: Functions that take each event, and trackers, as for :func:`maggy_like.lagom`.
-        progress: Show a live display.
-        block: Whether to wait for the end. With False the function runs in the background.
+        store: Place of the saved states and the returned value, if they should not be in the run's folder.
+        resume: If True, continue the run called ``name``. Default False.
+        overwrite: If True, first delete an earlier run called ``name``. A run that is active raises an error. Default
+            False.
+        callbacks: Functions of one event, and trackers, as for :func:`maggy_like.lagom`.
+        progress: If True, show a live display.
+        block: If True, wait for the end. If False, run the function in the background and return a handle.
 
     Returns:
-        What the function returned on rank 0; with ``block=False`` a :class:`~maggy_like.RunHandle`.
+        The value that the function returned on rank 0. With ``block=False`` a :class:`~maggy_like.RunHandle`.
 
     Raises:
-        UserError: An argument or the function is wrong; this is found before anything starts.
-        EngineError: The engine cannot provide the gang.
-        TrainingError: The function failed, with the traceback of the rank that was the first to fail.
-        KeyboardInterrupt: After Ctrl-C or SIGTERM, once all workers have left.
+        UserError: An argument or the function is wrong. This is raised before anything starts.
+        EngineError: The engine cannot provide the workers.
+        TrainingError: The function failed. The error has the traceback of the rank that failed first.
+        KeyboardInterrupt: After Ctrl-C or SIGTERM, once all workers have ended.
 
     Example:
         >>> def hello():

@@ -21,29 +21,30 @@ LEAST_SILENCE = 1.0
 @explains_init
 @dataclass(frozen=True)
 class FailurePolicy:
-    """What becomes of a trial that fails, and when failures end the whole search.
+    """Retries of failed trials, their time limits, and when failures end the whole search.
 
-    A trial that fails of whatever it may be (an exception, a crash, a time limit, a lost worker) runs again from its
-    last checkpoint. An attempt that fails just as the one before, and got no further, is the last; so is one that
-    reported what is no number.
+    A trial that fails is retried from its last checkpoint, whether the cause is an exception, a crash, a time limit or
+    a lost worker. A trial that fails twice in the same way without progress is not retried, and neither is one that
+    reports a value that is not a number.
 
-    A typo in the training function fails each trial. Once so many trials have failed alike, and none has succeeded,
-    the search ends, and :func:`~maggy_like.lagom` raises a :class:`~maggy_like.errors.TrialsFailedError` with the
-    traceback. Alike are exceptions of one type at one place (file, function and line), whatever their messages say,
-    and crashes of one kind. An attempt that returned or was paused has succeeded; reports are not enough, so one
-    that was stopped early has not. What machines do (lost workers, a store that is away) never counts.
+    A bug in the training function fails every trial. Once enough trials have failed in the same way and none has
+    succeeded, the search ends, and :func:`~maggy_like.lagom` raises a
+    :class:`~maggy_like.errors.TrialsFailedError` with the traceback. Two failures are the same if they are exceptions
+    of one type at one place (file, function and line), or crashes of one kind. A trial succeeds if it returns or is
+    paused. Failures of machines, such as lost workers or an unreachable store, never count.
 
     Args:
-        max_attempts: How many attempts a trial has.
-        trial_timeout: Seconds that one attempt may take; one that does not report then is killed 5 seconds later.
-        report_timeout: Seconds, 1 at least, that an attempt may go on without a report or a checkpoint; one that
-            does not report for as long again is killed, after 5 seconds at most.
-        min_workers: How many workers are enough. Lost ones that do not come back within 30 s are no longer waited for
-            then, and a training goes on from its checkpoint with fewer; :meth:`Reporter.prepare` keeps the batch.
-        alike: How many trials that fail alike end the search; None for as many as run at a time, and at least 3;
-            0 for never.
-        expected: Exceptions that are part of the search, such as those of configurations that cannot be built. They
-            fail their trial, and never count.
+        max_attempts: Number of attempts per trial. Default 3.
+        trial_timeout: Seconds that one attempt may take. An attempt that does not report then is killed 5 seconds
+            later. Default no limit.
+        report_timeout: Seconds, at least 1, without a report or a checkpoint after which an attempt is stopped. An
+            attempt that still does not report is killed. Default no limit.
+        min_workers: Number of workers that are enough. If lost workers do not return within 30 s, the run continues
+            without them, and a training resumes from its checkpoint. :meth:`Reporter.prepare` keeps the batch size.
+        alike: Number of identical failures that end the search. 0 never ends it. Default the number of parallel
+            trials, at least 3.
+        expected: Exception types that belong to the search, such as those of configurations that do not fit into
+            memory. They fail their trial and never count.
 
     Raises:
         ConfigError: An argument is not valid.
