@@ -1,4 +1,4 @@
-"""What a function that was run on a gang returned: written to the run's store, and read from there."""
+"""The value that a function of ``run`` returned: written to the run's store, and read from there."""
 
 from __future__ import annotations
 

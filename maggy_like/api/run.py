@@ -1,4 +1,4 @@
-"""``run``: run a function on all workers of a gang together."""
+"""``run``: run a function on several workers together."""
 
 from __future__ import annotations
 

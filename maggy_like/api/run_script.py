@@ -1,4 +1,4 @@
-"""``run_script``: run a script that was written for torchrun on all workers of a gang together."""
+"""``run_script``: run a script that was written for torchrun on several workers together."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ def run_script(
     callbacks: Sequence[Callback] = (),
     progress: bool | str = True,
 ) -> None:
-    """Run a script on all workers of a gang together, unchanged, as ``torchrun`` runs it on one machine.
+    """Run a script on several workers together, unchanged, as ``torchrun`` runs it on one machine.
 
     Each worker runs it as ``__main__``, with its arguments in ``sys.argv``, its folder first on ``sys.path``, and
-    torchrun's environment (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR``, ``MASTER_PORT``, ...). What all
-    ranks print appears live, with their rank.
+    torchrun's environment (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR``, ``MASTER_PORT``, ...). The output
+    of all ranks is shown live, with their rank.
 
-    Workers that see the script's folder run it there. To others the script is sent with the modules and packages that
-    it imports from its folder; of its other files they have none (see ``docs/shipping.md``). Files that it writes lie
-    where the ranks run: use paths or URLs that all machines see.
+    Workers that see the script's folder run it there. Other workers receive the script with the modules and packages
+    that it imports from its folder, and none of its other files (see ``docs/shipping.md``). The script writes files on
+    the machines of the ranks, so use paths or URLs that all machines see.
 
     Args:
-        path: The script's file.
-        args: Its arguments, which become text.
-        workers: Size of the gang; by default all slots of the engine.
-        engine: As for :func:`maggy_like.run`, and so are the others; ``"inline"`` has no ranks.
-        failures: Attempts and time limits. A script whose worker was lost runs again from its beginning, and goes
-            on from its own checkpoint if it looks for one; ``FailurePolicy(max_attempts=1)`` for once only.
-        name: The run's name; made up if not given.
+        path: Path of the script.
+        args: Arguments of the script. They are converted to text.
+        workers: Number of workers. Default all slots of the engine.
+        engine: Engine, as for :func:`maggy_like.run`, except ``"inline"``, which has no ranks.
+        failures: Retries and time limits. A retried script starts from its beginning, and continues from its own
+            checkpoint if it looks for one. ``FailurePolicy(max_attempts=1)`` retries nothing.
+        name: Name of the run. Default a name made of the script's name and the time.
         directory: Path or URL of the folder of all runs.
-        resume: Go on with the run called ``name``: the script begins again, unless it had returned.
+        resume: If True, run the script of the run called ``name`` again, unless it had returned. Default False.
         overwrite: If True, delete an earlier run called ``name`` first. Default False.
-        callbacks: Functions that take each event, and trackers.
-        progress: Show a live display.
+        callbacks: Functions of one event, and trackers.
+        progress: If True, show a live display.
 
     Raises:
-        UserError: An argument is wrong, or the script is missing or no Python; this is found before anything starts.
-        EngineError: The engine cannot provide the gang.
-        TrainingError: The script raised, or called ``sys.exit`` with something else than 0 or None: the rank that was
-            the first to fail, and its traceback.
+        UserError: An argument is wrong, or the script is missing or not Python. This is raised before anything starts.
+        EngineError: The engine cannot provide the workers.
+        TrainingError: The script raised, or called ``sys.exit`` with a value other than 0 or None. The error has the
+            traceback of the rank that failed first.
         KeyboardInterrupt: After Ctrl-C or SIGTERM, once all workers have left.
 
     Example:

@@ -145,21 +145,21 @@ class Result(ResultData):
         resume: bool = False,
         progress: bool | str = True,
     ) -> Training:
-        """Train the best configuration on a gang of workers, all together, as a run of its own.
+        """Train the best configuration on several workers together, as a run of its own.
 
-        ``lagom(..., train_best=True)`` does so on the gang of the search, without giving its workers back.
+        ``lagom(..., train_best=True)`` does so on the workers of the search, without giving them back.
 
         Args:
-            workers: Size of the gang; by default that of the search.
-            budget: Steps to train for; by default the search's ``max_budget``.
-            failures: What becomes of attempts that fail; by default as in the search, with all workers.
-            name: The run's name; by default made from that of the search.
-            resume: Go on with the training called ``name`` (``training.name``), with the same arguments.
-            progress: Show a live display.
+            workers: Number of workers. Default that of the search.
+            budget: Steps to train for. Default the search's ``max_budget``.
+            failures: Retries and time limits. Default those of the search, with all workers.
+            name: Name of the run. Default a name made from that of the search.
+            resume: If True, continue the training called ``name`` (``training.name``). Default False.
+            progress: If True, show a live display.
 
         Raises:
             UserError: No trial has a value, this result was read from a file, or there is nothing to resume.
-            EngineError: The engine cannot provide the gang.
+            EngineError: The engine cannot provide the workers.
             TrainingError: The training failed for good.
 
         Example:

@@ -182,7 +182,7 @@ class TrainingParams(PredictionParams):
         "callbacks", "functions f(epoch, metrics, network), called on rank 0 after each epoch", functions
     )
     seed = _param("seed", "source of all randomness", whole(0))
-    workers = _param("workers", "size of the gang; by default all slots of the engine", whole(1))
+    workers = _param("workers", "number of workers; by default all slots of the engine", whole(1))
     engine = _param("engine", "where to train: 'auto', 'spark', 'local', 'inline', or an engine with options")
     directory = _param(
         "directory", "path or URL of a folder for data, states and logs, which all workers see", TypeConverters.toString
