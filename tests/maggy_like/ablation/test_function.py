@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from maggy_like import ablate
 from maggy_like.ablation import AblationStudy
 from maggy_like.ablation.variant import check_filled
 from maggy_like.errors import ConfigError, TrainFunctionError, UserError
@@ -59,8 +61,6 @@ def test_a_function_that_gets_what_changes_will_do(study: AblationStudy, functio
         (columned(), lambda config: 0, "'a' changes; add one of the parameters variant, features, n_features"),
         (columned(), lambda seed, **features: 0, "'a' changes; add one of the parameters variant, features"),
         (decayed(), lambda seed: 0, "'weight decay' changes; add one of the parameters variant, decay$"),
-        (decayed(), waits, r"waits is an async function.*asyncio.run\(waits"),
-        (decayed(), lambda seed, decay: (yield), "has a yield, so it is a generator"),
         (
             decayed(model=make),
             lambda seed: 0,
@@ -81,6 +81,18 @@ def test_a_function_that_gets_what_changes_will_do(study: AblationStudy, functio
 def test_a_function_that_gets_nothing_of_it_is_told(study: AblationStudy, function: Any, message: str) -> None:
     with pytest.raises(TrainFunctionError, match=message):
         study.bound(function)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (waits, r"waits is an async function.*asyncio.run\(waits"),
+        (lambda seed, decay: (yield), "has a yield, so it is a generator"),
+    ],
+)
+def test_a_function_that_does_not_train_when_it_is_called_is_told(function: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(TrainFunctionError, match=message):
+        ablate(function, decayed(), engine="inline", directory=tmp_path, progress=False)
 
 
 # -- what uses a parameter --------------------------------------------------------------------------

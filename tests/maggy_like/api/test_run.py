@@ -154,7 +154,7 @@ def test_what_cannot_be_read_back_is_told(go: Any) -> None:
     with pytest.raises(
         TrainingError, match=r"what the function returned cannot be read from .* \(ValueError: no more\)"
     ):
-        go(Unreadable, workers=1)
+        go(lambda: Unreadable(), workers=1)
 
 
 def test_a_store_that_cannot_be_written_is_told_and_the_name_stays_free(go: Any, tmp_path: Path) -> None:
