@@ -42,7 +42,7 @@ class ASHA(Optimizer):
     results at ``max_budget // eta`` and above; to those below as well where that predicts the longer trainings better.
     On most learning curves that we measured, strict rungs far below the full budget made every sampler worse:
     configurations that learn fast at first are not those that end well, and a model learns to propose them. The docs
-    page "Which optimizer?" has the figures. Where a pause takes longer than the training up to an early rung, as with
+    page "Optimizer benchmarks" has the figures. If a pause takes longer than the training up to an early rung, as with
     epochs of a tenth of a second, new trials leave that rung out.
 
     Source: Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for Massively Parallel
