@@ -25,7 +25,18 @@ def import_ahead(modules: Iterable[str]) -> bool:
     for package, later in _BROUGHT_LATER.items():
         if package in sys.modules:
             _try(later)
+    _fill_caches()
     return len(sys.modules) > before
+
+
+def _fill_caches() -> None:
+    """Have narwhals look for its plugins, which it does once per process by reading a file of each installed package.
+
+    scikit-learn (1.9 and later) asks narwhals about each array, so each trial would spend 30 ms on this.
+    """
+    if (dependencies := sys.modules.get("narwhals.dependencies")) is not None:
+        with contextlib.suppress(Exception):
+            dependencies.is_into_dataframe(None)
 
 
 _remembered: dict[str, None] = {}

@@ -65,3 +65,12 @@ def test_what_was_imported_is_remembered_for_the_next_run() -> None:
     remember(["json", "json.encoder"])
     remember(["json"])
     assert remembered()[-2:] == ("json", "json.encoder")
+
+
+def test_a_list_that_narwhals_reads_once_per_process_is_read_ahead() -> None:
+    plugins = pytest.importorskip("narwhals.plugins")
+    if not hasattr(plugins, "_discover_entrypoints"):
+        pytest.skip("this narwhals has no such list")
+    plugins._discover_entrypoints.cache_clear()
+    import_ahead(["narwhals.dependencies"])
+    assert plugins._discover_entrypoints.cache_info().currsize == 1

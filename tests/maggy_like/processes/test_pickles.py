@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+import torch
 
 from maggy_like.driver.proposer.frames import pack, unpack
 from maggy_like.ml.estimator.params import pickled
@@ -77,3 +78,43 @@ def test_so_do_the_methods_of_a_class_and_the_functions_in_them(main: types.Modu
     box = pickle.loads(source)
     assert inspect.getsource(box.method).startswith("    def method")
     assert box().method().__code__.co_filename == "<cell>"
+
+
+TENSORS = {
+    "empty": torch.zeros(0),
+    "a part of its memory": torch.arange(10)[3:],
+    "transposed": torch.arange(12.0).reshape(3, 4).t(),
+    "no type of numpy": torch.ones(3, dtype=torch.bfloat16),
+    "trained": torch.ones(3, requires_grad=True),
+    "a parameter": torch.nn.Parameter(torch.ones(2, 2)),
+    "booleans": torch.tensor([True, False]),
+    "complex": torch.tensor([1 + 2j]).conj(),
+    "sparse": torch.eye(3).to_sparse(),
+    "without dimensions": torch.tensor(4.5, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors_come_back_as_they_were(name: str) -> None:
+    tensor = TENSORS[name]
+    back = pickle.loads(dumps(tensor))
+    assert type(back) is type(tensor)
+    assert (back.dtype, back.layout, back.requires_grad) == (tensor.dtype, tensor.layout, tensor.requires_grad)
+    assert torch.equal(back.detach().to_dense(), tensor.detach().to_dense())
+    if tensor.layout is torch.strided:
+        assert (back.stride(), back.storage_offset()) == (tensor.stride(), tensor.storage_offset())
+
+
+def test_the_memory_of_a_tensor_is_written_once() -> None:
+    assert len(dumps(torch.zeros(1_000_000))) < 4_000_000 + 1000
+
+
+def test_a_tensor_that_came_back_can_grow() -> None:
+    back = pickle.loads(dumps(torch.arange(3.0)))
+    back += 1.0
+    assert back.resize_(5)[:3].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_tensor_without_memory_is_left_to_torch() -> None:
+    back = pickle.loads(dumps(torch.empty(3, device="meta")))
+    assert back.device.type == "meta"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 import threading
@@ -65,9 +64,11 @@ def test_a_notebook_s_own_class_stays_as_it_is(tmp_path: Path, monkeypatch: pyte
     assert Net.forward is forward
 
 
-def test_plain_states_are_bytes_of_plain_pickle(tmp_path: Path) -> None:
-    state = {"step": 3, "model": OrderedDict(weight=torch.arange(3.0))}
-    assert save(tmp_path, state).read_bytes() == pickle.dumps(state, protocol=5)
+def test_plain_states_are_read_without_this_package(tmp_path: Path) -> None:
+    file = save(tmp_path, {"step": 3, "model": OrderedDict(weight=torch.arange(3.0))})
+    code = f"import pickle, sys; print(pickle.load(open({str(file)!r}, 'rb'))['model']['weight'], 'maggy_like' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "tensor([0., 1., 2.]) False\n"
 
 
 @pytest.mark.parametrize(
