@@ -66,7 +66,8 @@ def test_a_notebook_s_own_class_stays_as_it_is(tmp_path: Path, monkeypatch: pyte
 
 def test_plain_states_are_read_without_this_package(tmp_path: Path) -> None:
     file = save(tmp_path, {"step": 3, "model": OrderedDict(weight=torch.arange(3.0))})
-    code = f"import pickle, sys; print(pickle.load(open({str(file)!r}, 'rb'))['model']['weight'], 'maggy_like' in sys.modules)"
+    weight = f"pickle.load(open({str(file)!r}, 'rb'))['model']['weight']"
+    code = f"import pickle, sys; print({weight}, 'maggy_like' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "tensor([0., 1., 2.]) False\n"
 
