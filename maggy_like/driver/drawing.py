@@ -5,7 +5,7 @@ from __future__ import annotations
 from maggy_like.display.base import Snapshot, WorkerLine
 from maggy_like.display.drawing import draw
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.workers import Worker
+from maggy_like.driver.state_machine.run import Worker
 from maggy_like.protocol.endings import Phase
 from maggy_like.protocol.fields import UNBOUNDED
 
@@ -74,5 +74,5 @@ def _line(machine: StateMachine, worker: Worker, now: float) -> WorkerLine:
         step=trial.step if trial is not None else 0,
         budget=trial.budget if trial is not None and trial.budget < UNBOUNDED else 0,
         value=trial.last_value if trial is not None else None,
-        seconds=now - worker.group.since if worker.group is not None else 0.0,
+        seconds=now - worker.attempt.since if worker.attempt is not None else 0.0,
     )

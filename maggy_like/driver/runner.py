@@ -23,7 +23,7 @@ from maggy_like.driver.run_spec import Outcome, RunSpec
 from maggy_like.driver.settings import Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import StopRequested
-from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.driver.state_machine.run import Options, TrainingPlan
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
 from maggy_like.processes.imports import remember, remembered
@@ -242,8 +242,7 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
     plan = None
     if (training := settings.training) is not None:
         plan = TrainingPlan(training.steps, size, failures.min_workers or size, training.config)
-    return StateMachine(
-        study,
+    options = Options(
         objective=search.objective,
         guessed=search.guessed,
         n_configs=search.n_configs,
@@ -257,6 +256,7 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
         trial_timeout=failures.trial_timeout,
         target=settings.limits.target,
     )
+    return StateMachine(study, options)
 
 
 def check_reach(settings: Settings, engine: Engine) -> None:

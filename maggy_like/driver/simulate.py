@@ -21,6 +21,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerReady,
 )
 from maggy_like.driver.state_machine.machine import StateMachine
+from maggy_like.driver.state_machine.run import Options
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Decided, Finished, Reported, Shutdown
@@ -100,7 +101,7 @@ class _Simulation:
         self.study = study
         self.objective: Callable[..., tuple[Any, ...]] = objective
         self.stateful = state is not None
-        self.machine = StateMachine(study, workers=workers)
+        self.machine = StateMachine(study, Options(workers=workers))
         self.heap: list[tuple[float, int, Input]] = []
         self.order = 0
         self.now = 0.0

@@ -13,6 +13,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerJoined,
     WorkerReady,
 )
+from maggy_like.driver.state_machine.run import Options
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Assign,
@@ -42,7 +43,7 @@ class Hand:
     ) -> None:
         optimizer = optimizer or RandomSearch()
         self.study = Study({"x": Float(0, 1)}, optimizer, max_budget=9, n_trials=n_trials, points=points, **study or {})
-        self.machine = StateMachine(self.study, **{"workers": 2, **options})
+        self.machine = StateMachine(self.study, Options(**{"workers": 2, **options}))
         self.metric = metric
         self.now = 0.0
         self.events: list[Event] = []
@@ -50,6 +51,7 @@ class Hand:
         self.kept: list[Any] = []
         self.shown: list[str] = []
         self.replaced: list[WorkerId] = []
+        self.answered = 0
 
     def start(self) -> Hand:
         self.carry_out(self.machine.start(self.now))
@@ -73,6 +75,7 @@ class Hand:
                     for update in updates:
                         self.study.history.apply(update)
                     config = self.study.optimizer.ask(index, self.study.history)
+                    self.answered += 1
                     self.tell(SuggestionReady(index, self.study.checked(config)))
                 case StoreReturned(returned=returned):
                     self.kept.append(returned)
@@ -80,6 +83,11 @@ class Hand:
                     self.shown.append(text)
                 case Replace(worker=worker):
                     self.replaced.append(worker)
+
+    @property
+    def ready(self) -> int:
+        """How many proposals wait for a worker."""
+        return self.answered - len(self.study.trials)
 
     def join(self, index: int, incarnation: int = 0) -> WorkerId:
         worker = WorkerId(index, incarnation)

@@ -11,7 +11,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerGone,
     WorkerSeen,
 )
-from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.driver.state_machine.run import TrainingPlan
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign
 from optimizers.core.events import TrialCreated

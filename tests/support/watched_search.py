@@ -9,6 +9,7 @@ from typing import Literal
 from odd_optimizers import Climber
 
 from maggy_like.driver.state_machine import StateMachine
+from maggy_like.driver.state_machine.run import Options
 from optimizers.core.base import Optimizer
 from optimizers.core.study import Study
 from optimizers.samplers.grid import Grid
@@ -61,10 +62,10 @@ class Search:
         return min(self.n_trials, self.points + GRID) if self.name == "grid" else self.n_trials
 
     def machine(self) -> StateMachine:
-        return StateMachine(
-            self.study(),
+        options = Options(
             workers=SLOTS,
             max_attempts=self.max_attempts,
             trial_timeout=self.trial_timeout,
             heartbeat_timeout=HEARTBEAT,
         )
+        return StateMachine(self.study(), options)

@@ -1,26 +1,42 @@
-"""Records what becomes of attempts: their measurements, their ends, and what the user is shown of their failures."""
+"""Attempts start, report, save states, stop and end.
+
+:func:`record` is the only function that changes the study while a run is on. It also puts the event into the journal.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from maggy_like.driver.state_machine.commands import Append, Commands, Show, StoreReturned
-from maggy_like.driver.state_machine.common_failures import CommonFailures
-from maggy_like.driver.state_machine.retained_states import SavedStates
-from maggy_like.driver.state_machine.stopping import Stopping
-from maggy_like.driver.state_machine.workers import WorkerGroup
+from maggy_like.driver.state_machine.commands import Append, Commands, Send, Show, StoreReturned
+from maggy_like.driver.state_machine.run import Attempt, Run, StopReason, Worker, WorkerState, is_fault
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.attributes import as_attributes
 from maggy_like.protocol.fields import MAX_NAMES
-from maggy_like.protocol.messages import Finished, Reported
+from maggy_like.protocol.identity import WorkerId
+from maggy_like.protocol.messages import (
+    Abort,
+    Assign,
+    Checkpointed,
+    Decided,
+    Finished,
+    Halt,
+    Held,
+    Kept,
+    Meet,
+    Opened,
+    RankInfo,
+    Reported,
+    Stop,
+    ToWorker,
+    Waiting,
+)
 from optimizers.core.curve import Curve
 from optimizers.core.direction import contradiction, direction_hint, sign_hint
-from optimizers.core.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
+from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Columns, Event, Measured
 from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.study import Study
 from optimizers.core.trial import Failure, Trial, TrialState
 
 MAX_NODES = 20
@@ -32,299 +48,462 @@ SLOWED = "reports faster than the driver takes it in (metrics: {}), so its repor
 _NOTHING: Columns = ([], [])
 
 
-class Attempts:
-    """Records what becomes of attempts. Whatever changes the study goes through :meth:`record`.
+# -- the study and the journal ------------------------------------------------------------------------
+
+
+def record(run: Run, event: Event) -> Commands:
+    """Change the study, and have the journal say so."""
+    commands: Commands = []
+    if isinstance(event, Measured) and not run.is_named:
+        event, hint = _with_direction(run, event)
+        commands += hint
+    if isinstance(event, AttemptEnded):
+        trial = run.study.trials[event.trial]
+        if not run.is_sign_known:
+            commands += _check_sign(run, event)
+        if not trial.training:
+            run.failures.take(event)
+        apply(run, event)
+        return [*commands, Append(event, trial.value)]
+    apply(run, event)
+    return [*commands, Append(event)]
+
+
+def apply(run: Run, event: Event) -> None:
+    """Change the study as the journal says."""
+    run.study.apply(event)
+    if type(event) is Measured:
+        run.is_named = True
+        return
+    run.states.take(event)
+    match event:
+        case AttemptEnded():
+            run.known_until = max(run.known_until, event.time)
+            run.is_sign_known |= event.value is not None
+            if not run.study.trials[event.trial].training:
+                run.failures.replay(event)
+            run.began_at.pop(event.trial, None)
+        case AttemptStarted():
+            run.known_until = max(run.known_until, event.time)
+            run.began_at[event.trial] = _reached(run.study.trials[event.trial])
+
+
+def _with_direction(run: Run, event: Measured) -> tuple[Measured, list[Show]]:
+    """Return the first measurement with the direction that its metric's name settles, and a hint about that."""
+    objectives = run.study.objectives
+    hints: list[Show] = []
+    settled = run.study.settled(event.objective) or objectives.directions[0]
+    hint = direction_hint(event.objective, settled, given=objectives.said[0] is not None)
+    if hint and not run.study.trials[event.trial].training:
+        hints.append(Show(hint))
+    return replace(event, direction=settled), hints
+
+
+def _check_sign(run: Run, event: AttemptEnded) -> list[Show]:
+    """Return a hint if the first result of the search looks like a loss with its sign changed."""
+    trial, objectives = run.study.trials[event.trial], run.study.objectives
+    if event.value is None or trial.training:
+        return []
+    names = objectives.given or (trial.objective or "value",)
+    hints = []
+    for number, (name, direction) in enumerate(zip(names, objectives.directions, strict=True)):
+        final = event.value if number == 0 else event.metrics.get(name)
+        values = [*(trial.curves[name].values if name in trial.curves else ()), *([] if final is None else [final])]
+        hints.append(sign_hint(name, direction, values))
+    return [Show(hint) for hint in filter(None, hints)]
+
+
+def _is_unclear(run: Run, trial: Trial, objective: str) -> bool:
+    """Whether a first measurement leaves the direction of the search open, so that the search must end."""
+    if run.study.objectives.is_open and not trial.training and (message := contradiction(objective)):
+        run.unclear = ConfigError(f"{message}. Then go on with resume=True, or start another run")
+    return run.unclear is not None
+
+
+# -- an attempt starts --------------------------------------------------------------------------------
+
+
+def start(run: Run, members: Sequence[Worker], trial: Trial, cause: str) -> Commands:
+    """Have idle workers run the next attempt of a trial together.
 
     Args:
-        study: The ledger.
-        max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
-        workers: Size of the gang. When the whole gang is lost, nobody knows which trial caused it: so a trial fails
-            only after ``max_attempts`` times as many such losses as there are workers.
-        keep: How many saved states of an attempt to keep (see :class:`SavedStates`).
-        alike: Counts the trials of the search that fail in the same way.
-        guessed: Whether nobody has given the directions of the objectives.
-
-    Attributes:
-        known_until: The newest time that the journal tells.
-        retries: Trials whose attempt failed or was lost, in the order in which they shall run again.
-        states: What of their saved states is still of use.
-        unclear: What the search must end with if nobody, nor the objective's name, says its direction.
+        run: The run.
+        members: The workers, in order of rank.
+        trial: What they run.
+        cause: Why it runs now, if the study does not know.
     """
+    grant = run.study.grant(trial)
+    number = trial.attempt + 1
+    discard = run.states.unneeded(trial.id)
+    first, *others = (member.id.index for member in members)
+    saved = trial.checkpoint.name if trial.checkpoint is not None else None
+    older = run.states.older(saved) if saved is not None else ()
+    commands = record(run, run.study.started(trial, first, run.now, others=tuple(others), cause=cause))
+    order = Assign(
+        trial.id,
+        number,
+        trial.config,
+        grant.budget,
+        grant.milestones,
+        run.objective,
+        is_search=run.study.problem.n_trials != 0,
+        checkpoint=saved,
+        discard=discard,
+        older=older,
+    )
+    attempt = run.attempts[trial.id] = Attempt(trial.id, number, tuple(members), run.now)
+    infos = rank_infos(members) if trial.training or len(members) > 1 else [None]
+    for worker, info in zip(members, infos, strict=True):
+        del run.idle[worker.id.index]
+        worker.state, worker.attempt = WorkerState.BUSY, attempt
+        commands.append(Send(worker.id, replace(order, rank_info=info)))
+    run.short_since = None
+    return commands
 
-    def __init__(
-        self,
-        study: Study,
-        max_attempts: int,
-        workers: int,
-        keep: int,
-        alike: CommonFailures,
-        *,
-        guessed: bool = False,
-    ) -> None:
-        self.retries: deque[int] = deque()
-        self.known_until = 0.0
-        self.states = SavedStates(study, keep)
-        self.alike = alike
-        self.unclear: ConfigError | None = None
-        self._sign_is_known = not guessed
-        self._study = study
-        self._is_named = bool(study.objectives.given)
-        self._max_attempts = max_attempts
-        self._max_gang_losses = max_attempts * workers
-        self._began: dict[int, tuple[int, int]] = {}  # how far running trials were when their attempt began
-        self._warned: set[str] = set()
-        self._traced: set[tuple[str, str, str]] = set()  # causes of failure whose traceback was shown
 
-    def record(self, event: Event) -> Commands:
-        """Change the study and have the journal say so."""
-        commands: Commands = []
-        if isinstance(event, Measured) and not self._is_named:
-            event, hint = self._with_direction(event)
-            commands += hint
-        if isinstance(event, AttemptEnded):
-            trial = self._study.trials[event.trial]
-            if not self._sign_is_known:
-                commands += self._check_sign(event)
-            if not trial.training:
-                self.alike.take(event)
-            self.replay(event)
-            return [*commands, Append(event, trial.value)]
-        self.replay(event)
-        return [*commands, Append(event)]
-
-    def replay(self, event: Event) -> None:
-        """Change the study as the journal says."""
-        self._study.apply(event)
-        if type(event) is Measured:
-            self._is_named = True
-            return
-        self.states.take(event)
-        match event:
-            case AttemptEnded():
-                self.known_until = max(self.known_until, event.time)
-                self._sign_is_known |= event.value is not None
-                if not self._study.trials[event.trial].training:
-                    self.alike.replay(event)
-                self._began.pop(event.trial, None)
-            case AttemptStarted():
-                self.known_until = max(self.known_until, event.time)
-                self._began[event.trial] = _reached(self._study.trials[event.trial])
-
-    def _with_direction(self, event: Measured) -> tuple[Measured, list[Show]]:
-        """The first measurement with the direction that its metric's name settles, and a hint about that."""
-        objectives = self._study.objectives
-        hints: list[Show] = []
-        settled = self._study.settled(event.objective) or objectives.directions[0]
-        hint = direction_hint(event.objective, settled, given=objectives.said[0] is not None)
-        if hint and not self._study.trials[event.trial].training:
-            hints.append(Show(hint))
-        return replace(event, direction=settled), hints
-
-    def _check_sign(self, event: AttemptEnded) -> list[Show]:
-        """A hint where the first result of the search looks like a loss with its sign changed."""
-        trial, objectives = self._study.trials[event.trial], self._study.objectives
-        if event.value is None or trial.training:
-            return []
-        names = objectives.given or (trial.objective or "value",)
-        hints = []
-        for number, (name, direction) in enumerate(zip(names, objectives.directions, strict=True)):
-            final = event.value if number == 0 else event.metrics.get(name)
-            values = [*(trial.curves[name].values if name in trial.curves else ()), *([] if final is None else [final])]
-            hints.append(sign_hint(name, direction, values))
-        return [Show(hint) for hint in filter(None, hints)]
-
-    def _is_unclear(self, trial: Trial, objective: str) -> bool:
-        """Whether a first measurement leaves open which way the search goes, so that it must end."""
-        if self._study.objectives.is_open and not trial.training and (message := contradiction(objective)):
-            self.unclear = ConfigError(f"{message}. Then go on with resume=True, or start another run")
-        return self.unclear is not None
-
-    def measure(self, trial: Trial, message: Reported) -> Commands:
-        """Record measurements, after which a rule may stop the trial (see :attr:`Trial.stop_due`).
-
-        An attempt that goes on from a checkpoint, or starts over, repeats steps: their measurements are left out.
-        """
-        commands: Commands = []
-        if self._is_unclear(trial, message.objective):
-            return commands
-        columns = message.columns
-        if trial.attempt > 1 and trial.reported is not None:
-            fresh = ((name, _fresh(trial.curves.get(name), column)) for name, column in columns.items())
-            columns = {name: column for name, column in fresh if column is not None}
-        if len(columns) + len(trial.curves) > MAX_NAMES:
-            columns, warnings = self._bounded(trial, columns, message.objective)
-            commands += warnings
-        if message.slowed:
-            commands += self._warn("slowed", SLOWED.format(len(message.columns)), trial)
-        if not columns:
-            return commands
-        commands += self.record(Measured(trial.id, trial.attempt, message.objective, columns))
-        steps, values = columns.get(message.objective, _NOTHING)
-        if not all(map(math.isfinite, values)):
-            step, value = next(each for each in zip(steps, values, strict=True) if not math.isfinite(each[1]))
-            commands += self._warn(f"nan-{trial.id}", f"reported {value} at step {step}; it ranks worst", trial)
-        return commands
-
-    def end(self, trial: Trial, group: WorkerGroup, now: float) -> Commands:
-        """End an attempt as its workers did, and as the driver had decided (see :class:`Stopping`)."""
-        end = group.end()
-        if isinstance(end, Failure):
-            return self.lose(trial, group.failure or end, now, group.cause)
-        if end.outcome == "returned":
-            return self.conclude(trial, end, now)
-        if group.stopping is Stopping.CUT and (end.outcome != "raised" or end.kind is FailureKind.COLLECTIVE):
-            return self.lose(trial, Failure(FailureKind.DRIVER_LOST, "the search was stopped"), now, group.cause)
-        if group.failure is not None:
-            return self.lose(trial, replace(group.failure, traceback=end.traceback), now)
-        if end.outcome == "raised" or (end.outcome == "died" and not group.stopping.asks_to_end):
-            kind = end.kind or FailureKind.EXCEPTION
-            return self.lose(trial, Failure(kind, end.message, end.traceback, tuple(end.types), end.place), now)
-        return self.stop(trial, now)
-
-    def sort_retries(self, *, training: bool) -> None:
-        """Keep those retries that may run now: the training's while it is on, else the search's."""
-        for number in list(self.retries):
-            if (self._study.trials[number].training > 0) is not training:
-                self.retries.remove(number)
-
-    def conclude(self, trial: Trial, message: Finished, now: float) -> Commands:
-        """End an attempt whose function returned."""
-        commands = self._warn_if_silent(trial) + self._warn_if_uncounted(trial, message.value)
-        if message.cut_at is not None:
-            commands += self._warn_of_cut(trial, message.cut_at)
-        if trial.training and not message.stored:
-            commands.append(StoreReturned(message.returned))
-        attributes = as_attributes(message.attributes)
-        changes = self._study.conclude(trial, message.value, message.metrics, now, attributes)
-        named = (change.objective for change in changes if isinstance(change, Measured))
-        if not trial.training and (self.unclear or any(self._is_unclear(trial, name) for name in named)):
-            return self.lose(trial, Failure(FailureKind.DRIVER_LOST, "the search was stopped"), now)
-        for change in changes:
-            commands += self.record(change)
-        if trial.state is TrialState.FAILED and trial.failure is not None:
-            commands += self._show_failure(trial, trial.failure)
-        return commands
-
-    def stop(self, trial: Trial, now: float) -> Commands:
-        """End an attempt that was told to stop."""
-        cause = f"stopped by a rule at step {trial.step}" if trial.stop_due else ""
-        return self.record(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, now, cause=cause))
-
-    def fail(self, trial: Trial, failure: Failure, now: float) -> Commands:
-        """End a trial for good, without a usable value."""
-        ended = AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)
-        return [*self.record(ended), *self._show_failure(trial, failure)]
-
-    def lose(self, trial: Trial, failure: Failure, now: float, cause: str = "") -> Commands:
-        """End an attempt that failed or was cut off: its trial stops if a rule had said so, and else runs again.
-
-        It fails for good where another attempt would be wasted: after the last of ``max_attempts``, or when this
-        one got no further than the one before and failed in the same way.
-
-        Args:
-            cause: What brought the failure about, where it does not say so itself.
-        """
-        if trial.stop_due:
-            return self.stop(trial, now)
-        if failure.kind.is_final:
-            return self.fail(trial, failure, now)
-        if failure.kind.counts and trial.losses + 1 >= self._max_attempts:
-            nth = f" (attempt {trial.losses + 1} of {self._max_attempts})" if self._max_attempts > 1 else ""
-            return self.fail(trial, replace(failure, message=failure.message + nth), now)
-        if (most := self._most_gang_losses(failure)) is not None and trial.gang_losses + 1 >= most:
-            nth = f" (loss of workers {trial.gang_losses + 1} of {most})"
-            return self.fail(trial, Failure(failure.kind, failure.message + nth), now)
-        if self._is_repeated(trial, failure):
-            message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
-            return self.fail(trial, replace(failure, message=message), now)
-        ended = AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, now, failure=failure, cause=cause)
-        commands = self.record(ended)
-        self.retries.append(trial.id)
-        return [*commands, *_show_loss(trial, failure)]
-
-    def lose_with_driver(self, trial: Trial, now: float) -> Commands:
-        """End an attempt that ran as an earlier driver ended: what time has gone by since then, it did not run."""
-        ended = min(now, max(self.known_until, trial.started or 0.0))
-        return self.lose(trial, Failure(FailureKind.DRIVER_LOST, "the driver ended while the trial ran"), ended)
-
-    def _most_gang_losses(self, failure: Failure) -> int | None:
-        """How many losses of this kind fail a trial; None where the failure is no loss of workers or machines."""
-        if not failure.kind.is_gang_loss:
-            return None
-        return max(MAX_NODES, self._max_gang_losses) if failure.kind is FailureKind.NODE_LOST else self._max_gang_losses
-
-    def _is_repeated(self, trial: Trial, failure: Failure) -> bool:
-        """Whether the attempt before had the same fault, and this one got no further: the next would have it too."""
-        before = trial.failure  # of the attempt before, until this one has ended
-        if before is None or not failure.kind.is_fault:
-            return False
-        return before.cause == failure.cause and _reached(trial) == self._began[trial.id]
-
-    def _bounded(
-        self, trial: Trial, columns: dict[str, Columns], objective: str
-    ) -> tuple[dict[str, Columns], Commands]:
-        """The columns without new metrics past the limit, and a warning if there were any.
-
-        A worker checks the limit for one attempt; each further attempt may bring other metrics.
-        """
-        warnings: Commands = []
-        known = {name: column for name, column in columns.items() if name in trial.curves or name == objective}
-        room = max(0, MAX_NAMES - len(trial.curves.keys() | known.keys()))
-        new = [name for name in columns if name not in known]
-        if len(new) > room:
-            text = f"reported more than {MAX_NAMES} different metrics; others are left out"
-            warnings = self._warn(f"names-{trial.id}", text, trial)
-        return known | {name: columns[name] for name in new[:room]}, warnings
-
-    def _show_failure(self, trial: Trial, failure: Failure) -> Commands:
-        details = failure.traceback.rstrip()
-        # A mistake in the function fails every trial alike; and the error that ends a training has its traceback.
-        if trial.training or failure.cause in self._traced:
-            details = ""
-        self._traced.add(failure.cause)
-        return [Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id)]
-
-    def _warn(self, key: str, text: str, trial: Trial) -> Commands:
-        """Show a warning to the user, once for each ``key``."""
-        if key in self._warned:
-            return []
-        self._warned.add(key)
-        return [Show(text, trial.id)]
-
-    def _warn_if_silent(self, trial: Trial) -> Commands:
-        stops_early = self._study.scheduler.watches_reports or self._study.grant(trial).milestones
-        if not stops_early or len(trial.curve):
-            return []
-        text = "reported nothing before it returned, so it could not be stopped early"
-        return self._warn("silent", f"{text}; call reporter.report(...) at each step", trial)
-
-    def _warn_of_cut(self, trial: Trial, step: int) -> Commands:
-        problem = self._study.problem
-        option = "max_budget" if problem.n_trials != 0 else "budget"
-        whole = f", and {option}={problem.max_budget}" if trial.budget != problem.max_budget else f" ({option})"
-        steps = f"{trial.budget} step{'s' * (trial.budget > 1)}"
-        text = (
-            f"reported step {step} with a budget of {steps}{whole}: that ended the function, and nothing after that "
-            f"report was run; loop up to reporter.budget, or pass a larger {option}"
+def rank_infos(members: Sequence[Worker]) -> list[RankInfo]:
+    """Return what each member must know of its rank, by rank."""
+    hosts: dict[str, list[Worker]] = {}
+    for member in members:
+        hosts.setdefault(member.host, []).append(member)
+    groups = list(hosts)
+    return [
+        RankInfo(
+            rank=rank,
+            world_size=len(members),
+            local_rank=hosts[member.host].index(member),
+            local_world_size=len(hosts[member.host]),
+            group_rank=groups.index(member.host),
+            group_world_size=len(groups),
+            devices=_devices(hosts[member.host]),
         )
-        return self._warn("cut", text, trial)
+        for rank, member in enumerate(members)
+    ]
 
-    def _warn_if_uncounted(self, trial: Trial, value: float | None) -> Commands:
-        if value is None or trial.training or trial.reported is None or self._study.worth == "last":
-            return []
-        if value in trial.curve.values or not math.isfinite(value):
-            return []
-        text = f"returned {value:g} without having reported it; its value is its best report, so report it as well"
-        return self._warn("uncounted", text, trial)
+
+def _devices(ranks: Sequence[Worker]) -> tuple[str, ...]:
+    """Return the GPUs of a host's ranks: the first of each, in their order, then the others."""
+    first = [rank.accelerators[0] for rank in ranks if rank.accelerators]
+    others = [address for rank in ranks for address in rank.accelerators[1:]]
+    return tuple(dict.fromkeys([*first, *others]))
+
+
+# -- it reports and saves -----------------------------------------------------------------------------
+
+
+def report(run: Run, attempt: Attempt, message: Reported) -> Commands:
+    """Take in measurements, after which a rule may stop the trial."""
+    trial = run.study.trials[attempt.trial]
+    if run.objective is None:
+        run.objective = message.objective
+    commands = _measure(run, trial, message)
+    if run.unclear is not None:
+        return commands
+    if message.awaiting:  # so does every rank at that step
+        if trial.stop_due:
+            _decide_to_stop(attempt, StopReason.RULE)
+        asks = attempt.stop_reason.asks_to_end
+        return [*commands, *_send(attempt.running, Decided(attempt.trial, attempt.number, asks))]
+    return commands + stop(attempt, StopReason.RULE) if trial.stop_due else commands
+
+
+def _measure(run: Run, trial: Trial, message: Reported) -> Commands:
+    """Record measurements.
+
+    An attempt that continues from a checkpoint, or starts over, repeats steps: their measurements are left out.
+    """
+    commands: Commands = []
+    if _is_unclear(run, trial, message.objective):
+        return commands
+    columns = message.columns
+    if trial.attempt > 1 and trial.reported is not None:
+        fresh = ((name, _fresh(trial.curves.get(name), column)) for name, column in columns.items())
+        columns = {name: column for name, column in fresh if column is not None}
+    if len(columns) + len(trial.curves) > MAX_NAMES:
+        columns, warnings = _bounded(run, trial, columns, message.objective)
+        commands += warnings
+    if message.slowed:
+        commands += _warn(run, "slowed", SLOWED.format(len(message.columns)), trial)
+    if not columns:
+        return commands
+    commands += record(run, Measured(trial.id, trial.attempt, message.objective, columns))
+    steps, values = columns.get(message.objective, _NOTHING)
+    if not all(map(math.isfinite, values)):
+        step, value = next(each for each in zip(steps, values, strict=True) if not math.isfinite(each[1]))
+        commands += _warn(run, f"nan-{trial.id}", f"reported {value} at step {step}; it ranks worst", trial)
+    return commands
+
+
+def _fresh(curve: Curve | None, column: Columns) -> Columns | None:
+    """Return the part of a column that lies past the end of its curve; None if there is none."""
+    steps, values = column
+    if curve is None or not len(curve) or not steps or steps[0] > curve.last_step:
+        return column if steps else None
+    first = next((index for index, step in enumerate(steps) if step > curve.last_step), None)
+    return None if first is None else (steps[first:], values[first:])
+
+
+def _bounded(
+    run: Run, trial: Trial, columns: dict[str, Columns], objective: str
+) -> tuple[dict[str, Columns], Commands]:
+    """Return the columns without new metrics past the limit, and a warning if there were any.
+
+    A worker checks the limit for one attempt; each further attempt may bring other metrics.
+    """
+    warnings: Commands = []
+    known = {name: column for name, column in columns.items() if name in trial.curves or name == objective}
+    free = max(0, MAX_NAMES - len(trial.curves.keys() | known.keys()))
+    new = [name for name in columns if name not in known]
+    if len(new) > free:
+        text = f"reported more than {MAX_NAMES} different metrics; others are left out"
+        warnings = _warn(run, f"names-{trial.id}", text, trial)
+    return known | {name: columns[name] for name in new[:free]}, warnings
+
+
+def save(run: Run, attempt: Attempt, message: Checkpointed) -> Commands:
+    """Take in that a state was saved. An attempt on a worker that leaves ends at its next report."""
+    if message.name in attempt.saved:  # a repeated older one must not replace the newest
+        run.stale += 1
+        return []
+    attempt.saved.add(message.name)
+    commands: Commands = [*run.outage.served(attempt.trial, run.now)]
+    commands += record(run, CheckpointSaved(attempt.trial, attempt.number, message.step, message.name))
+    discard = run.states.superseded(attempt.trial)
+    commands.append(Send(attempt.members[0].id, Kept(attempt.trial, attempt.number, discard)))
+    return commands if attempt.leave_by is None else commands + stop_before_leaving(attempt)
+
+
+def wait_for_store(run: Run, attempt: Attempt, worker: Worker, message: Waiting) -> Commands:
+    """Take in that a worker waits for the store, or is served again."""
+    if not message.is_over:
+        attempt.waits.setdefault(worker.id, run.now)
+        return [*run.outage.waits(attempt.trial, message.reason, run.now)] if message.reason else []
+    since = min(attempt.waits.values(), default=run.now)
+    if attempt.waits.pop(worker.id, None) is not None and not attempt.waits:
+        attempt.excused += run.now - since
+    return [] if attempt.waits else [*run.outage.served(attempt.trial, run.now)]
+
+
+# -- its ranks act together ---------------------------------------------------------------------------
+# All ranks of an attempt stop in the same report: the driver halts them, each says how many reports it has made, and
+# they continue to the first report that none of them has passed. A rank that fails ends the attempt for all.
+
+
+def stop(attempt: Attempt, why: StopReason, *, failure: Failure | None = None, cause: str = "") -> Commands:
+    """Have all ranks end at the same next report, unless they were asked to before.
+
+    Args:
+        attempt: Which to stop.
+        why: The reason.
+        failure: How its end is recorded, if it is a fault.
+        cause: Why the search is over, if that ends the attempt.
+    """
+    if not _decide_to_stop(attempt, why, failure=failure, cause=cause):
+        return []
+    if len(attempt.members) == 1:
+        return _send(attempt.running, Stop(attempt.trial, attempt.number))
+    if attempt.halted is not None:
+        return []
+    attempt.halted = {}
+    return _send(attempt.running, Halt(attempt.trial, attempt.number))
+
+
+def stop_with_run(attempt: Attempt, cause: str) -> None:
+    """Note that an attempt ends with its run, which its workers are asked to leave."""
+    _decide_to_stop(attempt, StopReason.RUN_ENDED, cause=cause)
+
+
+def stop_before_leaving(attempt: Attempt) -> Commands:
+    """End an attempt before the machine of one of its workers is taken away. That costs its trial nothing."""
+    leaver = next(member for member in attempt.members if member.leaving)
+    failure = Failure(FailureKind.NODE_LEFT, f"{leaver.place} leaves: {leaver.leaving}")
+    return stop(attempt, StopReason.FAULT, failure=failure)
+
+
+def _decide_to_stop(attempt: Attempt, why: StopReason, *, failure: Failure | None = None, cause: str = "") -> bool:
+    """Take in why an attempt must end early. Return whether its workers must still be asked to stop."""
+    before = attempt.stop_reason
+    if why <= before:
+        return False
+    attempt.stop_reason = why
+    attempt.failure, attempt.cause = failure or attempt.failure, cause or attempt.cause
+    return not before.asks_to_end
+
+
+def opened(attempt: Attempt, worker: Worker, message: Opened) -> Commands:
+    """Tell the other ranks where to meet."""
+    others = [member.id for member in attempt.members if member is not worker]
+    return _send(others, Meet(message.trial, message.attempt, message.host, message.port))
+
+
+def halted(attempt: Attempt, worker: Worker, message: Held) -> Commands:
+    """Note how many reports a halted rank has made."""
+    if attempt.halted is None:
+        return []
+    attempt.halted[attempt.rank(worker.id)] = message.reports
+    return _continue(attempt)
+
+
+def rank_ended(attempt: Attempt, worker: Worker, end: Finished | Failure) -> Commands:
+    """Note a rank's end. The attempt is over with the last one."""
+    attempt.ends[attempt.rank(worker.id)] = end
+    if attempt.has_ended:
+        return []
+    if is_fault(end):
+        return _send(attempt.running, Abort(attempt.trial, attempt.number))
+    return _continue(attempt)
+
+
+def _continue(attempt: Attempt) -> Commands:
+    """Say at which report to stop, once every rank has said how many it has made; until then they wait."""
+    if (at := attempt.stop_at) is None:
+        return []
+    return _send(attempt.running, Stop(attempt.trial, attempt.number, at))
+
+
+def _send(workers: Iterable[WorkerId], message: ToWorker) -> Commands:
+    return [Send(worker, message) for worker in workers]
+
+
+# -- it ends ------------------------------------------------------------------------------------------
+
+
+def end(run: Run, attempt: Attempt) -> Commands:
+    """Record an attempt's end, as its workers ended and as the driver had decided (see :class:`StopReason`)."""
+    trial, end = run.study.trials[attempt.trial], attempt.end()
+    if isinstance(end, Failure):
+        return _lose(run, trial, attempt.failure or end, run.now, attempt.cause)
+    if end.outcome == "returned":
+        return _conclude(run, trial, end)
+    is_cut = attempt.stop_reason is StopReason.RUN_ENDED
+    if is_cut and (end.outcome != "raised" or end.kind is FailureKind.COLLECTIVE):
+        return _lose(run, trial, _STOPPED, run.now, attempt.cause)
+    if attempt.failure is not None:
+        return _lose(run, trial, replace(attempt.failure, traceback=end.traceback), run.now)
+    if end.outcome == "raised" or (end.outcome == "died" and not attempt.stop_reason.asks_to_end):
+        kind = end.kind or FailureKind.EXCEPTION
+        failure = Failure(kind, end.message, end.traceback, tuple(end.types), end.place)
+        return _lose(run, trial, failure, run.now)
+    return _end_stopped(run, trial, run.now)
+
+
+_STOPPED = Failure(FailureKind.DRIVER_LOST, "the search was stopped")
+
+
+def _conclude(run: Run, trial: Trial, message: Finished) -> Commands:
+    """End an attempt whose function returned."""
+    commands = _warn_if_silent(run, trial) + _warn_if_uncounted(run, trial, message.value)
+    if message.cut_at is not None:
+        commands += _warn_of_cut(run, trial, message.cut_at)
+    if trial.training and not message.stored:
+        commands.append(StoreReturned(message.returned))
+    attributes = as_attributes(message.attributes)
+    changes = run.study.conclude(trial, message.value, message.metrics, run.now, attributes)
+    named = (change.objective for change in changes if isinstance(change, Measured))
+    if not trial.training and (run.unclear or any(_is_unclear(run, trial, name) for name in named)):
+        return _lose(run, trial, _STOPPED, run.now)
+    for change in changes:
+        commands += record(run, change)
+    if trial.state is TrialState.FAILED and trial.failure is not None:
+        commands += _show_failure(run, trial, trial.failure)
+    return commands
+
+
+def _end_stopped(run: Run, trial: Trial, now: float) -> Commands:
+    cause = f"stopped by a rule at step {trial.step}" if trial.stop_due else ""
+    return record(run, AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, now, cause=cause))
+
+
+def _fail(run: Run, trial: Trial, failure: Failure, now: float) -> Commands:
+    """End a trial for good, without a usable value."""
+    ended = AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)
+    return [*record(run, ended), *_show_failure(run, trial, failure)]
+
+
+def _lose(run: Run, trial: Trial, failure: Failure, now: float, cause: str = "") -> Commands:
+    """End an attempt that failed or was cut off: its trial stops if a rule had decided so, and is retried otherwise.
+
+    The trial fails for good if another attempt would be wasted: after the last of ``max_attempts``, or if this attempt
+    got no further than the one before and failed in the same way.
+
+    Args:
+        run: The run.
+        trial: Whose attempt it was.
+        failure: How it ended.
+        now: When.
+        cause: What brought the failure about, if it does not say so itself.
+    """
+    most = run.options.max_attempts
+    if trial.stop_due:
+        return _end_stopped(run, trial, now)
+    if failure.kind.is_final:
+        return _fail(run, trial, failure, now)
+    if failure.kind.counts and trial.losses + 1 >= most:
+        nth = f" (attempt {trial.losses + 1} of {most})" if most > 1 else ""
+        return _fail(run, trial, replace(failure, message=failure.message + nth), now)
+    if (losses := _most_losses(run, failure)) is not None and trial.gang_losses + 1 >= losses:
+        nth = f" (loss of workers {trial.gang_losses + 1} of {losses})"
+        return _fail(run, trial, Failure(failure.kind, failure.message + nth), now)
+    if _is_repeated(run, trial, failure):
+        message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
+        return _fail(run, trial, replace(failure, message=message), now)
+    ended = AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, now, failure=failure, cause=cause)
+    commands = record(run, ended)
+    run.retries.append(trial.id)
+    return [*commands, *_show_loss(trial, failure)]
+
+
+def lose_with_driver(run: Run, trial: Trial, now: float) -> Commands:
+    """End an attempt that ran when an earlier driver ended. It has not run in the time since then."""
+    ended = min(now, max(run.known_until, trial.started or 0.0))
+    return _lose(run, trial, Failure(FailureKind.DRIVER_LOST, "the driver ended while the trial ran"), ended)
+
+
+def sort_retries(run: Run) -> None:
+    """Keep those retries that may run now: the training's during the training, else the search's."""
+    for number in list(run.retries):
+        if (run.study.trials[number].training > 0) is not run.is_training:
+            run.retries.remove(number)
+
+
+def _most_losses(run: Run, failure: Failure) -> int | None:
+    """Return how many losses of all workers, or of machines, fail a trial; None if this failure is not one.
+
+    If all workers are lost, nobody knows which trial was the cause. So each worker adds ``max_attempts``.
+    """
+    if not failure.kind.is_gang_loss:
+        return None
+    most = run.options.max_attempts * run.options.workers
+    return max(MAX_NODES, most) if failure.kind is FailureKind.NODE_LOST else most
+
+
+def _is_repeated(run: Run, trial: Trial, failure: Failure) -> bool:
+    """Whether the attempt before had the same fault, and this one got no further: the next would have it too."""
+    before = trial.failure  # of the attempt before, until this one has ended
+    if before is None or not failure.kind.is_fault:
+        return False
+    return before.cause == failure.cause and _reached(trial) == run.began_at[trial.id]
 
 
 def _reached(trial: Trial) -> tuple[int, int]:
-    """How far a trial is: the newest step that was measured, and that of its checkpoint."""
+    """Return how far a trial is: the newest step that was measured, and that of its checkpoint."""
     return trial.step, -1 if trial.checkpoint is None else trial.checkpoint.step
 
 
+# -- what the user sees -------------------------------------------------------------------------------
+
+
+def _show_failure(run: Run, trial: Trial, failure: Failure) -> Commands:
+    details = failure.traceback.rstrip()
+    # A mistake in the function fails every trial in the same way; the error that ends a training has its traceback.
+    if trial.training or failure.cause in run.traced:
+        details = ""
+    run.traced.add(failure.cause)
+    return [Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id)]
+
+
 def _show_loss(trial: Trial, failure: Failure) -> list[Show]:
-    """The line about an attempt that another follows; none where one line speaks for all trials."""
+    """Return the line about an attempt that is retried; none if one line speaks for all trials."""
     if failure.kind is FailureKind.NODE_LEFT:
         kept = trial.checkpoint
         way = "from the start" if kept is None else f"from its checkpoint at step {kept.step}"
@@ -335,10 +514,38 @@ def _show_loss(trial: Trial, failure: Failure) -> list[Show]:
     return [Show(f"attempt {trial.attempt} lost{why}; it will run again", trial.id)]
 
 
-def _fresh(curve: Curve | None, column: Columns) -> Columns | None:
-    """The part of a column that lies past the end of its curve; None if there is none."""
-    steps, values = column
-    if curve is None or not len(curve) or not steps or steps[0] > curve.last_step:
-        return column if steps else None
-    first = next((index for index, step in enumerate(steps) if step > curve.last_step), None)
-    return None if first is None else (steps[first:], values[first:])
+def _warn(run: Run, key: str, text: str, trial: Trial) -> Commands:
+    """Show a warning to the user, once for each ``key``."""
+    if key in run.warned:
+        return []
+    run.warned.add(key)
+    return [Show(text, trial.id)]
+
+
+def _warn_if_silent(run: Run, trial: Trial) -> Commands:
+    stops_early = run.study.scheduler.watches_reports or run.study.grant(trial).milestones
+    if not stops_early or len(trial.curve):
+        return []
+    text = "reported nothing before it returned, so it could not be stopped early"
+    return _warn(run, "silent", f"{text}; call reporter.report(...) at each step", trial)
+
+
+def _warn_of_cut(run: Run, trial: Trial, step: int) -> Commands:
+    problem = run.study.problem
+    option = "max_budget" if problem.n_trials != 0 else "budget"
+    whole = f", and {option}={problem.max_budget}" if trial.budget != problem.max_budget else f" ({option})"
+    steps = f"{trial.budget} step{'s' * (trial.budget > 1)}"
+    text = (
+        f"reported step {step} with a budget of {steps}{whole}: that ended the function, and nothing after that "
+        f"report was run; loop up to reporter.budget, or pass a larger {option}"
+    )
+    return _warn(run, "cut", text, trial)
+
+
+def _warn_if_uncounted(run: Run, trial: Trial, value: float | None) -> Commands:
+    if value is None or trial.training or trial.reported is None or run.study.worth == "last":
+        return []
+    if value in trial.curve.values or not math.isfinite(value):
+        return []
+    text = f"returned {value:g} without having reported it; its value is its best report, so report it as well"
+    return _warn(run, "uncounted", text, trial)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from maggy_like.driver.state_machine.commands import AskOptimizer
 from maggy_like.driver.state_machine.inputs import SuggestionReady
-from maggy_like.driver.state_machine.prefetch import Prefetch
 from optimizers.core.base import WAIT, Pending, Proposal
 from optimizers.core.events import TrialCreated
 from optimizers.core.study import Study
@@ -15,6 +15,70 @@ from optimizers.space.config import Config
 MOST = 256
 """Proposals that one question asks for at most: a large gang uses hundreds a second, and each question takes a turn of
 two threads."""
+
+
+_ASKS = 8
+"""The slowest of so many asks is taken as the time of an ask: one in a few fits a model anew."""
+
+
+class Prefetch:
+    """Finds the least number that serves: a proposal that was made earlier knows fewer results.
+
+    Each trial that takes a proposal orders another, and the optimizer serves one order at a time: a queue
+    with one server, whose orders in store follow Lindley's recursion (Proc. Camb. Phil. Soc. 48, 1952). The
+    longest that this queue has been of late is the number of proposals that had to be ready.
+
+    Args:
+        workers: Size of the gang, and the most that is ever of use.
+
+    Example:
+        >>> prefetch = Prefetch(workers=4)
+        >>> prefetch.asked(0.5)
+        >>> for wanted in (0.0, 0.1, 10.0, 10.1):
+        ...     prefetch.taken(wanted)
+        >>> prefetch.depth
+        2
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._asks: deque[float] = deque(maxlen=_ASKS)
+        self._lengths: deque[int] = deque(maxlen=max(16, 2 * workers))
+        self._longest: int | None = None  # of the lengths, once it was asked for: they may be thousands
+        self._orders = 0.0  # how many asks are in store
+        self._last = -math.inf
+
+    def resize(self, workers: int) -> None:
+        """Take in that the gang has another size."""
+        self._workers = workers
+
+    def asked(self, seconds: float) -> None:
+        """Take in how long an ask took."""
+        self._asks.append(seconds)
+
+    def taken(self, wanted: float) -> None:
+        """Take in that a trial took a proposal.
+
+        Args:
+            wanted: When its worker became free, in seconds. Not when the trial began: where workers wait
+                for the optimizer, trials begin no faster than it answers, and the wait would not be seen.
+        """
+        ask = max(self._asks, default=0.0)
+        served = max(0.0, wanted - self._last) / ask if ask else math.inf
+        self._orders = min(max(0.0, self._orders - served) + 1.0, self._workers)
+        self._last = max(wanted, self._last)
+        self._lengths.append(math.ceil(self._orders))
+        self._longest = None
+
+    @property
+    def depth(self) -> int:
+        """How many proposals should be ready; 1 where asks take no time."""
+        if not any(self._asks):
+            return 1
+        # All workers will want their first trial at about the same time, and no result comes before that.
+        if self._longest is None and self._lengths:
+            self._longest = max(self._lengths)
+        return self._workers if self._longest is None else min(self._longest, self._workers)
 
 
 class Proposals:

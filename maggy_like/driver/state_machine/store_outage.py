@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from maggy_like.driver.state_machine.commands import Show
-from maggy_like.driver.state_machine.workers import Worker, WorkerGroup
 from maggy_like.errors import StoreError
-from maggy_like.protocol.messages import Waiting
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Trial, TrialState
 
@@ -52,13 +50,16 @@ class StoreOutage:
         self._failing: dict[int, _Failing] = {}
         self._has_begun = False  # ever: most runs need not look at every attempt at each tick
 
-    def heard(self, group: WorkerGroup, worker: Worker, message: Waiting, now: float) -> list[Show]:
-        """One of a group's workers has begun to wait for the store, or is served again."""
-        if not message.is_over:
-            group.waits.setdefault(worker.id, now)
-            return self._begin(group.trial, message.reason, now) if message.reason else []
-        group.serve(worker.id, now)
-        return self.served(group.trial, now) if not group.waits else []
+    def waits(self, trial: int, reason: str, now: float) -> list[Show]:
+        """Note that a trial waits for the store."""
+        self._has_begun = True
+        self._waiting.add(trial)
+        self._waited.add(trial)
+        self._reason = reason[:MAX_REASON]
+        if self._began is not None:
+            return []
+        self._began = now
+        return [Show(f"{self._reason}; trials wait and try again")]
 
     def _failed(self, trial: int, reason: str, now: float) -> list[Show]:
         it = self._failing.get(trial)
@@ -66,7 +67,7 @@ class StoreOutage:
             it = self._failing[trial] = _Failing(now, now)
         it.last, it.due = now, now + min(FIRST_PAUSE * 2**it.count, LONGEST_PAUSE)
         it.count += 1
-        return self._begin(trial, reason, now)
+        return self.waits(trial, reason, now)
 
     def served(self, trial: int, now: float) -> list[Show]:
         """The store serves a trial again."""
@@ -94,13 +95,17 @@ class StoreOutage:
         """Whether a trial may run again."""
         return trial not in self._failing or now >= self._failing[trial].due
 
-    def error(self, groups: Iterable[WorkerGroup], now: float) -> StoreError | None:
-        """The error that ends the run once a trial has waited for too long."""
+    def error(self, waits: Iterable[tuple[int, float]], now: float) -> StoreError | None:
+        """Return the error that ends the run once a trial has waited for too long.
+
+        Args:
+            waits: Pairs of a trial and since when one of its workers waits, including those for a call to return.
+            now: In seconds.
+        """
         if not self._has_begun:
             return None
-        refused = (group for group in groups if group.trial in self._waiting)  # others wait for a call to return
-        waits = [now - since for group in refused for since in group.waits.values()]
-        seconds = max([*waits, *(it.last - it.since for it in self._failing.values())], default=0.0)
+        refused = [now - since for trial, since in waits if trial in self._waiting]
+        seconds = max([*refused, *(it.last - it.since for it in self._failing.values())], default=0.0)
         if seconds < self._patience:
             return None
         waiting = "1 trial that waits goes" if len(self._waiting) == 1 else f"{len(self._waiting)} trials that wait go"
@@ -108,16 +113,6 @@ class StoreOutage:
             f"{self._reason}, for {seconds:.0f} s now; make room or fix the access, then go on with resume=True: the "
             f"{waiting} on from the last saved state"
         )
-
-    def _begin(self, trial: int, reason: str, now: float) -> list[Show]:
-        self._has_begun = True
-        self._waiting.add(trial)
-        self._waited.add(trial)
-        self._reason = reason[:MAX_REASON]
-        if self._began is not None:
-            return []
-        self._began = now
-        return [Show(f"{self._reason}; trials wait and try again")]
 
     def _forget(self) -> None:
         self._began = None

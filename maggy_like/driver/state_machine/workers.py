@@ -1,167 +1,214 @@
-"""What the state machine knows of each worker, and of those that run an attempt together."""
+"""Workers join, leave and are lost."""
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass, field
-
-import msgspec
-
-from maggy_like.driver.state_machine.stopping import Stopping
+from maggy_like.driver.state_machine import attempts, phases
+from maggy_like.driver.state_machine.commands import Commands, Replace, Send, Show
+from maggy_like.driver.state_machine.inputs import WorkerJoined, WorkerLost
+from maggy_like.driver.state_machine.run import Run, StopReason, Worker, WorkerState
+from maggy_like.errors import ConfigError, WorkerError
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.messages import Finished
-from maggy_like.protocol.torchrun import UNEVEN
+from maggy_like.protocol.messages import Refused
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure
 
+LEAVE_PATIENCE = 20.0
+"""Seconds in which an attempt may save its state once more before the driver ends it; clouds give 30 and more."""
 
-class WorkerState(enum.StrEnum):
-    """``JOINING -> IDLE <-> BUSY -> DRAINING -> GONE``; any of them ``-> LOST``."""
+SETTLING = 3.0
+"""Seconds for which workers that join are collected, to be shown in one line."""
 
-    JOINING = "joining"
-    IDLE = "idle"
-    BUSY = "busy"
-    DRAINING = "draining"
-    GONE = "gone"
-    LOST = "lost"
+REMEDY = "pass directory=URL or store=URL of a place that all hosts share"
+REMEDY_REFUSAL = "see to the package, the credentials and the way to it on that host, or pass another directory=URL"
 
-
-_LEFT = WorkerState.GONE, WorkerState.LOST  # looked up once, since each message asks
+# -- they join ----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class Worker:
-    """One incarnation of a worker.
+def join(run: Run, event: WorkerJoined) -> Commands:
+    """Take in a new incarnation of a worker. It takes no trials before it is ready."""
+    before = run.workers.get(event.worker.index)
+    if before is not None and before.id.incarnation >= event.worker.incarnation:
+        run.stale += 1
+        return [Send(event.worker, Refused("a newer incarnation of this worker is known"))]
+    commands: Commands = []
+    if before is not None and before.is_live:
+        commands += lose(run, before, "replaced by a newer incarnation")
+    worker = Worker(event.worker, event.host, event.accelerators, seen=run.now)
+    run.workers[event.worker.index] = worker
+    follow_number(run)
+    if run.options.grows and run.study.trials:
+        run.newcomers_since = run.newcomers_since if run.newcomers else run.now
+        run.newcomers.append(worker.place)
+    if run.ending is not None:
+        commands += phases.shut_down(run, worker)
+    elif event.store_unseen is not None:
+        commands += _check_store(run, worker, event.store_unseen)
+    return commands
 
-    Attributes:
-        seen: When it last said anything.
-        group: With whom it runs an attempt while ``BUSY``, itself included.
-        leaving: Why it is to leave once its attempt is over, since its machine is about to be taken away; else empty.
+
+def become_ready(run: Run, worker: Worker) -> Commands:
+    """Give a worker its first trial."""
+    phases.set_idle(run, worker)
+    return phases.dispatch(run)
+
+
+def follow_number(run: Run) -> None:
+    """Adapt the rules that depend on the number of workers, if they come and go."""
+    if run.options.grows:
+        at_a_time = max(1, sum(1 for _ in run.live) // run.options.width)
+        run.proposals.resize(at_a_time)
+        run.failures.enough = run.options.enough(at_a_time)
+
+
+def _check_store(run: Run, worker: Worker, unseen: str) -> Commands:
+    """End the search if a promoted trial could not continue on a worker; else say what could not continue there.
+
+    Args:
+        run: The run.
+        worker: It does not see the run's store.
+        unseen: Why, if something refuses.
     """
-
-    id: WorkerId
-    host: str
-    accelerators: tuple[str, ...]
-    seen: float
-    state: WorkerState = WorkerState.JOINING
-    group: WorkerGroup | None = None
-    leaving: str = ""
-
-    @property
-    def trial(self) -> int | None:
-        """The trial it runs, if any."""
-        return None if self.group is None else self.group.trial
-
-    @property
-    def is_live(self) -> bool:
-        """Whether its messages still count."""
-        return self.state not in _LEFT
-
-    def take(self, group: WorkerGroup) -> None:
-        """Begin an attempt."""
-        self.state, self.group = WorkerState.BUSY, group
-
-    def release(self, state: WorkerState) -> None:
-        """Give up the trial, if it runs one."""
-        self.state, self.group = state, None
+    why = f" ({unseen})" if unseen else ""
+    who = f"worker {worker.id.index} on host {worker.host!r} does not see the store of this run{why}, so"
+    remedy = REMEDY_REFUSAL if unseen else REMEDY
+    if run.study.scheduler.may_promote:
+        text = (
+            f"{who} a promoted trial could not go on there from its checkpoint; {remedy}, or use "
+            "optimizer=ASHA(mode='stopping')"
+        )
+        return phases.end_search(run, Ending.ERROR, ConfigError(text))
+    if unseen or run.options.width > 1 or run.options.training is not None:
+        return [Show(f"{who} what is cut off could not go on there; {remedy}")]
+    return []
 
 
-@dataclass(slots=True, eq=False)
-class WorkerGroup:
-    """One attempt's workers, in order of rank.
+# -- they leave ---------------------------------------------------------------------------------------
 
-    Attributes:
-        since: When the attempt was assigned.
-        stopping: Why the attempt is to end early, if it is.
-        failure: What its end is to be called then, if that is a fault.
-        cause: Why the search is over, if that cuts it off.
-        saved: Names of the states that the attempt told of.
-        ends: How ranks ended, in the order in which that was heard.
-        waits: The members that wait for the store, and since when.
-        excused: Seconds for which any of them did, and that count against no limit.
-        held: How many reports ranks had made when they were halted; None while nobody wants them to stop.
-        leave_by: When the attempt is ended at the latest, since a member's machine is about to be taken away.
+
+def announce_leaving(run: Run, worker: Worker, reason: str) -> Commands:
+    """Give a worker no more work. Its attempt ends after the next saved state, before its machine is taken away."""
+    run.any_leaves = True
+    worker.leaving = reason
+    if worker.attempt is not None and worker.attempt.leave_by is None:
+        worker.attempt.leave_by = run.now + LEAVE_PATIENCE
+    if worker.attempt is not None or run.ending is not None:
+        return []
+    return [Show(f"{worker.place} leaves: {reason}"), *phases.shut_down(run, worker)]
+
+
+def leave(run: Run, worker: Worker) -> Commands:
+    """Take in that a worker said goodbye."""
+    if run.ending is not None:
+        return _drop(run, worker, WorkerState.GONE, Failure(FailureKind.DRIVER_LOST, "the search was stopped"))
+    if worker.leaving:
+        return _drop(run, worker, WorkerState.GONE, Failure(FailureKind.NODE_LEFT, worker.leaving))
+    return lose(run, worker, "it left before the search was over")
+
+
+# -- they are lost ------------------------------------------------------------------------------------
+
+
+def report_loss(run: Run, event: WorkerLost) -> Commands:
+    """Take in that the engine has lost a worker."""
+    worker = run.find(event.worker)
+    if worker is None:
+        return []
+    kind = FailureKind.NODE_LOST if event.with_node else FailureKind.WORKER_LOST
+    return lose(run, worker, event.reason, FailureKind.GANG_LOST if event.with_gang else kind)
+
+
+def break_down(run: Run, worker: Worker, message: str) -> Commands:
+    """Take in that a worker can run no trial, whichever it is."""
+    if worker.state is WorkerState.JOINING:
+        return phases.end_search(run, Ending.ERROR, WorkerError(f"{worker.place}: {message}"))
+    return lose(run, worker, message)  # it could before, so its next incarnation may again
+
+
+def lose(run: Run, worker: Worker, reason: str, kind: FailureKind = FailureKind.WORKER_LOST) -> Commands:
+    """Give up a worker, and have the engine launch another."""
+    message = f"{worker.place} was lost: {reason}"
+    if run.stopped_by:
+        message = f"stopped from outside: {run.stopped_by}"
+    # Else it is shown with its attempt, or, if all workers fell, by the engine that launches them again.
+    shows = not worker.leaving and kind is not FailureKind.GANG_LOST
+    shows = shows and (kind is not FailureKind.NODE_LOST or worker.attempt is None)
+    failure = Failure(kind if run.ending is None else FailureKind.DRIVER_LOST, message)
+    commands = _drop(run, worker, WorkerState.LOST, failure)
+    commands.append(refuse(worker.id))  # it may yet live
+    if run.ending is None:
+        if shows:
+            commands.append(Show(message))
+        commands.append(Replace(worker.id))
+        commands += phases.dispatch(run)
+    return commands
+
+
+def refuse(worker: WorkerId) -> Send:
+    """Return the answer to an incarnation that does not count any more."""
+    return Send(worker, Refused("this incarnation was declared lost"))
+
+
+def _drop(run: Run, worker: Worker, state: WorkerState, failure: Failure) -> Commands:
+    run.idle.pop(worker.id.index, None)
+    worker.state = state
+    follow_number(run)
+    if worker.attempt is not None and worker.id in worker.attempt.running:
+        return phases.rank_ended(run, worker.attempt, worker, failure)
+    return []
+
+
+# -- time passes --------------------------------------------------------------------------------------
+
+
+def excuse(run: Run, stalled: float, held: float) -> None:
+    """Do not count a time in which the driver stood still, or decided nothing.
+
+    Args:
+        run: The run.
+        stalled: Seconds for which it stood still; no silence of the workers.
+        held: Seconds for which it decided nothing; no time of the attempts, those apart that wait for the store.
     """
-
-    trial: int
-    attempt: int
-    members: tuple[Worker, ...]
-    since: float
-    stopping: Stopping = Stopping.NO
-    failure: Failure | None = None
-    cause: str = ""
-    saved: set[str] = field(default_factory=set)
-    ends: dict[int, Finished | Failure] = field(default_factory=dict)
-    waits: dict[WorkerId, float] = field(default_factory=dict)
-    excused: float = 0.0
-    held: dict[int, int] | None = None
-    leave_by: float | None = None
-
-    def stop(self, why: Stopping, *, failure: Failure | None = None, cause: str = "") -> bool:
-        """Take in why the attempt is to end early; whether its workers must still be asked to stop."""
-        before = self.stopping
-        if why <= before:
-            return False
-        self.stopping, self.failure, self.cause = why, failure or self.failure, cause or self.cause
-        return not before.asks_to_end
-
-    def rank(self, worker: WorkerId) -> int:
-        """The rank of a member."""
-        return next(rank for rank, member in enumerate(self.members) if member.id == worker)
-
-    @property
-    def running(self) -> list[WorkerId]:
-        """The members that have not ended."""
-        return [member.id for rank, member in enumerate(self.members) if rank not in self.ends]
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether every member has."""
-        return len(self.ends) == len(self.members)
-
-    def serve(self, worker: WorkerId, now: float) -> None:
-        """A member waits for the store no longer."""
-        since = min(self.waits.values(), default=now)
-        if self.waits.pop(worker, None) is not None and not self.waits:
-            self.excused += now - since
-
-    @property
-    def stop_at(self) -> int | None:
-        """The report in which all must stop: the first that none of them has passed; None until all have said."""
-        if self.held is None or not all(rank in self.held or rank in self.ends for rank in range(len(self.members))):
-            return None
-        return max(self.held.values(), default=0) + 1
-
-    def end(self) -> Finished | Failure:
-        """How the attempt ended: as rank 0 did, or with the earliest failure.
-
-        A failed collective operation is no cause of its own while there is another: it is how the others hear
-        that a rank is gone. Nor is the loss of a worker, if a rank had failed before.
-        """
-        faults = {rank: end for rank, end in self.ends.items() if is_fault(end)}
-        if not faults:
-            return self.ends[0]
-        rank = min(faults, key=lambda rank: _order(faults[rank]))
-        return faults[rank] if len(self.members) == 1 else _of_rank(rank, faults[rank], self._elsewhere(rank, faults))
-
-    def _elsewhere(self, rank: int, faults: dict[int, Finished | Failure]) -> str:
-        """Where the others were, if a rank failed since they were not where it was."""
-        others = ((other, end) for other, end in faults.items() if other != rank and isinstance(end, Finished))
-        places = [f"rank {other} was at {end.place}" for other, end in sorted(others) if end.place]
-        return f" ({', '.join(places)})" if places and UNEVEN in faults[rank].message else ""
+    for worker in run.live if stalled else ():
+        worker.seen = min(run.now, worker.seen + stalled)
+    for attempt in run.attempts.values() if (seconds := max(stalled, held)) else ():
+        if not attempt.waits:
+            attempt.excused += seconds
 
 
-def is_fault(end: Finished | Failure) -> bool:
-    """Whether a rank that ended so ends the attempt for all."""
-    return isinstance(end, Failure) or end.outcome in ("raised", "died")
+def tick(run: Run) -> Commands:
+    """Give up silent workers, end attempts that are overdue, and show who has joined."""
+    commands: Commands = []
+    for worker in silent(run):
+        # If machines come and go, nobody can tell a silent worker from one whose machine is gone.
+        kind = FailureKind.NODE_LOST if run.options.grows else FailureKind.WORKER_LOST
+        reason = f"not heard of for {run.options.heartbeat_timeout:g} s"
+        commands += lose(run, worker, reason, FailureKind.NODE_LEFT if worker.leaving else kind)
+    if run.any_leaves:  # most runs need not look at every attempt
+        for attempt in run.attempts.values():
+            if attempt.leave_by is not None and run.now >= attempt.leave_by:
+                commands += attempts.stop_before_leaving(attempt)
+    if run.newcomers and run.now - run.newcomers_since >= SETTLING:
+        live, count = sum(1 for _ in run.live), len(run.newcomers)
+        who = run.newcomers[0] if count == 1 else f"{count} workers"
+        run.newcomers.clear()
+        commands.append(Show(f"{who} joined: {live} worker{'s' * (live != 1)} now"))
+    if (limit := run.options.trial_timeout) is not None:
+        failure = Failure(FailureKind.TIMEOUT, f"took longer than trial_timeout={limit:g} s")
+        for attempt in run.attempts.values():
+            if not attempt.waits and run.now - attempt.since - attempt.excused > limit:
+                commands += attempts.stop(attempt, StopReason.FAULT, failure=failure)
+    return commands
 
 
-def _order(end: Finished | Failure) -> tuple[int, float]:
-    if isinstance(end, Failure):
-        return 1, 0.0
-    return (2, end.at) if end.kind is FailureKind.COLLECTIVE else (0, end.at)
+def silent(run: Run) -> list[Worker]:
+    """Return the workers that sent nothing for longer than the heartbeat's timeout.
 
-
-def _of_rank(rank: int, end: Finished | Failure, more: str) -> Finished | Failure:
-    message = f"rank {rank}: {end.message}{more}"
-    return msgspec.structs.replace(end, message=message)
+    Idle ones come first: what one silent worker loses must not go to another that is silent too.
+    """
+    patience = run.options.heartbeat_timeout
+    if run.now - run.heard_until <= patience:  # thousands need not be looked at in each tick
+        return []
+    found = [worker for worker in run.live if run.now - worker.seen > patience]
+    run.heard_until = min((worker.seen for worker in run.live), default=run.now)
+    return sorted(found, key=lambda worker: worker.state is not WorkerState.IDLE)

@@ -16,7 +16,7 @@ from gate import Gate
 import maggy_like
 from maggy_like import FailurePolicy, LocalEngine
 from maggy_like.driver import supervisor as gang
-from maggy_like.driver.state_machine import training_phase
+from maggy_like.driver.state_machine import phases
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import EngineRun
 from maggy_like.protocol.task import KeyPair, WorkerTask
@@ -84,7 +84,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Event], Non
 
     def put_off_then_go_on(*args: Any) -> None:
         put_off(*args)
-        monkeypatch.setattr(training_phase, "PATIENCE", 0.3)
+        monkeypatch.setattr(phases, "PATIENCE", 0.3)
 
     def on_event(event: Event) -> None:
         if isinstance(event, AttemptStarted) and event.world_size == 2:

@@ -74,13 +74,13 @@ class Played(Hand):
         index = self.rng.choice(HOSTILE)
         worker = self.machine.workers[index]
         truths: dict[str, Any] = {}
-        if worker.group is not None and self.rng.random() < 0.8:
-            truths = {"trial": worker.group.trial, "attempt": worker.group.attempt}
+        if worker.attempt is not None and self.rng.random() < 0.8:
+            truths = {"trial": worker.attempt.trial, "attempt": worker.attempt.number}
         elif self.rng.random() < 0.5:
-            busy = [it.group for it in self.machine.workers.values() if it.group is not None]
+            busy = [it.attempt for it in self.machine.workers.values() if it.attempt is not None]
             if busy:
                 victim = self.rng.choice(busy)
-                truths = {"trial": victim.trial, "attempt": victim.attempt}
+                truths = {"trial": victim.trial, "attempt": victim.number}
         if self.rng.random() < 0.5:
             truths["objective"] = "loss"
         incarnation = worker.id.incarnation if self.rng.random() < 0.95 else self.rng.choice([0, 10**6])
@@ -91,7 +91,7 @@ class Played(Hand):
     def work(self) -> None:
         """An honest worker takes its trial one step further, or ends it."""
         worker = self.machine.workers[self.rng.choice(HONEST)]
-        if worker.group is None or worker.id.incarnation:
+        if worker.attempt is None or worker.id.incarnation:
             return
         assign = self.assigned(worker.id)
         key = (assign.trial, assign.attempt)
@@ -107,7 +107,7 @@ class Played(Hand):
             if not any(isinstance(m, Decided) and m.stop for who, m in self.sent[said:] if who == worker.id):
                 return
             self.hear(worker.id, Finished(*key, "stopped"))
-        elif worker.group.stopping:
+        elif worker.attempt.stop_reason:
             self.hear(worker.id, Finished(*key, "stopped"))
         else:
             self.ended[key] = value

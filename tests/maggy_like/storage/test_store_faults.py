@@ -43,17 +43,16 @@ class Store:
         self.serve()
         self._saved: set[int] = set()
         self._gate = -1
-        heard = StoreOutage.heard
+        waits = StoreOutage.waits
 
-        def hear(outage: StoreOutage, group: Any, worker: Any, message: Any, now: float) -> Any:
-            shown = heard(outage, group, worker, message, now)
-            if message.reason:
-                self.waits.add(group.trial)
-                if len(self.waits) == 2:
-                    self.then()
+        def wait(outage: StoreOutage, trial: int, reason: str, now: float) -> Any:
+            shown = waits(outage, trial, reason, now)
+            self.waits.add(trial)
+            if len(self.waits) == 2:
+                self.then()
             return shown
 
-        monkeypatch.setattr(StoreOutage, "heard", hear)
+        monkeypatch.setattr(StoreOutage, "waits", wait)
 
     def serve(self) -> None:
         self._point_to("disk")

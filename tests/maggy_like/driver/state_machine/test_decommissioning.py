@@ -8,7 +8,6 @@ import pytest
 from hand import Hand
 
 from maggy_like.driver.state_machine.attempts import MAX_NODES
-from maggy_like.driver.state_machine.decommissioning import LEAVE_PATIENCE
 from maggy_like.driver.state_machine.inputs import (
     Tick,
     TrialSaid,
@@ -16,6 +15,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerLeaving,
     WorkerLost,
 )
+from maggy_like.driver.state_machine.workers import LEAVE_PATIENCE
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Halt, Held, Shutdown, Stop
 from maggy_like.protocol.state_names import StateName

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hand import Hand
 
-from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.driver.state_machine.run import TrainingPlan
 from maggy_like.errors import ConfigError
 from optimizers.core.events import Measured, from_json, to_json
 from optimizers.core.study import Study

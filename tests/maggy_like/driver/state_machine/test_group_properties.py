@@ -1,4 +1,4 @@
-"""WorkerGroups whose ranks report, wait, fail and vanish in any order, with every message late by as much as may be."""
+"""Attempts whose ranks report, wait, fail and vanish in any order, with every message late by as much as may be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis_profiles import examples
 from rank import Rank, study
 from witness import said
 
-from maggy_like.driver.state_machine import StateMachine, training_phase
+from maggy_like.driver.state_machine import StateMachine, phases
 from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Send
 from maggy_like.driver.state_machine.inputs import (
     Input,
@@ -23,7 +23,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerReady,
     WorkerSeen,
 )
-from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.driver.state_machine.run import Options, TrainingPlan
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
@@ -69,8 +69,7 @@ class Ranks(RuleBasedStateMachine):
 
     def boot(self) -> None:
         """A driver on the journal as it is."""
-        self.machine = StateMachine(
-            study(self.n_trials),
+        options = Options(
             workers=SLOTS,
             width=self.width,
             training=self.plan,
@@ -78,6 +77,7 @@ class Ranks(RuleBasedStateMachine):
             trial_timeout=50.0,
             heartbeat_timeout=1e9,
         )
+        self.machine = StateMachine(study(self.n_trials), options)
         self.machine.replay(map(from_json, self.journal))
         self.workers.clear()
         self.running.clear()
@@ -304,9 +304,9 @@ class Ranks(RuleBasedStateMachine):
 
     @invariant()
     def each_running_trial_has_one_team(self) -> None:
-        groups = {worker.group for worker in self.machine.workers.values() if worker.group is not None}
-        assert {group.trial for group in groups} == self.running
-        assert len(groups) == len(self.running)
+        attempts = {worker.attempt for worker in self.machine.workers.values() if worker.attempt is not None}
+        assert {attempt.trial for attempt in attempts} == self.running
+        assert len(attempts) == len(self.running)
 
     def teardown(self) -> None:
         """From wherever it is, everything ends once no more faults come, and all ranks with it."""
@@ -340,7 +340,7 @@ class Ranks(RuleBasedStateMachine):
                 self.receive(worker)
             moved |= worker.is_running and self.act(worker, 0.9)
         if not moved:  # a training may wait for those who do not come
-            self.now += training_phase.PATIENCE
+            self.now += phases.PATIENCE
             for worker in self.workers.values():
                 self.tell(WorkerSeen(worker.id))
             self.tell(Tick())

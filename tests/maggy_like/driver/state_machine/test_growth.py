@@ -5,8 +5,8 @@ from __future__ import annotations
 from hand import Hand
 
 from maggy_like.driver.failure_policy import FailurePolicy
-from maggy_like.driver.state_machine.growth import SETTLING
 from maggy_like.driver.state_machine.inputs import Tick
+from maggy_like.driver.state_machine.workers import SETTLING
 from optimizers.core.failure_kinds import FailureKind
 
 
@@ -14,16 +14,12 @@ def grown(workers: int, **options: object) -> Hand:
     return Hand(workers=50, alike=FailurePolicy().enough, **{"n_trials": 100, **options}).start()  # type: ignore[arg-type]
 
 
-def ready(hand: Hand) -> int:
-    return len(hand.machine._proposals._ready)
-
-
 def test_proposals_are_kept_ready_for_the_workers_that_there_are() -> None:
     hand = grown(50)
-    assert (ready(Hand(workers=50, n_trials=100).start()), ready(hand)) == (50, 2)
+    assert (Hand(workers=50, n_trials=100).start().ready, hand.ready) == (50, 2)
     for index in range(4):
         hand.join(index)
-    assert ready(hand) == 4
+    assert hand.ready == 4
 
 
 def test_as_many_trials_that_fail_alike_as_workers_there_are_end_the_search() -> None:

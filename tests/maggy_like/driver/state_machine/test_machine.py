@@ -17,7 +17,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerReady,
     WorkerSeen,
 )
-from maggy_like.driver.state_machine.workers import WorkerState
+from maggy_like.driver.state_machine.run import WorkerState
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.fields import MAX_NAMES
@@ -75,7 +75,7 @@ def test_the_search_ends_when_all_trials_have_and_shuts_the_gang_down() -> None:
 
 def test_proposals_are_ready_before_a_worker_asks() -> None:
     hand = Hand(n_trials=10).start()
-    assert len(hand.machine._proposals._ready) == 2
+    assert hand.ready == 2
     commands = hand.machine.handle(WorkerJoined(WorkerId(0, 0), "host"), 0.0)
     commands += hand.machine.handle(WorkerReady(WorkerId(0, 0)), 0.0)
     assert [type(c) for c in commands] == [Append, Append, Send, AskOptimizer]
@@ -212,7 +212,7 @@ def test_a_parked_worker_gets_a_promotion_that_comes_due() -> None:
     hand.finish(second, 0.3)
     assert hand.machine.workers[1].state is WorkerState.IDLE
     hand.finish(first, 0.2)
-    assert len(hand.machine._groups) == 1
+    assert [worker.trial for worker in hand.machine.workers.values() if worker.trial is not None] == [1]
     assert hand.study.trials[1].state is TrialState.RUNNING
 
 

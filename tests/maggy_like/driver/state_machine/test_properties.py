@@ -14,7 +14,7 @@ from watched_search import HEARTBEAT, OPTIMIZERS, SLOTS, Search
 from witness import Witness, said
 
 from maggy_like.driver.state_machine.inputs import StopRequested, Tick, WorkerGone, WorkerLost, WorkerSeen
-from maggy_like.driver.state_machine.workers import WorkerState
+from maggy_like.driver.state_machine.run import WorkerState
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, OutcomeKind

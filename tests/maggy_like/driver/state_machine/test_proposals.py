@@ -11,8 +11,7 @@ from hypothesis_profiles import examples
 
 from maggy_like.driver.simulate import simulate
 from maggy_like.driver.state_machine.inputs import SuggestionReady
-from maggy_like.driver.state_machine.prefetch import Prefetch
-from maggy_like.driver.state_machine.proposals import Proposals
+from maggy_like.driver.state_machine.proposals import Prefetch, Proposals
 from optimizers.core.base import History, Observation, Optimizer, Pending, Proposal
 from optimizers.core.events import AttemptEnded, AttemptStarted
 from optimizers.core.study import Study

@@ -6,13 +6,13 @@ import pytest
 from hand import Hand
 from trained import Trained, trained
 
-from maggy_like.driver.state_machine import training_phase
+from maggy_like.driver.state_machine import phases
 from maggy_like.driver.state_machine.inputs import (
     TrialSaid,
     WorkerJoined,
     WorkerLost,
 )
-from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.driver.state_machine.run import TrainingPlan
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Checkpointed
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated, from_json, to_json
@@ -52,10 +52,10 @@ def test_a_run_goes_on_wherever_its_journal_ends(kept: int) -> None:
         busy = [worker for worker in run.machine.workers.values() if worker.trial is not None]
         if not busy:
             break
-        group = busy[0].group
-        assert group is not None
-        for worker in group.members:
-            trial = run.study.trials[group.trial]
+        attempt = busy[0].attempt
+        assert attempt is not None
+        for worker in attempt.members:
+            trial = run.study.trials[attempt.trial]
             saved = trial.checkpoint and trial.checkpoint.name
             assert run.assigned(worker.id).checkpoint == saved
             run.finish(worker.id, 0.7 if trial.id == 1 else 0.3)
@@ -112,7 +112,7 @@ def shrunk(plan: TrainingPlan = ELASTIC) -> Trained:
 def test_lost_workers_are_waited_for_then_done_without() -> None:
     run = shrunk()
     assert run.states()[-1] == "pending"
-    run.pass_time(training_phase.PATIENCE - 1)
+    run.pass_time(phases.PATIENCE - 1)
     assert run.states()[-1] == "pending"
     run.pass_time(1)
     assert [worker.index for worker in run.members] == [0, 1]
@@ -122,7 +122,7 @@ def test_lost_workers_are_waited_for_then_done_without() -> None:
 
 def test_lost_workers_that_come_back_in_time_take_part() -> None:
     run = shrunk()
-    run.pass_time(training_phase.PATIENCE - 1)
+    run.pass_time(phases.PATIENCE - 1)
     run.come(2, incarnation=1)
     assert len(run.members) == 3
 
@@ -130,7 +130,7 @@ def test_lost_workers_that_come_back_in_time_take_part() -> None:
 def test_a_worker_that_is_about_to_be_ready_is_waited_for_twice_as_long() -> None:
     run = shrunk()
     run.tell(WorkerJoined(WorkerId(2, 1), "host"))
-    run.pass_time(2 * training_phase.PATIENCE - 1)
+    run.pass_time(2 * phases.PATIENCE - 1)
     assert run.states()[-1] == "pending"
     run.pass_time(1)
     assert len(run.members) == 2
@@ -140,7 +140,7 @@ def test_workers_that_never_came_are_waited_for_as_long() -> None:
     run = Trained(TrainingPlan(5, 2, 1, config={"x": 0.5}), n_trials=0)
     run.start()
     (first,) = run.come(0)
-    run.pass_time(2 * training_phase.PATIENCE - 1)
+    run.pass_time(2 * phases.PATIENCE - 1)
     assert run.states() == ["pending"]
     run.pass_time(1)
     assert run.members == [first]
@@ -148,18 +148,18 @@ def test_workers_that_never_came_are_waited_for_as_long() -> None:
 
 def test_fewer_than_the_least_never_begin() -> None:
     run = shrunk(TrainingPlan(5, 3, 3))
-    run.pass_time(1000 * training_phase.PATIENCE)
+    run.pass_time(1000 * phases.PATIENCE)
     assert run.states()[-1] == "pending"
     assert run.machine.ending is None
 
 
 def test_each_loss_is_waited_for_anew() -> None:
     run = shrunk(TrainingPlan(5, 3, 1))
-    run.pass_time(training_phase.PATIENCE)
+    run.pass_time(phases.PATIENCE)
     assert len(run.members) == 2
     run.tell(WorkerLost(WorkerId(1, 0), "kill -9"))
     run.finish(WorkerId(0, 0), outcome="stopped")
-    run.pass_time(training_phase.PATIENCE - 1)
+    run.pass_time(phases.PATIENCE - 1)
     assert run.states()[-1] == "pending"
     run.pass_time(1)
     assert len(run.members) == 1
@@ -169,7 +169,7 @@ def test_each_loss_is_waited_for_anew() -> None:
 
 def test_a_training_that_shrank_grows_again_with_its_next_attempt() -> None:
     run = shrunk()
-    run.pass_time(training_phase.PATIENCE)
+    run.pass_time(phases.PATIENCE)
     run.come(2, incarnation=1)
     assert len(run.members) == 2  # the attempt that runs is left alone
     run.finish(WorkerId(1, 0), outcome="raised", kind=FailureKind.EXCEPTION, message="x", at=1.0)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hand import Hand
 
-from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import Tick, TrialSaid
+from maggy_like.driver.state_machine.run import Options
 from maggy_like.errors import StoreError
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Shutdown, Stop, Waiting
@@ -183,5 +181,4 @@ def test_the_store_s_fault_is_told_from_the_trial_s(kind: str) -> None:
 
 
 def test_the_default_is_ten_minutes() -> None:
-    options: dict[str, Any] = StateMachine.__init__.__kwdefaults__
-    assert options["store_patience"] == 600.0
+    assert Options().store_patience == 600.0

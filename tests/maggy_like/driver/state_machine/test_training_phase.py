@@ -8,7 +8,7 @@ from trained import GANG, Trained, trained
 from maggy_like.driver.state_machine.inputs import (
     StopRequested,
 )
-from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.driver.state_machine.run import TrainingPlan
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Shutdown, Stop

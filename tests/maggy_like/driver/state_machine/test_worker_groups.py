@@ -12,8 +12,8 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerGone,
     WorkerLost,
 )
-from maggy_like.driver.state_machine.worker_groups import choose
-from maggy_like.driver.state_machine.workers import Worker
+from maggy_like.driver.state_machine.phases import choose
+from maggy_like.driver.state_machine.run import Worker
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (

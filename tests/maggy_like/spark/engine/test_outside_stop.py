@@ -11,7 +11,7 @@ from hand import Hand
 
 from maggy_like import SparkEngine
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLost
-from maggy_like.driver.state_machine.training_phase import TrainingPlan
+from maggy_like.driver.state_machine.run import TrainingPlan
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import EngineRun, EngineStopped
 from maggy_like.protocol.endings import Ending

@@ -81,20 +81,20 @@ import maggy_like
 import wide_functions as fns
 from maggy_like import FailurePolicy, spark_session
 from maggy_like.driver import supervisor
-from maggy_like.driver.state_machine import training_phase
+from maggy_like.driver.state_machine import phases
 from optimizers.core.events import AttemptStarted, Measured
 
 if __name__ == "__main__":
     folder, worker = sys.argv[3], int(sys.argv[4])
     spark = spark_session(sys.argv[1], conf=eval(sys.argv[2]))
-    patience = supervisor.SHRINK_PATIENCE, training_phase.PATIENCE
+    patience = supervisor.SHRINK_PATIENCE, phases.PATIENCE
     sizes, killed = [], []
 
     def watch(event):
         if isinstance(event, AttemptStarted):
             sizes.append(event.world_size)
             # All have come: lost ones are not waited for for long.
-            supervisor.SHRINK_PATIENCE, training_phase.PATIENCE = 3.0, 4.0
+            supervisor.SHRINK_PATIENCE, phases.PATIENCE = 3.0, 4.0
         elif isinstance(event, Measured) and not killed and event.columns["loss"][0][-1] >= 5:
             killed.append(True)
             os.killpg(worker, signal.SIGKILL)  # its executor is in its group
@@ -105,7 +105,7 @@ if __name__ == "__main__":
         disturbed = maggy_like.run(fns.train_together, config, failures=FailurePolicy(min_workers=1),
                                    callbacks=[watch], **options)
     finally:
-        supervisor.SHRINK_PATIENCE, training_phase.PATIENCE = patience
+        supervisor.SHRINK_PATIENCE, phases.PATIENCE = patience
     undisturbed = maggy_like.run(fns.train_together, config, engine="local", **options)
     print("world sizes", *sizes)
     differences = [abs(a - b) for a, b in zip(disturbed, undisturbed, strict=True)]

@@ -24,7 +24,7 @@ class _Outcomes:
     has_success: bool = False
 
 
-class CommonFailures:
+class IdenticalFailures:
     """Counts the trials that failed alike while none has succeeded.
 
     Trials that go on after a pause are counted by themselves: that all of them began well says nothing of how they go

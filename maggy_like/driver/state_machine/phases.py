@@ -1,0 +1,276 @@
+"""What runs next, when the search ends, and the training that may follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from maggy_like.driver.state_machine import attempts
+from maggy_like.driver.state_machine.commands import Commands, Send, Show
+from maggy_like.driver.state_machine.run import Attempt, Run, StopReason, Worker, WorkerState
+from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.messages import Finished, Shutdown
+from optimizers.core.events import TrialCreated
+from optimizers.core.trial import Failure, Trial, TrialState
+from optimizers.space.config import Config
+
+PATIENCE = 30.0
+"""Seconds that a training waits for lost workers before it continues with the others."""
+
+_MOST_NAMED = 10  # trials
+
+
+def start(run: Run) -> Commands:
+    """Begin, or continue where the replayed journal ends."""
+    commands: Commands = []
+    failed = run.failures.to_retry(run.study.trials, run.options.enough(1))
+    if again := [trial.id for trial in failed if run.study.retry(trial)]:
+        which = ", ".join(map(str, again[:_MOST_NAMED])) + (", ..." if len(again) > _MOST_NAMED else "")
+        commands.append(Show(f"trials that had failed alike are tried again: {which}"))
+    for trial in run.study.trials:
+        if trial.objective is not None and run.objective is None:
+            run.objective = trial.objective
+        if trial.state is TrialState.RUNNING:
+            commands += attempts.lose_with_driver(run, trial, run.now)
+        elif trial.state is TrialState.PENDING:
+            run.retries.append(trial.id)
+    if run.options.training is not None and any(trial.training and not trial.is_over for trial in run.study.trials):
+        run.search_ended, run.has_trained = Ending.COMPLETED, True
+    attempts.sort_retries(run)
+    run.proposals.go_on()
+    commands += _end_at_target(run)
+    commands += _ask_ahead(run)
+    commands += _close_if_done(run)
+    return commands
+
+
+def rank_ended(run: Run, attempt: Attempt, worker: Worker, end: Finished | Failure) -> Commands:
+    """Take in that a rank has ended. With the last one, the attempt ends, and its workers get other work."""
+    commands = attempts.rank_ended(attempt, worker, end)
+    if not attempt.has_ended:
+        return commands
+    del run.attempts[attempt.trial]
+    for member in attempt.members:
+        member.attempt = None
+        if member.state is not WorkerState.BUSY:
+            continue  # it was lost
+        if run.ending is not None:
+            member.state = WorkerState.DRAINING
+        else:
+            set_idle(run, member)
+            if member.leaving:
+                commands += shut_down(run, member)
+    commands += attempts.end(run, attempt)
+    commands += run.outage.ended(run.study.trials[attempt.trial], run.now)
+    attempts.sort_retries(run)
+    error = run.unclear or run.failures.error()
+    if error is not None and not run.is_training:
+        commands += end_search(run, Ending.ERROR, error)
+    return commands + dispatch(run)
+
+
+def set_idle(run: Run, worker: Worker) -> None:
+    """Note that a worker has nothing to do."""
+    worker.state = WorkerState.IDLE
+    run.idle[worker.id.index] = run.now
+
+
+# -- what runs next -----------------------------------------------------------------------------------
+
+
+def dispatch(run: Run) -> Commands:
+    """Give work to idle workers as long as there is some; end the run when there will be none."""
+    commands = _end_at_target(run)
+    if run.ending is None and (run.idle or run.search_ended is not None):  # none is idle after most reports
+        commands += _assign(run)
+    commands += _ask_ahead(run)
+    commands += _close_if_done(run)
+    return commands
+
+
+def _assign(run: Run) -> Commands:
+    """Start attempts: first those that must be retried, then promotions, then new configurations."""
+    commands: Commands = []
+    if run.search_ended is not None and not run.attempts and (created := _training(run)) is not None:
+        commands += attempts.record(run, created)
+        run.retries.append(created.trial)
+    while members := _free_members(run):
+        trial, cause, creation = _next_trial(run)
+        if trial is None:
+            break
+        commands += creation
+        commands += attempts.start(run, members, trial, cause)
+    return commands
+
+
+def _free_members(run: Run) -> list[Worker]:
+    """Return the idle workers that would run the next attempt together; none as long as they are too few."""
+    width = run.options.width
+    if run.search_ended is not None:
+        width = 0 if run.attempts else _n_trainers(run)
+    if not width or len(run.idle) < width:
+        return []
+    if width == 1:
+        return [run.workers[next(iter(run.idle))]]
+    return choose((run.workers[index] for index in run.idle), width)
+
+
+def choose(idle: Iterable[Worker], count: int) -> list[Worker]:
+    """Return ``count`` of the idle workers, on as few hosts as possible, those of a host next to each other.
+
+    Args:
+        idle: At least ``count``, in order of preference.
+        count: How many.
+    """
+    hosts: dict[str, list[Worker]] = {}
+    for worker in idle:
+        hosts.setdefault(worker.host, []).append(worker)
+    fullest = sorted(hosts.values(), key=len, reverse=True)
+    chosen = [worker for workers in fullest for worker in sorted(workers, key=lambda worker: worker.id.index)]
+    return chosen[:count]
+
+
+def _next_trial(run: Run) -> tuple[Trial | None, str, Commands]:
+    """Return the trial to run next, why it runs now if the study does not know, and its creation if it is new."""
+    for number in run.retries:
+        if run.outage.is_due(number, run.now):
+            run.retries.remove(number)
+            return run.study.trials[number], "", []
+    if run.search_ended is not None:
+        return None, "", []
+    if (promotion := run.study.next_promotion()) is not None:
+        return promotion, "", []
+    idle_since = next(iter(run.idle.values()))
+    if (created := run.proposals.take(idle_since)) is not None:
+        commands = attempts.record(run, created)
+        return run.study.trials[-1], "", commands
+    return _closing_promotion(run), "nothing else is left to run", []
+
+
+def _closing_promotion(run: Run) -> Trial | None:
+    """Return the trial that is promoted only because the search would end without it.
+
+    A running trial may yet turn out better than the paused ones, so the choice waits until none runs.
+    """
+    if run.attempts or run.retries or run.proposals.has_more:
+        return None
+    return run.study.closing_promotion()
+
+
+def _ask_ahead(run: Run) -> Commands:
+    """Have the optimizer propose before a worker needs it."""
+    if run.ending is not None or run.search_ended is not None:
+        return []
+    question = run.proposals.ask(run.now)
+    return [] if question is None else [question]
+
+
+# -- the search ends ----------------------------------------------------------------------------------
+
+
+def _end_at_target(run: Run) -> Commands:
+    """End the search once a trial has reached the target."""
+    if run.options.target is None or run.search_ended is not None:
+        return []
+    best, loss = run.study.best, run.study.loss
+    if best is None or loss(best.value) > loss(run.options.target):
+        return []
+    return end_search(run, Ending.TARGET, None)
+
+
+def _close_if_done(run: Run) -> Commands:
+    """End the run, or its search, once nothing of it is left."""
+    if run.ending is not None or run.attempts or run.retries:
+        return []
+    if run.search_ended is not None:
+        return _end_run(run, run.search_ended, None)
+    if run.proposals.has_more or run.study.next_promotion() is not None:
+        return []  # for a worker that is to come, if none is free
+    if _closing_promotion(run) is not None:
+        return []
+    error = run.failures.error(run.study.size)
+    return end_search(run, Ending.COMPLETED if error is None else Ending.ERROR, error)
+
+
+def end_search(run: Run, reason: Ending, error: Exception | None) -> Commands:
+    """End the search: no trial follows, and what runs is stopped. The training follows, if one is planned."""
+    if run.ending is not None or (run.search_ended is not None and reason is Ending.TIMEOUT):
+        return []
+    if run.search_ended is not None or not _is_followed_by_training(run, reason):
+        return _end_run(run, reason, error)
+    run.search_ended = reason
+    commands: Commands = []
+    for attempt in run.attempts.values():
+        commands += attempts.stop(attempt, StopReason.RUN_ENDED, cause=f"the search ended: {reason}")
+    attempts.sort_retries(run)
+    return commands + dispatch(run)
+
+
+def _end_run(run: Run, reason: Ending, error: Exception | None) -> Commands:
+    """End the run: every worker leaves, and ends what it runs."""
+    run.ending, run.error = reason, error
+    who = f" ({run.stopped_by})" if run.stopped_by else ""
+    for attempt in run.attempts.values():
+        attempts.stop_with_run(attempt, f"the run ended: {reason}{who}")
+    return [command for worker in run.live for command in shut_down(run, worker)]
+
+
+def shut_down(run: Run, worker: Worker) -> Commands:
+    """Have a worker leave, once what it runs has ended."""
+    run.idle.pop(worker.id.index, None)
+    if worker.state is not WorkerState.BUSY:
+        worker.state = WorkerState.DRAINING
+    return [Send(worker.id, Shutdown())]
+
+
+# -- the training -------------------------------------------------------------------------------------
+
+
+def _is_followed_by_training(run: Run, reason: Ending) -> bool:
+    last = run.study.trials[-1] if run.study.trials else None
+    if run.options.training is None or not reason.is_planned or _config(run) is None:
+        return False
+    # A resumed run may have nothing to add.
+    return last is None or not last.training or not last.is_over or last.state is TrialState.FAILED
+
+
+def _training(run: Run) -> TrialCreated | None:
+    """Return the event that makes the training a trial, once; None then, and if no trial has a value after all.
+
+    It is called when no trial of the search runs any more: the last to end may turn out to be the best.
+    """
+    plan, config = run.options.training, _config(run)
+    if run.has_trained or plan is None or config is None:
+        return None
+    run.has_trained = True
+    return TrialCreated(len(run.study.trials), dict(config), parent=_failed_training(run, config), training=plan.steps)
+
+
+def _failed_training(run: Run, config: Config) -> int | None:
+    """Return the training of an earlier driver that failed just before, from whose state this one continues."""
+    last = run.study.trials[-1] if run.study.trials else None
+    is_same = last is not None and last.training and last.config == config
+    return last.id if last is not None and is_same and last.state is TrialState.FAILED else None
+
+
+def _n_trainers(run: Run) -> int:
+    """Return how many workers train together now; 0 as long as others are waited for."""
+    plan = run.options.training
+    assert plan is not None
+    workers = run.workers.values()
+    idle = sum(worker.state is WorkerState.IDLE for worker in workers)
+    if idle >= plan.workers:
+        run.short_since = None
+        return plan.workers
+    if run.short_since is None:
+        run.short_since = run.now
+    waited = run.now - run.short_since
+    coming = len(workers) < plan.workers or any(worker.state is WorkerState.JOINING for worker in workers)
+    is_patient = waited < PATIENCE or (coming and waited < 2 * PATIENCE)
+    return 0 if is_patient or idle < plan.least else idle
+
+
+def _config(run: Run) -> Config | None:
+    """Return the configuration to train, once known."""
+    if run.options.training is not None and run.options.training.config is not None:
+        return run.options.training.config
+    return run.study.best.config if run.study.best is not None else None

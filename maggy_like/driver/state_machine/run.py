@@ -1,0 +1,349 @@
+"""The state of one run: its study, its workers, the attempts that run, and its phase.
+
+:class:`Run` is data with look-ups. The functions in :mod:`~maggy_like.driver.state_machine.attempts`,
+:mod:`~maggy_like.driver.state_machine.phases` and :mod:`~maggy_like.driver.state_machine.workers` change it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from maggy_like.driver.state_machine.identical_failures import IdenticalFailures
+from maggy_like.driver.state_machine.proposals import Proposals
+from maggy_like.driver.state_machine.saved_states import SavedStates
+from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE, StoreOutage
+from maggy_like.errors import ConfigError
+from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.identity import WorkerId
+from maggy_like.protocol.messages import Finished
+from maggy_like.protocol.torchrun import UNEVEN
+from optimizers.core.failure_kinds import FailureKind
+from optimizers.core.study import Study
+from optimizers.core.trial import Failure
+from optimizers.space.config import Config
+
+# -- options ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """What to train after the search.
+
+    Attributes:
+        steps: Budget of the training.
+        workers: How many workers train together.
+        least: How many are enough if the others are lost and do not come back.
+        config: The configuration; None for the best of the search.
+    """
+
+    steps: int
+    workers: int
+    least: int
+    config: Config | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a run is asked for.
+
+    Attributes:
+        objective: Name of the optimised metric; None to take the one that is reported.
+        guessed: Whether the directions of the objectives are guessed from their names.
+        n_configs: Number of configurations in a finite space; the search ends once each was tried.
+        workers: Number of workers, or the most that may join.
+        width: Workers per trial.
+        training: What to train after the search; None for nothing.
+        keep: How many saved states of an attempt to keep, in addition to the one of its best value.
+        max_attempts: How many attempts of a trial may fail or be lost before the trial fails for good.
+        alike: How many identical failures end the search if no trial has succeeded; 0 for never. With workers that
+            come and go, a function of the number of trials that can run at a time.
+        expected: Names of exceptions that do not count as identical failures.
+        trial_timeout: Seconds that one attempt may take; None for no limit.
+        target: Value of the objective that ends the search.
+        heartbeat_timeout: Seconds of silence after which a worker counts as lost.
+        store_patience: Seconds that a trial may wait for the store.
+    """
+
+    objective: str | None = None
+    guessed: bool = False
+    n_configs: int | None = None
+    workers: int = 1
+    width: int = 1
+    training: TrainingPlan | None = None
+    keep: int = 2
+    max_attempts: int = 3
+    alike: int | Callable[[int], int] = 0
+    expected: Collection[str] = ()
+    trial_timeout: float | None = None
+    target: float | None = None
+    heartbeat_timeout: float = 15.0
+    store_patience: float = STORE_PATIENCE
+
+    @property
+    def grows(self) -> bool:
+        """Whether workers come and go."""
+        return not isinstance(self.alike, int)
+
+    def enough(self, at_a_time: int) -> int:
+        """Return how many identical failures end the search."""
+        return self.alike if isinstance(self.alike, int) else self.alike(at_a_time)
+
+
+# -- workers ------------------------------------------------------------------------------------------
+
+
+class WorkerState(enum.StrEnum):
+    """``JOINING -> IDLE <-> BUSY -> DRAINING -> GONE``; any of them ``-> LOST``."""
+
+    JOINING = "joining"
+    IDLE = "idle"
+    BUSY = "busy"
+    DRAINING = "draining"
+    GONE = "gone"
+    LOST = "lost"
+
+
+_LEFT = WorkerState.GONE, WorkerState.LOST  # looked up once, since each message asks
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One incarnation of a worker.
+
+    Attributes:
+        seen: When its last message came.
+        attempt: The attempt that it runs while ``BUSY``.
+        leaving: Why it leaves once its attempt is over, since its machine is about to be taken away; else empty.
+    """
+
+    id: WorkerId
+    host: str
+    accelerators: tuple[str, ...]
+    seen: float
+    state: WorkerState = WorkerState.JOINING
+    attempt: Attempt | None = None
+    leaving: str = ""
+
+    @property
+    def trial(self) -> int | None:
+        """The trial that it runs, if any."""
+        return None if self.attempt is None else self.attempt.trial
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its messages still count."""
+        return self.state not in _LEFT
+
+    @property
+    def place(self) -> str:
+        """Its index and host, for people."""
+        return f"worker {self.id.index} on {self.host}"
+
+
+# -- attempts -----------------------------------------------------------------------------------------
+
+
+class StopReason(enum.IntEnum):
+    """Why an attempt must end before it has used up its budget. A reason only gives way to a later one of this list.
+
+    How the attempt is recorded follows from it alone.
+    """
+
+    NONE = 0
+    """It continues."""
+    RUN_ENDED = 1
+    """The search is over: the attempt ends, and its trial continues if the run is resumed."""
+    FAULT = 2
+    """It has run for too long, or its machine is taken away: it ends with that failure."""
+    RULE = 3
+    """A rule has stopped its trial, which ends as stopped."""
+
+    @property
+    def asks_to_end(self) -> bool:
+        """Whether the attempt ends at the next report that waits for a verdict."""
+        return self >= StopReason.FAULT
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """An attempt of a trial that runs, on one worker or on several.
+
+    Attributes:
+        number: Which attempt of the trial it is, from 1.
+        members: Its workers, in order of rank.
+        since: When it was assigned.
+        stop_reason: Why it must end early, if it must.
+        failure: How its end is recorded then, if that is a fault.
+        cause: Why the search is over, if that ends it.
+        saved: Names of the states that it has saved.
+        ends: How its ranks ended, in the order in which the messages came.
+        waits: The members that wait for the store, and since when.
+        excused: Seconds for which any of them did, and which count against no limit.
+        halted: How many reports each rank had made when it was halted; None as long as nobody wants them to stop.
+        leave_by: When it is ended at the latest, since a member's machine is about to be taken away.
+    """
+
+    trial: int
+    number: int
+    members: tuple[Worker, ...]
+    since: float
+    stop_reason: StopReason = StopReason.NONE
+    failure: Failure | None = None
+    cause: str = ""
+    saved: set[str] = field(default_factory=set)
+    ends: dict[int, Finished | Failure] = field(default_factory=dict)
+    waits: dict[WorkerId, float] = field(default_factory=dict)
+    excused: float = 0.0
+    halted: dict[int, int] | None = None
+    leave_by: float | None = None
+
+    def rank(self, worker: WorkerId) -> int:
+        """Return the rank of a member."""
+        return next(rank for rank, member in enumerate(self.members) if member.id == worker)
+
+    @property
+    def running(self) -> list[WorkerId]:
+        """The members that have not ended."""
+        return [member.id for rank, member in enumerate(self.members) if rank not in self.ends]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all members have ended."""
+        return len(self.ends) == len(self.members)
+
+    @property
+    def stop_at(self) -> int | None:
+        """The report in which all must stop: the first that none of them has passed. None until all have answered."""
+        halted = self.halted
+        if halted is None or not all(rank in halted or rank in self.ends for rank in range(len(self.members))):
+            return None
+        return max(halted.values(), default=0) + 1
+
+    def end(self) -> Finished | Failure:
+        """Return how the attempt ended: as rank 0 did, or with the earliest failure.
+
+        A failed collective operation is not a cause while there is another one: it only tells that a rank is gone. Nor
+        is the loss of a worker, if a rank had failed before.
+        """
+        faults = {rank: end for rank, end in self.ends.items() if is_fault(end)}
+        if not faults:
+            return self.ends[0]
+        rank = min(faults, key=lambda rank: _order(faults[rank]))
+        fault = faults[rank]
+        if len(self.members) == 1:
+            return fault
+        return msgspec.structs.replace(fault, message=f"rank {rank}: {fault.message}{self._elsewhere(rank, faults)}")
+
+    def _elsewhere(self, rank: int, faults: dict[int, Finished | Failure]) -> str:
+        """Return where the others were, if a rank failed because they were elsewhere."""
+        others = ((other, end) for other, end in faults.items() if other != rank and isinstance(end, Finished))
+        places = [f"rank {other} was at {end.place}" for other, end in sorted(others) if end.place]
+        return f" ({', '.join(places)})" if places and UNEVEN in faults[rank].message else ""
+
+
+def is_fault(end: Finished | Failure) -> bool:
+    """Whether a rank that ended so ends the attempt for all."""
+    return isinstance(end, Failure) or end.outcome in ("raised", "died")
+
+
+def _order(end: Finished | Failure) -> tuple[int, float]:
+    if isinstance(end, Failure):
+        return 1, 0.0
+    return (2, end.at) if end.kind is FailureKind.COLLECTIVE else (0, end.at)
+
+
+# -- the run ------------------------------------------------------------------------------------------
+
+
+class Run:
+    """All that a driver knows of its run.
+
+    Args:
+        study: The study, new or replayed.
+        options: What is asked for.
+
+    Attributes:
+        now: When the present input came, in seconds.
+        objective: Name of the optimised metric, once known.
+        ending: Why the run ended; None before.
+        error: What ``lagom`` must raise, if anything.
+        stopped_by: Who stopped the run from outside; empty if nobody did.
+        stale: Messages of lost incarnations or past attempts that were ignored.
+        search_ended: Why the search ended while the training is to come, or runs; None before.
+        has_trained: Whether the training has begun.
+        short_since: Since when the training waits for workers.
+        workers: The newest incarnation of each worker, by index.
+        idle: Since when workers are idle, by index, in the order in which they became so.
+        heard_until: Every live worker was heard of since then, or has joined since.
+        newcomers: Workers that have joined a running search, to be shown in one line.
+        newcomers_since: When the first of them joined.
+        any_leaves: Whether any worker was ever announced to leave.
+        attempts: The attempts that run, by trial.
+        retries: Trials whose attempt failed or was lost, in the order in which they run again.
+        began_at: How far each running trial was when its attempt began.
+        proposals: The configurations to come.
+        failures: Counts identical failures.
+        states: Which saved states are still needed.
+        outage: Which trials wait for the store.
+        known_until: The newest time in the journal.
+        is_named: Whether the metric, and so its direction, is settled.
+        is_sign_known: Whether a first result has been compared with the direction.
+        unclear: What the search must end with if nothing tells its direction.
+        warned: Keys of warnings that were shown.
+        traced: Causes of failures whose traceback was shown.
+    """
+
+    def __init__(self, study: Study, options: Options) -> None:
+        self.study = study
+        self.options = options
+        self.now = 0.0
+        self.stale = 0
+        # the phase
+        self.objective = options.objective
+        self.ending: Ending | None = None
+        self.error: Exception | None = None
+        self.stopped_by = ""
+        self.search_ended: Ending | None = None
+        self.has_trained = False
+        self.short_since: float | None = None
+        # the workers
+        self.workers: dict[int, Worker] = {}
+        self.idle: dict[int, float] = {}
+        self.heard_until = float("-inf")
+        self.newcomers: list[str] = []
+        self.newcomers_since = 0.0
+        self.any_leaves = False
+        # the attempts
+        self.attempts: dict[int, Attempt] = {}
+        self.retries: deque[int] = deque()
+        self.began_at: dict[int, tuple[int, int]] = {}
+        self.proposals = Proposals(study, options.workers // options.width, options.n_configs)
+        self.failures = IdenticalFailures(options.enough(1), options.expected)
+        self.states = SavedStates(study, options.keep)
+        self.outage = StoreOutage(options.store_patience)
+        self.known_until = 0.0
+        self.is_named = bool(study.objectives.given)
+        self.is_sign_known = not options.guessed
+        self.unclear: ConfigError | None = None
+        self.warned: set[str] = set()
+        self.traced: set[tuple[str, str, str]] = set()
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the search is over, and the training is not."""
+        return self.search_ended is not None and self.ending is None
+
+    @property
+    def live(self) -> Iterator[Worker]:
+        """The live workers."""
+        return (worker for worker in self.workers.values() if worker.is_live)
+
+    def find(self, known: WorkerId) -> Worker | None:
+        """Return the live worker of that incarnation, or None for a stale one."""
+        worker = self.workers.get(known.index)
+        return worker if worker is not None and worker.id == known and worker.is_live else None
