@@ -90,7 +90,7 @@ def ablate(
     metric: str | None = ...,
     direction: str | None = ...,
     timeout: float | None = ...,
-    max_budget: int = ...,
+    max_budget: int | None = ...,
     workers: int | None = ...,
     max_workers: int | None = ...,
     workers_per_trial: int = ...,
@@ -120,7 +120,7 @@ def ablate(
     metric: str | None = None,
     direction: str | None = None,
     timeout: float | None = None,
-    max_budget: int = 27,
+    max_budget: int | None = None,
     workers: int | None = None,
     max_workers: int | None = None,
     workers_per_trial: int = 1,
@@ -154,7 +154,7 @@ def ablate(
         metric: Name of the objective, needed if more than one metric is reported.
         direction: ``"max"`` or ``"min"``. By default it follows from the metric's name.
         timeout: Seconds after which the study ends with the result so far.
-        max_budget: Steps of a training (``reporter.budget``).
+        max_budget: Steps of a training (``reporter.budget``), as for :func:`maggy_like.lagom`.
         workers: Number of workers, as for :func:`maggy_like.lagom`.
         max_workers: Upper limit of the number of workers, if ``workers`` is not given.
         workers_per_trial: Number of workers that run one trial together.

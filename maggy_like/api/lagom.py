@@ -47,7 +47,7 @@ def lagom(
     n_trials: int | None = ...,
     timeout: float | None = ...,
     target: float | None = ...,
-    max_budget: int = ...,
+    max_budget: int | None = ...,
     points_to_evaluate: Sequence[Mapping[str, Any]] = ...,
     warm_start: Sequence[Result | str | Path] = ...,
     workers: int | None = ...,
@@ -79,7 +79,7 @@ def lagom(
     n_trials: int | None = None,
     timeout: float | None = None,
     target: float | None = None,
-    max_budget: int = 27,
+    max_budget: int | None = None,
     points_to_evaluate: Sequence[Mapping[str, Any]] = (),
     warm_start: Sequence[Result | str | Path] = (),
     workers: int | None = None,
@@ -117,7 +117,8 @@ def lagom(
         n_trials: Number of configurations to try. Default 50, all of a grid, or no limit with a ``timeout``.
         timeout: Seconds after which the search ends with the result so far. Default no limit.
         target: Value of the objective at which the search ends.
-        max_budget: Steps of a full training. ``reporter.budget`` is the step up to which a trial should train.
+        max_budget: Steps of a full training. ``reporter.budget`` is the step up to which a trial should train. Default
+            27; without it, a function that does not read ``reporter.budget`` may train for longer.
         points_to_evaluate: Configurations to try first. A resumed run tries those that it has not tried yet.
         warm_start: Earlier runs to learn from, as results or as folders.
         workers: Number of workers. Default all slots of the engine.

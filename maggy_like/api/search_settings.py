@@ -28,6 +28,9 @@ from optimizers.core.ranking import WORTHS, Worth
 from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
+DEFAULT_BUDGET = 27
+"""Steps of a full training if nobody says how many."""
+
 DEFAULT_TRIALS = 50
 """Configurations to try when neither a number nor a time limit is given."""
 
@@ -43,7 +46,7 @@ def check_search(
     value: str = "best",
     n_trials: int | None = None,
     is_timed: bool = False,
-    max_budget: int,
+    max_budget: int | None,
     seed: int,
     points_to_evaluate: Sequence[Mapping[str, Any]] = (),
     warm_start: Sequence[Result | str | Path] = (),
@@ -62,7 +65,9 @@ def check_search(
         JournalError: The journal of an earlier run is damaged.
     """
     n_trials = None if n_trials is None else whole("n_trials", n_trials, least=1)
-    max_budget, seed = whole("max_budget", max_budget, least=1), whole("seed", seed, least=0, most=None)
+    open_ended = max_budget is None
+    max_budget = DEFAULT_BUDGET if max_budget is None else whole("max_budget", max_budget, least=1)
+    seed = whole("seed", seed, least=0, most=None)
     made = build_optimizer(optimizer, train_fn)
     check_constraints(space)
     metrics, directions = check_objectives(metric, direction)
@@ -93,6 +98,7 @@ def check_search(
         value=worth if len(directions) == 1 else "last",
         seed=seed,
         max_budget=max_budget,
+        open_ended=open_ended,
         n_trials=n_trials,
         is_timed=n_trials is None,
         points=points,

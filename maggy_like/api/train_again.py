@@ -60,6 +60,7 @@ class TrainAgain:
             before,
             search=replace(
                 before.search,
+                open_ended=before.search.open_ended and budget is None,
                 optimizer=Enumeration(),
                 optimizer_name="training",
                 metrics=before.search.metrics or ((self.objective,) if self.objective else ()),

@@ -245,6 +245,7 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
     options = Options(
         objective=search.objective,
         guessed=search.guessed,
+        open_ended=search.open_ended,
         n_configs=search.n_configs,
         workers=size,
         width=width,

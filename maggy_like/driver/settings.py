@@ -24,6 +24,7 @@ class SearchSettings:
         directions: One for each objective; None where the only one's name is not known yet.
         guessed: Whether nobody has given the directions, so that the objectives' names say them.
         value: What a trial is worth (see :class:`~optimizers.core.ranking.Ranking`).
+        open_ended: Whether nobody has given ``max_budget``.
         n_trials: How many configurations to try; None for no bound, 0 where there is only a training.
         n_configs: How many configurations there are, where the search ends once each was tried.
         points: All of :func:`~optimizers.core.initial_points.initial_points`.
@@ -41,6 +42,7 @@ class SearchSettings:
     value: Worth = "best"
     seed: int = 0
     max_budget: int = 1
+    open_ended: bool = False
     n_trials: int | None = None
     is_timed: bool = False
     n_configs: int | None = None

@@ -269,6 +269,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
         checkpoint: Name of the state to go on from, if there is one: its own, or that of the trial it starts from.
         older: Names of states saved before that one, the newest first, should it be damaged or gone.
         discard: Names of this trial's older states, which are not needed any more.
+        open_ended: Whether a function that does not read its budget may train past it.
         rank_info: Which of them the worker is, where several run the attempt together.
     """
 
@@ -282,6 +283,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     checkpoint: str | None = None
     discard: tuple[str, ...] = ()
     older: tuple[str, ...] = ()
+    open_ended: bool = False
     rank_info: RankInfo | None = None
 
 

@@ -13,7 +13,9 @@ INJECTED = ("reporter", "config", "budget")
 class HasBudget(Protocol):
     """Whatever can stand for ``reporter``."""
 
-    budget: int
+    @property
+    def budget(self) -> int:
+        """Steps granted."""
 
 
 def arguments_for(
@@ -25,13 +27,16 @@ def arguments_for(
         parameters: The function's: names of the search space, ``reporter``, ``config`` (all
             parameters as a dict), ``budget`` (the steps granted), or ``**anything`` for the rest.
     """
-    injected = {"reporter": reporter, "config": dict(config), "budget": reporter.budget}
     arguments: dict[str, Any] = {}
     for parameter in parameters:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             arguments = {**config, **arguments}
         elif parameter.name in config:
             arguments[parameter.name] = config[parameter.name]
-        elif parameter.name in injected:
-            arguments[parameter.name] = injected[parameter.name]
+        elif parameter.name == "reporter":
+            arguments["reporter"] = reporter
+        elif parameter.name == "config":
+            arguments["config"] = dict(config)
+        elif parameter.name == "budget":  # is read only then: see Reporter.budget
+            arguments["budget"] = reporter.budget
     return arguments

@@ -150,6 +150,7 @@ def start(run: Run, members: Sequence[Worker], trial: Trial, cause: str) -> Comm
         checkpoint=saved,
         discard=discard,
         older=older,
+        open_ended=run.options.open_ended and grant.budget == run.study.problem.max_budget,
     )
     attempt = run.attempts[trial.id] = Attempt(trial.id, number, tuple(members), run.now)
     infos = rank_infos(members) if trial.training or len(members) > 1 else [None]
@@ -228,6 +229,8 @@ def _measure(run: Run, trial: Trial, message: Reported) -> Commands:
         return commands
     commands += record(run, Measured(trial.id, trial.attempt, message.objective, columns))
     steps, values = columns.get(message.objective, _NOTHING)
+    if run.options.open_ended and steps and steps[-1] > run.study.problem.max_budget:
+        commands += _warn_of_default(run, trial)
     if not all(map(math.isfinite, values)):
         step, value = next(each for each in zip(steps, values, strict=True) if not math.isfinite(each[1]))
         commands += _warn(run, f"nan-{trial.id}", f"reported {value} at step {step}; it ranks worst", trial)
@@ -528,6 +531,18 @@ def _warn_if_silent(run: Run, trial: Trial) -> Commands:
         return []
     text = "reported nothing before it returned, so it could not be stopped early"
     return _warn(run, "silent", f"{text}; call reporter.report(...) at each step", trial)
+
+
+def _warn_of_default(run: Run, trial: Trial) -> Commands:
+    """Say that trials are longer than the default of ``max_budget``, if anything depends on it."""
+    scheduler, most = run.study.scheduler, run.study.problem.max_budget
+    if not (scheduler.may_promote or scheduler.watches_reports or run.study.grant(trial).milestones):
+        return []
+    text = (
+        f"reported step {trial.step}, and max_budget={most} is only the default: trials continue to their own end, and "
+        f"are compared up to step {most}; pass max_budget=N, the steps of a full training"
+    )
+    return _warn(run, "default", text, trial)
 
 
 def _warn_of_cut(run: Run, trial: Trial, step: int) -> Commands:

@@ -54,6 +54,8 @@ class Options:
     Attributes:
         objective: Name of the optimised metric; None to take the one that is reported.
         guessed: Whether the directions of the objectives are guessed from their names.
+        open_ended: Whether nobody has set ``max_budget``, so that a function that does not read its budget trains to
+            its own end.
         n_configs: Number of configurations in a finite space; the search ends once each was tried.
         workers: Number of workers, or the most that may join.
         width: Workers per trial.
@@ -71,6 +73,7 @@ class Options:
 
     objective: str | None = None
     guessed: bool = False
+    open_ended: bool = False
     n_configs: int | None = None
     workers: int = 1
     width: int = 1

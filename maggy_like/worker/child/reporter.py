@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from maggy_like.protocol.fields import MAX_NAMES, MAX_STEP
+from maggy_like.protocol.fields import MAX_NAMES, MAX_STEP, UNBOUNDED
 from maggy_like.protocol.messages import Assign
 from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.texts import shortened
@@ -47,7 +47,6 @@ class Reporter:
         store: Where checkpoints go; without one they are kept in memory.
 
     Attributes:
-        budget: Steps granted.
         trial: Number of the trial.
         attempt: Which run of the trial this is, from 1.
         config: The configuration.
@@ -65,7 +64,7 @@ class Reporter:
     """
 
     def __init__(self, budget: int = 1, *, store: CheckpointStore | None = None) -> None:
-        self.budget = budget
+        self._budget = self._limit = budget
         self.trial = 0
         self.attempt = 1
         self.config: dict[str, Any] = {}
@@ -84,6 +83,8 @@ class Reporter:
     def for_trial(cls, assign: Assign, store: CheckpointStore, sender: Sender) -> Reporter:
         """The reporter of one attempt in a child."""
         reporter = cls(assign.budget)
+        if assign.open_ended:
+            reporter._limit = UNBOUNDED
         reporter.trial = assign.trial
         reporter.attempt = assign.attempt
         reporter.config = assign.config
@@ -95,6 +96,20 @@ class Reporter:
         reporter._saves = Saves(store, assign.checkpoint, sender, assign.trial, assign.attempt, assign.older)
         reporter._sender = sender
         return reporter
+
+    @property
+    def budget(self) -> int:
+        """Steps granted: train up to this step, then return.
+
+        A report past the budget ends the function. If neither ``max_budget`` is given nor the function reads this, it
+        may train to its own end.
+        """
+        self._limit = self._budget
+        return self._budget
+
+    @budget.setter
+    def budget(self, steps: int) -> None:
+        self._budget = self._limit = steps
 
     @property
     def objective(self) -> str | None:
@@ -238,7 +253,7 @@ class Reporter:
         if last is not None:
             if step <= last:
                 raise ReportError(NOT_AFTER.format(step, last))
-            if last >= self.budget:
+            if last >= self._limit:
                 self.cut_at = self.cut_at or step
                 raise BudgetUsed
         if value is not None:

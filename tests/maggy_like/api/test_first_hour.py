@@ -81,13 +81,52 @@ def test_a_loop_that_is_longer_than_the_budget_is_answered_with_both_numbers(
         return {"accuracy": x, "test_accuracy": 0.5}
 
     options = {"optimizer": "random", "n_trials": 3, "engine": "inline", "directory": tmp_path}
-    lagom(train, {"x": Float(0, 1)}, progress="plain", **options)
+    lagom(train, {"x": Float(0, 1)}, progress="plain", max_budget=27, **options)
     said = capfd.readouterr()
     lines = [line for line in (said.out + said.err).splitlines() if "that ended the function" in line]
     assert len(lines) == 1
     assert "reported step 28 with a budget of 27 steps (max_budget)" in lines[0]
     lagom(train, {"x": Float(0, 1)}, progress="plain", max_budget=40, **options)
     assert "that ended the function" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("train_best", [False, True])
+@pytest.mark.parametrize("optimizer", ["random", "asha"])
+def test_a_function_that_asks_for_no_budget_trains_to_its_end_if_nobody_sets_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], optimizer: str, train_best: bool
+) -> None:
+    def train(x: float, reporter: Reporter) -> dict[str, float]:
+        for epoch in range(1, 41):
+            reporter.report(accuracy=x, step=epoch)
+        return {"accuracy": x, "test_accuracy": 0.5}
+
+    options: dict[str, Any] = {"n_trials": 3, "engine": "inline", "directory": tmp_path, "progress": "plain"}
+    result = lagom(train, {"x": Float(0, 1)}, optimizer=optimizer, train_best=train_best, **options)
+    said = "".join(capfd.readouterr())
+    assert result.trials[0].metrics["test_accuracy"] == 0.5
+    assert max(trial.step for trial in result.trials) == 40
+    assert "that ended the function" not in said
+    assert said.count("max_budget=27 is only the default") == (optimizer == "asha")
+
+
+@pytest.mark.parametrize("asks", ["reads it", "takes it"])
+def test_a_function_that_asks_for_its_budget_is_held_to_the_default(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], asks: str
+) -> None:
+    def reads_it(x: float, reporter: Reporter) -> None:
+        steps = reporter.budget + 5
+        for epoch in range(1, steps):
+            reporter.report(accuracy=x, step=epoch)
+
+    def takes_it(x: float, budget: int, reporter: Reporter) -> None:
+        for epoch in range(1, budget + 5):
+            reporter.report(accuracy=x, step=epoch)
+
+    train = reads_it if asks == "reads it" else takes_it
+    options: dict[str, Any] = {"n_trials": 1, "engine": "inline", "directory": tmp_path, "progress": "plain"}
+    result = lagom(train, {"x": Float(0, 1)}, optimizer="random", **options)
+    assert result.trials[0].step == 27
+    assert "reported step 28 with a budget of 27 steps (max_budget)" in "".join(capfd.readouterr())
 
 
 class Trainer:
