@@ -199,6 +199,9 @@ class Scheduler(ABC):
     may_promote: bool = False
     """Whether a trial that used its budget up may be granted more later."""
 
+    can_retry: bool = False
+    """Whether the scheduler can forget that a trial has failed, so that a resumed search tries it again."""
+
     def create(self, trial: int, parent: int | None) -> None:
         """Take in a new trial, which starts from the state at rest of the trial ``parent`` if there is one."""
 
@@ -213,9 +216,8 @@ class Scheduler(ABC):
     def fail(self, trial: int) -> None:
         """Take in that a trial failed for good."""
 
-    def retry(self, trial: int) -> bool:
-        """Take back that a trial failed, since it runs again after all; False, and no change, where that cannot be."""
-        return False
+    def retry(self, trial: int) -> None:
+        """Forget that a trial failed, since it runs again. Called only if :attr:`can_retry`."""
 
     def is_final(self, trial: int) -> bool:
         """Whether a trial that has used up its present grant is completed (else it is paused)."""
@@ -246,14 +248,13 @@ class Scheduler(ABC):
 class FullBudget(Scheduler):
     """Every trial runs to the end."""
 
+    can_retry = True
+
     def __init__(self, max_budget: int) -> None:
         self._grant = Grant(max_budget)
 
     def grant(self, trial: int) -> Grant:
         return self._grant
-
-    def retry(self, trial: int) -> bool:
-        return True
 
 
 class Optimizer(ABC):

@@ -164,12 +164,14 @@ class Ledger:
     # -- changes ------------------------------------------------------------------------------
 
     def retry(self, trial: Trial) -> bool:
-        """Have a failed trial run again as if it had never failed; False where the scheduler cannot take it back.
+        """Have a failed trial run again as if it had never failed, if the scheduler can forget it; whether it can.
 
         What failed was the function, which has been changed since: nothing is known of the configuration.
         """
-        if not self._scheduler_of(trial).retry(trial.id):
+        scheduler = self._scheduler_of(trial)
+        if not scheduler.can_retry:
             return False
+        scheduler.retry(trial.id)
         self._move(trial, _PENDING)
         trial.losses = trial.gang_losses = 0
         self._updates = [update for update in self._updates if not _is_failure(update, trial.id)]

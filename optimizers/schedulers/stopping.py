@@ -34,6 +34,7 @@ class Watcher(Scheduler):
     def __init__(self, inner: Scheduler) -> None:
         self._inner = inner
         self.may_promote = inner.may_promote
+        self.can_retry = inner.can_retry
 
     @abstractmethod
     def stops(self, trial: int, step: int, loss: float) -> bool:
@@ -53,8 +54,8 @@ class Watcher(Scheduler):
     def fail(self, trial: int) -> None:
         self._inner.fail(trial)
 
-    def retry(self, trial: int) -> bool:
-        return self._inner.retry(trial)
+    def retry(self, trial: int) -> None:
+        self._inner.retry(trial)
 
     def is_final(self, trial: int) -> bool:
         return self._inner.is_final(trial)

@@ -187,6 +187,7 @@ class RungScheduler(Scheduler):
     """
 
     has_full_training: bool = False
+    can_retry = True
 
 
 class BracketScheduler(Scheduler):
@@ -197,6 +198,8 @@ class BracketScheduler(Scheduler):
         shares: The share of the trials that each gets.
         seed: Source of the draws.
     """
+
+    can_retry = True
 
     def __init__(self, inner: Sequence[RungScheduler], shares: Sequence[float], seed: int) -> None:
         self.may_promote = inner[0].may_promote
@@ -221,8 +224,8 @@ class BracketScheduler(Scheduler):
     def fail(self, trial: int) -> None:
         self.bracket(trial).fail(trial)
 
-    def retry(self, trial: int) -> bool:
-        return self.bracket(trial).retry(trial)
+    def retry(self, trial: int) -> None:
+        self.bracket(trial).retry(trial)
 
     def is_final(self, trial: int) -> bool:
         return self.bracket(trial).is_final(trial)
@@ -296,9 +299,8 @@ class PromotionScheduler(RungScheduler):
         if trial not in rung:
             rung.record(trial, math.inf)
 
-    def retry(self, trial: int) -> bool:
+    def retry(self, trial: int) -> None:
         self.rungs[self._level.get(trial, 0)].forget_failure(trial)
-        return True
 
     def is_final(self, trial: int) -> bool:
         return self._level.get(trial, 0) == len(self._levels) - 1
@@ -422,13 +424,12 @@ class StoppingScheduler(RungScheduler):
             self._reached[trial] = level
             self.rungs[level].record(trial, math.inf)
 
-    def retry(self, trial: int) -> bool:
+    def retry(self, trial: int) -> None:
         for best in self._best:
             best.take_back(trial)
         level = self._reached.get(trial, -1)
         if level >= 0 and self.rungs[level].forget_failure(trial):
             self._reached[trial] = level - 1
-        return True
 
     def _leave_out(self, trial: int) -> None:
         for best in self._best:

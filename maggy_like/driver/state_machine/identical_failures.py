@@ -36,13 +36,15 @@ class IdenticalFailures:
     Args:
         enough: How many end the search; 0 for never.
         expected: Names of exceptions that do not count.
+        retries: Whether the scheduler can forget that a trial has failed, so that a resumed run tries it again.
 
     Attributes:
         enough: How many end the search; it follows a gang that grows.
     """
 
-    def __init__(self, enough: int, expected: Collection[str]) -> None:
+    def __init__(self, enough: int, expected: Collection[str], *, retries: bool = True) -> None:
         self.enough = enough
+        self._retries = retries
         self._expected = frozenset(expected)
         self._paused = set[int]()
         self._begun, self._continued = _Outcomes(), _Outcomes()
@@ -110,9 +112,15 @@ class IdenticalFailures:
         trace = f"\n\n{failure.traceback.rstrip()}\n" if failure.traceback else ""
         kind = failure.types[0].rpartition(".")[2] if failure.types else ""
         expected = f", or expected=({kind},) for failures of this type" if kind else ""
+        if self._retries:
+            remedy = (
+                "Fix the function and go on with resume=True and the run's name, which tries them again (if metric or "
+                "another argument is wrong, start another run instead)"
+            )
+        else:
+            remedy = "Fix the function and start another run, since this optimizer does not try failed trials again"
         return TrialsFailedError(
             f"{count} trials failed alike{where} and none has succeeded, so the search has ended: "
-            f"{failure.message}{trace}\nFix the function and go on with resume=True and the run's name, which tries "
-            "them again (if metric or another argument is wrong, start another run instead). To try all configurations "
-            f"all the same, pass failures=FailurePolicy(alike=0){expected}."
+            f"{failure.message}{trace}\n{remedy}. To try all configurations all the same, pass "
+            f"failures=FailurePolicy(alike=0){expected}."
         )

@@ -326,7 +326,7 @@ class Run:
         self.retries: deque[int] = deque()
         self.began_at: dict[int, tuple[int, int]] = {}
         self.proposals = Proposals(study, options.workers // options.width, options.n_configs)
-        self.failures = IdenticalFailures(options.enough(1), options.expected)
+        self.failures = IdenticalFailures(options.enough(1), options.expected, retries=study.scheduler.can_retry)
         self.states = SavedStates(study, options.keep)
         self.outage = StoreOutage(options.store_patience)
         self.known_until = 0.0

@@ -9,16 +9,20 @@ from maggy_like.driver.state_machine.inputs import (
     TrialSaid,
     WorkerLost,
 )
+from maggy_like.errors import TrialsFailedError
 from maggy_like.protocol.messages import (
     Assign,
     Checkpointed,
     Decided,
     Reported,
 )
+from optimizers.core.base import Optimizer
 from optimizers.core.events import AttemptEnded, Measured
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure, TrialState
+from optimizers.samplers.random_search import RandomSearch
 from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.population import PBT
 
 
 def test_a_trial_that_keeps_dying_fails_with_its_cause() -> None:
@@ -142,3 +146,17 @@ def test_the_fall_of_a_gang_is_a_share_of_the_blame_for_each_of_its_trials() -> 
     assert failed.failure == Failure(
         FailureKind.GANG_LOST, "worker 0 on host was lost: the stage fell (loss of workers 4 of 4)"
     )
+
+
+@pytest.mark.parametrize(("optimizer", "is_tried_again"), [(RandomSearch(), True), (PBT(population=4), False)])
+def test_a_resume_is_advised_only_if_it_tries_failed_trials_again(optimizer: Optimizer, is_tried_again: bool) -> None:
+    hand = Hand(optimizer, alike=2, max_attempts=1).start()
+    for index in range(2):
+        worker = hand.join(index)
+        hand.finish(worker, outcome="raised", kind=FailureKind.EXCEPTION, message="wrong", types=["E"], place="f:g:1")
+    assert isinstance(hand.machine.error, TrialsFailedError)
+    assert ("go on with resume=True" in str(hand.machine.error)) is is_tried_again
+    again = Hand(optimizer, alike=2)
+    again.machine.replay(hand.events)
+    again.start()
+    assert ("failed" in again.states()) is not is_tried_again
