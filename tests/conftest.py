@@ -13,6 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,8 @@ RunProgram = Callable[..., tuple[str, str]]
 
 STAGES = ("e2e", "browser", "notebook", "example", "spark")
 
+_NEEDS_TORCH = re.compile(r"\b(torch|keras|lightning|transformers|maggy_like\.ml|maggy_like\.distributed)\b")
+
 TOGETHER = {
     "spark_local": "spark",
     "connect_server": "connect",
@@ -55,6 +58,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """``-n auto``: two processes a core where whole searches run too, which wait half of the time."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
     return min(8, cores + 1 if "not e2e" in config.option.markexpr else 2 * cores)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out test files that need torch where it is not installed (``make test-versions``)."""
+    if find_spec("torch") is not None or collection_path.suffix != ".py":
+        return None
+    return True if _NEEDS_TORCH.search(collection_path.read_text()) else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,87 @@
+"""Run the fast tests that need no torch with other versions of Python and of the dependencies.
+
+``python tests/versions.py [NAME ...]`` makes an environment for each row of the matrix in ``build/versions``, runs the
+tests there, and prints a table. It needs a package index and the interpreters: on the PATH, or made by pyenv.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "versions"
+
+PACKAGES = [".[spark,optuna,report,sklearn,connect]", "lightgbm", "psutil"]
+TOOLS = ["hypothesis>=6.150", "pytest>=8,<9.2", "pytest-timeout>=2.4", "pytest-xdist>=3.8"]
+FAST = "not spark and not gpu and not notebook and not browser and not example and not e2e and not conformance"
+
+
+class Row(NamedTuple):
+    """A version of Python, and which versions of the packages pip's resolver is to choose."""
+
+    python: str
+    resolution: str
+
+
+MATRIX = {
+    "lowest": Row("3.11", "lowest-direct"),
+    "newest-3.11": Row("3.11", "highest"),
+    "newest-3.12": Row("3.12", "highest"),
+    "newest-3.13": Row("3.13", "highest"),
+}
+
+
+def interpreter(version: str) -> str | None:
+    """Return the path of an interpreter of that version, or None if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for candidate in (f"python{version}", *map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))):
+        code = "import sys; print(sys.executable, '%d.%d' % sys.version_info[:2])"
+        try:
+            done = subprocess.run([candidate, "-c", code], capture_output=True, text=True)
+        except OSError:
+            continue
+        if done.returncode == 0 and done.stdout.split()[-1:] == [version]:
+            return done.stdout.split()[0]
+    return None
+
+
+def run(name: str, row: Row) -> str:
+    """Make the environment of a row and run the tests there; return the last line of pytest, or what went wrong."""
+    if (python := interpreter(row.python)) is None:
+        return f"no Python {row.python} found"
+    environment = FOLDER / name
+    subprocess.run([python, "-m", "venv", "--clear", str(environment)], check=True)
+    binary = environment / "bin" / "python"
+    subprocess.run([binary, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv"], check=True)
+    install = [binary, "-m", "uv", "pip", "install", "--quiet", "--python", binary]
+    subprocess.run([*install, "--resolution", row.resolution, *PACKAGES], cwd=ROOT, check=True)
+    subprocess.run([*install, *TOOLS], cwd=ROOT, check=True)
+    with (FOLDER / f"{name}.txt").open("w") as frozen:
+        subprocess.run([binary, "-m", "uv", "pip", "freeze", "--python", binary], check=True, stdout=frozen)
+    tests = [binary, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-m", FAST, "-p", "no:cacheprovider"]
+    done = subprocess.run(tests, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    (FOLDER / f"{name}.log").write_text(done.stdout + done.stderr)
+    return (
+        re.findall(r"\d+ (?:passed|failed|error).* in .*", done.stdout) or [f"pytest ended with {done.returncode}"]
+    )[-1]
+
+
+def main() -> None:
+    """Run the rows that are named, or all."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    results = {}
+    for name in sys.argv[1:] or MATRIX:
+        print(f"{name}: Python {MATRIX[name].python}, {MATRIX[name].resolution}", flush=True)
+        results[name] = run(name, MATRIX[name])
+        print(f"  {results[name]}", flush=True)
+    if any("failed" in result or "error" in result or "passed" not in result for result in results.values()):
+        sys.exit(f"see {FOLDER}/*.log")
+
+
+if __name__ == "__main__":
+    main()
