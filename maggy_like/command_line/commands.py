@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import runpy
+import sys
+import traceback
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 from maggy_like.api.list_runs import list_runs
 from maggy_like.api.load_run import load_run
@@ -119,6 +124,42 @@ def export_command(given: Namespace) -> None:
     except Exception as error:  # of whatever file system it is
         raise UserError(f"{target!r} cannot be written ({error}); pass another --output") from error
     print(f"{len(table)} {'measurements' if given.curves else 'trials'} are in {target}")
+
+
+def rerun_command(given: Namespace) -> None:
+    """Run a trial again, and print where its reports begin to differ; under the debugger, stop where it raises."""
+    result = load_run(given.run)
+    train_fn = _function_of(given.function)
+    try:
+        print(result.rerun(given.trial, train_fn, from_checkpoint=given.from_checkpoint))
+    except MaggyError:
+        raise
+    except Exception as error:
+        if given.pdb:
+            import pdb
+
+            traceback.print_exc()
+            pdb.post_mortem(error.__traceback__)
+            return
+        sys.stdout.flush()
+        traceback.print_exc()
+        raise UserError(
+            f"trial {given.trial} raised {type(error).__name__}: {error}; add --pdb to look at it in the debugger"
+        ) from None
+
+
+def _function_of(spelled: str) -> Callable[..., Any]:
+    """Return the function that FILE:NAME names. The file is run as a module, so its main guard is not entered."""
+    path, _, name = spelled.rpartition(":")
+    if not path or not name:
+        raise UserError(f"{spelled!r} must be FILE:NAME, such as train.py:train_fn")
+    if not os.path.isfile(path):
+        raise UserError(f"there is no file {path!r}; pass FILE:NAME, such as train.py:train_fn")
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    function = runpy.run_path(path, run_name="maggy_like_rerun").get(name)
+    if not callable(function):
+        raise UserError(f"{path!r} has no function {name!r}; pass the name of its training function")
+    return cast("Callable[..., Any]", function)
 
 
 def run_command(given: Namespace) -> None:

@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"maggy-like {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_add_list, _add_show, _add_tail, _add_watch, _add_report, _add_export, _add_run):
+    for add in (_add_list, _add_show, _add_tail, _add_watch, _add_report, _add_export, _add_rerun, _add_run):
         add(commands)
     return top
 
@@ -119,6 +119,23 @@ def _add_export(commands: Any) -> None:
         help="path or URL of the file, or of optuna a storage (default: RUN.csv, RUN.parquet, sqlite:///RUN.db)",
     )
     export.add_argument("--force", action="store_true", help="replace the file if it is there")
+
+
+def _add_rerun(commands: Any) -> None:
+    rerun = _command(
+        commands,
+        "rerun",
+        "run a trial again in this process",
+        "Runs a recorded trial again in this process, with its configuration and budget, and says at which step its "
+        "reports begin to differ from the recorded ones. The run's folder is not changed.",
+        "maggy-like rerun maggy_runs/august 7 train.py:train_fn",
+        "maggy-like rerun maggy_runs/august 7 train.py:train_fn --from-checkpoint --pdb",
+    )
+    rerun.add_argument("run", metavar="RUN", help=RUN)
+    rerun.add_argument("trial", metavar="TRIAL", type=_index, help="number of the trial")
+    rerun.add_argument("function", metavar="FILE:NAME", help="file of Python, and the training function in it")
+    rerun.add_argument("--from-checkpoint", action="store_true", help="begin from the state of the last attempt")
+    rerun.add_argument("--pdb", action="store_true", help="open the debugger where the function raises")
 
 
 def _add_run(commands: Any) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from maggy_like.driver.callbacks import Callback
     from maggy_like.driver.failure_policy import FailurePolicy
+    from maggy_like.results.rerun import Rerun
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,32 @@ class Result(ResultData):
                 "maggy_like.run(train_fn, result.best_config, workers=N)"
             )
         return self._actions.train(self.best_config, workers, budget, failures, name, resume, progress)
+
+    def rerun(self, trial: int | Trial, train_fn: Callable[..., Any], *, from_checkpoint: bool = False) -> Rerun:
+        """Run a trial again in this process, for a debugger, and compare its reports with the recorded ones.
+
+        The function gets the trial's configuration and the budget of its last attempt. Nothing in the run's folder
+        changes. What the function raises is raised here.
+
+        Args:
+            trial: The trial or its number.
+            train_fn: The training function.
+            from_checkpoint: If True, ``reporter.restore()`` returns the state from which the last attempt began.
+                Default False: the trial begins at its first step.
+
+        Returns:
+            What was reported and returned, and the first value that differs.
+
+        Raises:
+            UserError: There is no such trial, or its last attempt began without a saved state.
+
+        Example:
+            >>> print(load_run("maggy_runs/august").rerun(7, train_fn))
+            trial 7 was run again: 9 reports, 9 values compared, all equal
+        """
+        from maggy_like.results.rerun import rerun
+
+        return rerun(self, self._trial(trial), train_fn, from_checkpoint=from_checkpoint)
 
     def watch(self, *, progress: bool | str = True, callbacks: Sequence[Callback] = ()) -> Result:
         """Show a run that goes on elsewhere until it ends; Ctrl-C ends the watching alone.

@@ -54,7 +54,7 @@ def _changed_names(train_fn: Callable[..., Any]) -> Iterator[str]:
     words: set[str] = set()
     for function in own_functions(train_fn):
         words.update(name for code in code_objects(function) for name in code.co_names)
-        home = sys.modules.get(function.__module__)
+        home = sys.modules.get(function.__module__ or "")
         for module in (home, *(value for _, _, value in references(function))):
             if isinstance(module, types.ModuleType) and module.__name__ != "__main__":
                 modules[module.__name__] = module

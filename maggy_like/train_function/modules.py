@@ -43,7 +43,8 @@ def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str
                     names[imported] = None
                 elif instruction.opname == "IMPORT_FROM" and not is_installed(imported):
                     names[f"{imported}.{instruction.argval}"] = None  # it may be a module
-        names[function.__module__] = None  # one that travels by name is imported with its module
+        if isinstance(function.__module__, str):  # exec() makes functions without a module
+            names[function.__module__] = None  # one that travels by name is imported with its module
     for value in held_values(train_fn):
         names |= dict.fromkeys(_homes(value, words))
     own = [name for name in names if name != "__main__" and not is_installed(name)]

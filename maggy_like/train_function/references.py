@@ -96,7 +96,7 @@ def own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]:
         function = inspect.unwrap(getattr(value, "__func__", value)) if value is not None else None
         if not isinstance(function, types.FunctionType) or id(function) in seen:
             continue
-        if is_installed(function.__module__):
+        if isinstance(function.__module__, str) and is_installed(function.__module__):
             continue
         seen.add(id(function))
         yield function

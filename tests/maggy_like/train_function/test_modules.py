@@ -19,6 +19,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
+from maggy_like import lagom
 from maggy_like.train_function.modules import modules_of
 from maggy_like.train_function.own_imports import imports_of
 from maggy_like.train_function.references import MAX_VALUES, held_values
@@ -190,3 +191,11 @@ def test_threads_parse_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         thread.join()
     gc.callbacks.remove(let_others_run)
     assert found == [["yaml"]] * 8
+
+
+def test_a_function_that_exec_made_has_no_module() -> None:
+    names: dict[str, Any] = {}
+    exec("import json\ndef helper(x):\n    return json.dumps(x)\n\ndef train(x):\n    helper(x)\n    return x", names)
+    assert names["train"].__module__ is None
+    result = lagom(names["train"], {"x": [1, 2]}, optimizer="grid", direction="max", engine="inline", progress=False)
+    assert result.best_value == 2

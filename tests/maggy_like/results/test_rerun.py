@@ -1,0 +1,130 @@
+"""A recorded trial is run again in this process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from maggy_like import FailurePolicy, Float, Reporter, lagom, load_run
+from maggy_like.errors import UserError
+from maggy_like.results.result import Result
+from optimizers.core.trial import TrialState
+
+SCRIPT = """
+def train(x, reporter):
+    state = reporter.restore() or {"step": 0, "total": 0.0}
+    total = state["total"]
+    for step in range(state["step"] + 1, reporter.budget + 1):
+        total += x * step
+        reporter.checkpoint({"step": step, "total": total})
+        reporter.report(loss=1.0 / total, step=step)
+        if x > 0.5 and step == 3:
+            raise ValueError(f"total={total:g}")
+
+def changed(x, reporter):
+    for step in range(1, reporter.budget + 1):
+        reporter.report(loss=1.0 / (x * step * (step + 1) / 2 + (step > 2)), step=step)
+
+if __name__ == "__main__":
+    raise SystemExit("the main guard was entered")
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> tuple[Result, Path]:
+    """A run whose trial 0 succeeded and whose trial 1 failed, and the script of its function."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    names: dict[str, object] = {}
+    exec(compile(SCRIPT.partition("if __name__")[0], str(script), "exec"), names)
+    lagom(
+        names["train"],  # type: ignore[arg-type]
+        {"x": Float(0, 1)},
+        optimizer="random",
+        points_to_evaluate=[{"x": 0.25}, {"x": 0.75}],
+        n_trials=2,
+        max_budget=4,
+        engine="inline",
+        name="first",
+        failures=FailurePolicy(max_attempts=1),
+        directory=tmp_path,
+        progress=False,
+    )
+    return load_run(tmp_path / "first"), script
+
+
+def cli(*arguments: object, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "maggy_like", "rerun", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=120)
+
+
+def test_a_trial_that_repeats_itself_has_no_difference(run: tuple[Result, Path]) -> None:
+    result, script = run
+    done = cli(script.parent / "first", 0, f"{script}:train", cwd=script.parent)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout == "trial 0 was run again: 4 reports, 4 values compared, all equal\n"
+    assert load_run(script.parent / "first").trials == result.trials  # which the run's folder still has
+
+
+def test_the_first_step_that_differs_is_named(run: tuple[Result, Path]) -> None:
+    _, script = run
+    done = cli(script.parent / "first", 0, f"{script}:changed", cwd=script.parent)
+    assert done.stdout == (
+        "trial 0 was run again: 4 reports, 3 values compared; the first difference is at step 3: "
+        "loss was 0.666667 and is 0.4\n"
+    )
+
+
+def test_a_failure_is_found_under_the_debugger(run: tuple[Result, Path]) -> None:
+    result, script = run
+    assert result.trials[1].state is TrialState.FAILED
+    done = cli(script.parent / "first", 1, f"{script}:train", "--pdb", cwd=script.parent, stdin="p (step, total)\nq\n")
+    assert "ValueError: total=4.5" in done.stderr
+    assert "(3, 4.5)" in done.stdout
+    assert done.returncode == 0
+    done = cli(script.parent / "first", 1, f"{script}:train", cwd=script.parent)
+    assert done.returncode == 1
+    assert "trial 1 raised ValueError: total=4.5; add --pdb" in done.stderr
+
+
+def test_it_begins_from_the_state_of_the_last_attempt_if_asked(tmp_path: Path) -> None:
+    began = []
+
+    def train(x: float, reporter: Reporter) -> None:
+        state = reporter.restore() or {"step": 0}
+        began.append(state["step"])
+        for step in range(state["step"] + 1, reporter.budget + 1):
+            reporter.checkpoint({"step": step})
+            reporter.report(loss=x / step, step=step)
+
+    options = {"optimizer": "asha", "n_trials": 4, "max_budget": 9, "engine": "inline", "progress": False}
+    result = lagom(train, {"x": Float(0, 1)}, directory=tmp_path, **options)
+    trial = next(trial for trial in result.trials if trial.attempt > 1)
+    recorded = list(began)
+    again = result.rerun(trial, train, from_checkpoint=True)
+    assert began[len(recorded) :] == [3]
+    assert [step for step, _ in again.reports] == list(range(4, trial.budget + 1))
+    assert again.difference is None
+    first = next(trial for trial in result.trials if trial.attempt == 1)
+    with pytest.raises(UserError, match="began without a saved state; leave from_checkpoint out"):
+        result.rerun(first, train, from_checkpoint=True)
+
+
+@pytest.mark.parametrize(
+    ("trial", "function", "message"),
+    [
+        (9, "{}:train", "no trial 9 among the 2"),
+        (0, "{}:nothing", "has no function 'nothing'"),
+        (0, "train", "must be FILE:NAME"),
+        (0, "gone.py:train", "there is no file 'gone.py'"),
+    ],
+)
+def test_mistakes_are_answered(run: tuple[Result, Path], trial: int, function: str, message: str) -> None:
+    _, script = run
+    done = cli(script.parent / "first", trial, function.format(script), cwd=script.parent)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
