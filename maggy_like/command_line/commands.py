@@ -56,6 +56,9 @@ def show_command(given: Namespace) -> None:
     rows = [_cells(trial) for trial in _ranked(result)[: given.trials]]
     if rows:
         print("", aligned(("trial", "state", result.objective, "step", "configuration"), rows), sep="\n")
+    if result.failures:
+        failed = result.failures[0].id
+        print("", f"to debug trial {failed}: maggy-like rerun {given.run} {failed} FILE:NAME --pdb", sep="\n")
 
 
 def tail_command(given: Namespace) -> None:

@@ -87,6 +87,10 @@ def test_a_failure_is_found_under_the_debugger(run: tuple[Result, Path]) -> None
     assert done.returncode == 0
     done = cli(script.parent / "first", 1, f"{script}:train", cwd=script.parent)
     assert done.returncode == 1
+    shown = subprocess.run(
+        [sys.executable, "-m", "maggy_like", "show", "first"], cwd=script.parent, capture_output=True, text=True
+    )
+    assert shown.stdout.endswith("\nto debug trial 1: maggy-like rerun first 1 FILE:NAME --pdb\n")
     assert "trial 1 raised ValueError: total=4.5; add --pdb" in done.stderr
 
 
