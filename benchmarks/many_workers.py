@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import one_thread  # noqa: F401  (before numpy is loaded)
 from benchmarks.common import parser, publish
 from benchmarks.drive import Reports, drive, search
-from benchmarks.landscapes_made import NAMES, landscape
+from benchmarks.landscapes import NAMES, landscape
 from benchmarks.peers import optuna_tpe
 from benchmarks.runs import CAP
 from benchmarks.tables import table

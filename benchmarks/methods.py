@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from benchmarks import peers, peers_multi_fidelity
+from benchmarks import peers
 from benchmarks.behaviour import behaviour
 from benchmarks.drive import Peer, Reports, drive, search
-from benchmarks.peers_multi_fidelity import SyneSearch
+from benchmarks.peers import SyneSearch
 from benchmarks.runs import Kind, Run, improvements
 from benchmarks.tasks import Task
 from optimizers import ASHA, Optimizer, OptimizerError, RandomSearch, make_optimizer
@@ -140,9 +140,7 @@ METHODS: tuple[Method, ...] = (
     *_ours("asha", "mf"),
     *_ours("bohb", "mf", quick=False),
     *_ours("mobster", "mf", quick=False),
-    Library(
-        "optuna_sh_tpe", "mf", True, "optuna", lambda task, seed: peers_multi_fidelity.optuna_sh_tpe(task.space, seed)
-    ),
+    Library("optuna_sh_tpe", "mf", True, "optuna", lambda task, seed: peers.optuna_sh_tpe(task.space, seed)),
     _syne("syne_asha", "random_search"),
     _syne("syne_bohb", "kde"),
     _syne("syne_cqr", "cqr", quick=False, update_frequency=WORKERS["mf"]),

@@ -39,7 +39,7 @@ from rich.table import Table as RichTable
 from benchmarks import one_thread  # noqa: F401  (before numpy is loaded)
 from benchmarks.common import parser, save
 from benchmarks.figures import Field, area, regret
-from benchmarks.landscapes_made import NAMES
+from benchmarks.landscapes import NAMES
 from benchmarks.methods import METHODS, OURS, Method, counts
 from benchmarks.ragged import RAGGED
 from benchmarks.runs import Kind, Run, Store

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.landscapes_made import NAMES, landscape
+from benchmarks.landscapes import NAMES, landscape
 from benchmarks.ragged import RAGGED, ragged
 from benchmarks.surrogate import PREFIX, has_surrogate, surrogate
 from benchmarks.tables import GRIDS, table

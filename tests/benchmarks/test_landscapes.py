@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from benchmarks.landscapes import Landscape
-from benchmarks.landscapes_made import NAMES, STEPS, landscape
+from benchmarks.landscapes import NAMES, STEPS, Landscape, landscape
 from benchmarks.quality import HELD_OUT, MADE, QUICK, TUNED
 from benchmarks.tables import CURVES
 from benchmarks.tasks import LastStep, is_at_hand, task

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.landscapes_made import landscape
+from benchmarks.landscapes import landscape
 from benchmarks.noise import NOISE, Noisy, run
 from benchmarks.tables import CURVES
 from benchmarks.tasks import LastStep

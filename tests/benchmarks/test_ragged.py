@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.landscapes_made import landscape
+from benchmarks.landscapes import landscape
 from benchmarks.ragged import table_of
 
 
