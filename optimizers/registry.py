@@ -8,18 +8,16 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
-from optimizers.checks.arguments import meant
-from optimizers.checks.near_names import did_you_mean
-from optimizers.checks.options import short
+from optimizers.checks import did_you_mean, meant, short
 from optimizers.core.base import Optimizer
 from optimizers.errors import OptimizerError
 
 Factory = Callable[..., Optimizer]
 
 _BUILT_IN = {
-    "random": "optimizers.samplers.random_search:RandomSearch",
-    "grid": "optimizers.samplers.grid:Grid",
-    "sobol": "optimizers.samplers.sobol:Sobol",
+    "random": "optimizers.samplers.non_adaptive:RandomSearch",
+    "grid": "optimizers.samplers.non_adaptive:Grid",
+    "sobol": "optimizers.samplers.non_adaptive:Sobol",
     "bayesian": "optimizers.samplers.bayesian:BayesianSearch",
     "asha": "optimizers.schedulers.asha:ASHA",
     "mobster": "optimizers.schedulers.asha:MOBSTER",
@@ -27,7 +25,7 @@ _BUILT_IN = {
     "bohb": "optimizers.schedulers.asha:BOHB",
     "pbt": "optimizers.schedulers.population:PBT",
     "skopt": "optimizers.samplers.skopt_search:SkoptSearch",
-    "tpe": "optimizers.samplers.adapters:TPE",
+    "tpe": "optimizers.samplers.optuna_sampler:TPE",
 }
 """The class of each name, imported when the name is used: ASHA takes a name for its sampler, and has one itself."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from maggy_like.api.other_spellings import OTHER_SPELLINGS
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.errors import ConfigError
-from optimizers.checks.arguments import explains_arguments
+from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
     from maggy_like.driver.callbacks import Callback
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from maggy_like.storage.store import Store
     from optimizers.core.base import Optimizer
     from optimizers.core.objectives import Directions
-    from optimizers.core.ranking import Worth
+    from optimizers.core.study_state import Worth
     from optimizers.space.search_space import SearchSpace
 
 

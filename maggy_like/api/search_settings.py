@@ -22,10 +22,10 @@ from maggy_like.errors import ConfigError, SearchSpaceError
 from maggy_like.results.result import Result
 from maggy_like.storage.journal import Earlier
 from optimizers.core.base import Problem
-from optimizers.core.initial_points import initial_points
 from optimizers.core.objectives import Directions
-from optimizers.core.ranking import WORTHS, Worth
-from optimizers.space.config import Config
+from optimizers.core.study import initial_points
+from optimizers.core.study_state import WORTHS, Worth
+from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
 DEFAULT_TRIALS = 50

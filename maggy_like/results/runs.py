@@ -32,9 +32,9 @@ from maggy_like.storage.journal import (
 )
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.base import Optimizer
-from optimizers.core.ranking import Worth
 from optimizers.core.study import Study
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.core.study_state import Worth
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.space.search_space import SearchSpace
 
 _log = logging.getLogger(__name__)

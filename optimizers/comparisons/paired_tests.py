@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.checks.options import integer
+from optimizers.checks import integer
 from optimizers.errors import OptimizerError
 
 _EXACT = 1e-8  # relative to weights of about 1

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from optimizers.checks.near_names import did_you_mean
-from optimizers.checks.options import integer
+from optimizers.checks import did_you_mean, integer
 from optimizers.comparisons.paired_tests import Contrast
 from optimizers.comparisons.sequential_tests import FIRST_LOOK, Looks, SequentialTests
 from optimizers.core.base import WAIT, Answer, History, Observation, Optimizer, Problem, Proposal
 from optimizers.errors import OptimizerError
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.space.config import Config
+from optimizers.samplers.non_adaptive import RandomSearch
+from optimizers.space import Config
 from optimizers.space.domains import Choice, Ordinal
 from optimizers.space.scalars import Scalar, same
 from optimizers.space.search_space import SearchSpace

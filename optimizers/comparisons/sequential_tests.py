@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.checks.options import integer
+from optimizers.checks import integer
 from optimizers.comparisons.paired_tests import (
     Contrast,
     Differences,

@@ -23,10 +23,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from optimizers.checks.options import describe, short
-from optimizers.core.packed import NOTHING
+from optimizers.checks import describe, short
+from optimizers.core.trial import NOTHING
 from optimizers.errors import OptimizerError
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
 
@@ -327,7 +327,7 @@ class Optimizer(ABC):
         """This optimizer and whatever of its options shapes a search, as text.
 
         A search is only resumed by an optimizer of the same description. By default it has the arguments of
-        ``__init__`` that are held in attributes of their names (see :func:`~optimizers.checks.options.describe`).
+        ``__init__`` that are held in attributes of their names (see :func:`~optimizers.checks.describe`).
         """
         return describe(self)
 

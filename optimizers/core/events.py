@@ -13,7 +13,7 @@ import msgspec
 
 from optimizers.core.direction import Direction
 from optimizers.core.trial import Failure, TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.scalars import from_json as from_form
 from optimizers.space.scalars import to_json as to_form
 

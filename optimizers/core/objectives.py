@@ -1,11 +1,11 @@
-"""What is optimised: names and directions, turned into losses here and nowhere else."""
+"""What is optimised: names and directions, turned into losses here and nowhere else, and the Pareto set of several."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from optimizers.checks.options import short
+from optimizers.checks import short
 from optimizers.core.direction import SPELLINGS, Direction, contradiction, direction_of
 from optimizers.core.trial import Trial, TrialState
 from optimizers.errors import UserError
@@ -121,3 +121,47 @@ def read_directions(direction: Directions, names: Sequence[str] = ()) -> tuple[D
             raise UserError(f"direction must be 'max' or 'min', got {short(given)}")
         read.append(None if given is None else SPELLINGS[given])
     return tuple(read)
+
+
+def dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    """Whether the losses ``a`` are nowhere larger than ``b`` and somewhere smaller."""
+    return a != b and all(x <= y for x, y in zip(a, b, strict=True))
+
+
+class ParetoFront:
+    """The entries that no other dominates, kept as they come; equal ones stand side by side.
+
+    Example:
+        >>> front = ParetoFront()
+        >>> for number, losses in enumerate([(1.0, 3.0), (2.0, 2.0), (3.0, 3.0)]):
+        ...     front.enter(number, losses)
+        >>> list(front)
+        [0, 1]
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[float, ...]] = {}
+        self._front: dict[int, tuple[float, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._front)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._front))
+
+    def enter(self, number: int, losses: tuple[float, ...]) -> None:
+        """Enter the losses of a trial, or put them in place of earlier ones; those that are not finite never count."""
+        known = number in self._entries
+        self._entries[number] = losses
+        if known:  # what it dominated before may be back
+            self._front.clear()
+            for each, its in self._entries.items():
+                self._place(each, its)
+        else:
+            self._place(number, losses)
+
+    def _place(self, number: int, losses: tuple[float, ...]) -> None:
+        if not all(map(math.isfinite, losses)) or any(dominates(other, losses) for other in self._front.values()):
+            return
+        self._front = {each: its for each, its in self._front.items() if not dominates(losses, its)}
+        self._front[number] = losses

@@ -1,9 +1,9 @@
-"""A search: a ledger of trials that events alone change, and what asks for and tells of trials.
+"""A study: its state, and asking for and telling it of trials.
 
-``apply`` is the only thing that changes a study, so the journal of its events is the
-study: replaying them gives the same trials, rungs and pending promotions.
+``apply`` is the only method that changes a study, so the journal of its events is the study: replaying them gives the
+same trials, rungs and pending promotions.
 
-Alone, without the runtime, a study is a plain ask/tell library::
+Without the runtime, a study is a plain ask/tell library::
 
     study = Study({"x": Float(-5, 5)}, RandomSearch(), direction="min", n_trials=20)
     while (trial := study.ask()) is not None:
@@ -16,38 +16,108 @@ from __future__ import annotations
 import math
 import operator
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from optimizers.checks.options import as_int, short
-from optimizers.core.base import (
-    WAIT,
-    Answer,
-    Decision,
-    Observation,
-    Optimizer,
-    Problem,
-    Proposal,
-    Wait,
-)
-from optimizers.core.events import (
-    AttemptEnded,
-    AttemptStarted,
-    Event,
-    Measured,
-    TrialCreated,
-)
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.initial_points import initial_points
-from optimizers.core.ledger import Ledger
+from optimizers.checks import as_int, integer, short
+from optimizers.core.base import WAIT, Answer, Decision, Observation, Optimizer, Problem, Proposal, Wait
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.objectives import Directions, Objectives
-from optimizers.core.ranking import Worth
-from optimizers.core.study_arguments import checked_problem
-from optimizers.core.trial import Failure, Trial, TrialState
-from optimizers.errors import OptimizerError, UserError
-from optimizers.space.config import Config
+from optimizers.core.study_state import Ledger, Worth
+from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
+from optimizers.errors import OptimizerError, SearchSpaceError, UserError
+from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
+
+
+def checked_problem(
+    space: SearchSpace | Mapping[str, Any],
+    optimizer: Optimizer,
+    objectives: Objectives,
+    *,
+    seed: int,
+    max_budget: int,
+    n_trials: int | None,
+    points: Sequence[Mapping[str, Any]],
+    earlier: Sequence[Sequence[Observation]],
+    is_timed: bool,
+) -> Problem:
+    """What ``optimizer`` is told of the search, once all of it is seen to be of the right kind.
+
+    Raises:
+        OptimizerError: The optimizer cannot serve this problem.
+        UserError: An argument is of another type, or too small; the message names it.
+    """
+    if space is None:
+        raise SearchSpaceError("space maps names to domains, got None; use a dict such as {'x': Float(0, 1)}")
+    given: object = optimizer
+    if not isinstance(given, Optimizer):
+        remedy = "ASHA() or make_optimizer('asha')"
+        if isinstance(given, str):
+            remedy = f"make_optimizer({short(given)})"
+        elif isinstance(given, type) and issubclass(given, Optimizer):
+            remedy = f"{given.__name__}()"
+        raise UserError(f"optimizer must be an Optimizer, got {short(given)}; use {remedy}")
+    if not _is_list(points) or not all(isinstance(point, Mapping) for point in points):
+        raise UserError(f"points must be a list of configurations as dicts, got {short(points)}; use [{{'x': 0.5}}]")
+    if not _is_list(earlier) or not all(
+        _is_list(search) and all(isinstance(seen, Observation) for seen in search) for search in earlier
+    ):
+        raise UserError(
+            f"earlier must be a list of lists of Observations, one for each search, got {short(earlier)}; use "
+            "[study.history.observations]"
+        )
+    if n_trials and len(points) > integer("n_trials", n_trials, least=0, error=UserError):
+        raise UserError(
+            f"n_trials must be at least {len(points)} to try all points, got {n_trials}; use n_trials={len(points)}, "
+            "or give fewer points"
+        )
+    if not isinstance(is_timed, bool):
+        raise UserError(f"is_timed must be True or False, got {short(is_timed)}")
+    problem = Problem(
+        space if isinstance(space, SearchSpace) else SearchSpace(space),
+        integer("seed", seed, least=0, most=None, error=UserError),
+        integer("max_budget", max_budget, least=1, error=UserError),
+        None if n_trials is None else integer("n_trials", n_trials, least=0, error=UserError),
+        tuple(map(tuple, earlier)),
+        n_objectives=len(objectives),
+        is_timed=is_timed,
+    )
+    optimizer.check(problem)
+    return problem
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def initial_points(problem: Problem, points: Iterable[Mapping[str, Any]]) -> tuple[Config, ...]:
+    """The configurations to try first, whatever the optimizer.
+
+    The given ones come as they are; then, where they are not among those before, the configuration of all
+    priors, and the best one of each earlier search: so a new search is seldom worse than the old ones
+    (Feurer, Springenberg and Hutter, "Initializing Bayesian Hyperparameter Optimization via
+    Meta-Learning", AAAI 2015).
+
+    Raises:
+        SearchSpaceError: A given point is not valid.
+    """
+    space = problem.space
+    starts = [space.validate(point) for point in points]
+    seen = {space.key(config) for config in starts}
+    for config in (space.prior_config, *map(_best, problem.earlier)):
+        if config is not None and space.key(config) not in seen:
+            seen.add(space.key(config))
+            starts.append(config)
+    return tuple(starts)
+
+
+def _best(observations: Sequence[Observation]) -> Config | None:
+    """The configuration of the trial whose newest result is the best; None if there is no finite one."""
+    newest = {seen.trial: seen for seen in observations}
+    best = min(newest.values(), key=lambda seen: seen.loss, default=None)
+    return best.config if best is not None and math.isfinite(best.loss) else None
 
 
 class Study(Ledger):
@@ -60,12 +130,12 @@ class Study(Ledger):
             say it, at its first report if it was not given (see :class:`~optimizers.core.objectives.Objectives`).
         objectives: Names of the objectives, as they are reported; of a single one it may be left out.
         value: What a trial is worth: the ``best`` of its reports or the ``last`` (see
-            :class:`~optimizers.core.ranking.Ranking`).
+            :class:`~optimizers.core.study_state.Ranking`).
         seed: Source of all randomness.
         max_budget: Steps of a full training.
         n_trials: Upper bound on the number of configurations; None for no bound, 0 for a training without a search.
         points: Configurations to try before the optimizer's; the attribute has those of
-            :func:`~optimizers.core.initial_points.initial_points` as well.
+            :func:`~optimizers.core.study.initial_points` as well.
         earlier: Observations of earlier searches (see :attr:`Problem.earlier`).
         is_timed: Whether time alone bounds the search (see :attr:`Problem.is_timed`).
 
@@ -114,7 +184,7 @@ class Study(Ledger):
             problem: What ``optimizer`` was checked against.
             optimizer: Proposes configurations and brings its scheduler.
             objectives: What is optimised.
-            points: All of :func:`~optimizers.core.initial_points.initial_points`.
+            points: All of :func:`~optimizers.core.study.initial_points`.
             value: What a trial is worth.
         """
         study = cls.__new__(cls)

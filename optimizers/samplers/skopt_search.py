@@ -11,17 +11,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from optimizers.checks.arguments import explains_init
-from optimizers.checks.near_names import did_you_mean
-from optimizers.checks.options import integer
+from optimizers.checks import did_you_mean, explains_init, integer
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.errors import OptimizerError
-from optimizers.samplers.clipped_losses import clipped
-from optimizers.samplers.deduplication import untried
-from optimizers.samplers.sobol import Sobol
-from optimizers.space.config import Config
-from optimizers.space.domain import Domain, cell, middle
-from optimizers.space.domains import Choice, Integer
+from optimizers.samplers.model_based import clipped, untried
+from optimizers.samplers.non_adaptive import Sobol
+from optimizers.space import Config
+from optimizers.space.domains import Choice, Domain, Integer, cell, middle
 from optimizers.space.search_space import SearchSpace
 
 Acquisition = Literal["EI", "LCB", "PI"]

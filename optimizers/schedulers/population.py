@@ -28,12 +28,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from optimizers.checks.arguments import explains_init
-from optimizers.checks.options import integer, real
+from optimizers.checks import explains_init, integer, real
 from optimizers.core.base import WAIT, Answer, Grant, History, Observation, Optimizer, Problem, Proposal, Scheduler
 from optimizers.errors import OptimizerError
-from optimizers.samplers.deduplication import untried
-from optimizers.space.config import Config
+from optimizers.samplers.model_based import untried
+from optimizers.space import Config
 from optimizers.space.domains import Choice
 from optimizers.space.search_space import SearchSpace
 

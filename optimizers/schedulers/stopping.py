@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from optimizers.checks.arguments import explains_init
-from optimizers.checks.options import integer, real
+from optimizers.checks import explains_init, integer, real
 from optimizers.core.base import Answer, Decision, Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer

@@ -13,7 +13,7 @@ from typing import Final, Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 from optimizers.errors import SearchSpaceError
 
 Array = NDArray[np.float64]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from optimizers.checks.options import short
+from optimizers.checks import short
 from optimizers.errors import SearchSpaceError
 
 Scalar = bool | int | float | str | None

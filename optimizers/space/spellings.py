@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 from optimizers.errors import SearchSpaceError
-from optimizers.space.domain import Domain
-from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal, domain_from_json
+from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal, domain_from_json
 from optimizers.space.scalars import read_number, read_scalar
 
 _MAGGY: dict[str, Callable[[Sequence[Any]], Domain]] = {

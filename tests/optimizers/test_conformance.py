@@ -12,11 +12,11 @@ from hypothesis_profiles import IS_THOROUGH
 
 from optimizers.core.base import Grant, History, Optimizer, Problem, Scheduler
 from optimizers.registry import make_optimizer, names
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES, check_optimizer

@@ -11,15 +11,13 @@ from optimizers.core.base import Decision, History, Optimizer
 from optimizers.core.study import Study
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer, names, register
-from optimizers.samplers.adapters import TPE
 from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.samplers.grid import Grid
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import Grid, RandomSearch, Sobol
+from optimizers.samplers.optuna_sampler import TPE
 from optimizers.samplers.skopt_search import SkoptSearch
-from optimizers.samplers.sobol import Sobol
 from optimizers.schedulers.asha import ASHA, BOHB, MOBSTER, Hyperband
 from optimizers.schedulers.population import PBT
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Float, Integer
 
 

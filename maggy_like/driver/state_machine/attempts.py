@@ -16,12 +16,10 @@ from maggy_like.errors import ConfigError
 from maggy_like.protocol.attributes import as_attributes
 from maggy_like.protocol.fields import MAX_NAMES
 from maggy_like.protocol.messages import Finished, Reported
-from optimizers.core.curve import Curve
 from optimizers.core.direction import contradiction, direction_hint, sign_hint
 from optimizers.core.events import AttemptEnded, AttemptStarted, Columns, Event, Measured
-from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
-from optimizers.core.trial import Failure, Trial, TrialState
+from optimizers.core.trial import Curve, Failure, FailureKind, Trial, TrialState
 
 MAX_NODES = 20
 """A trial fails as the likely cause of lost machines after this many of them at the earliest."""

@@ -6,8 +6,7 @@ from maggy_like.driver.state_machine.commands import Commands
 from maggy_like.driver.state_machine.stopping import Stopping
 from maggy_like.driver.state_machine.worker_groups import WorkerGroups
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure
+from optimizers.core.trial import Failure, FailureKind
 
 LEAVE_PATIENCE = 20.0
 """Seconds in which an attempt may save its state once more before the driver ends it; clouds give 30 and more."""

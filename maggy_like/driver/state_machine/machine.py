@@ -45,9 +45,8 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Refused
 from optimizers.core.events import Event
-from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
-from optimizers.core.trial import Failure, TrialState
+from optimizers.core.trial import Failure, FailureKind, TrialState
 
 _MOST_NAMED = 10  # trials
 

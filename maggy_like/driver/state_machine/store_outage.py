@@ -9,8 +9,7 @@ from maggy_like.driver.state_machine.commands import Show
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup
 from maggy_like.errors import StoreError
 from maggy_like.protocol.messages import Waiting
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Trial, TrialState
+from optimizers.core.trial import FailureKind, Trial, TrialState
 
 STORE_PATIENCE = 600.0
 """Seconds that a run waits for a store that refuses."""

@@ -10,7 +10,7 @@ from maggy_like.protocol.endings import Ending
 from optimizers.core.events import TrialCreated
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 PATIENCE = 30.0
 """Seconds that a training waits for the lost part of its gang before it goes on with the rest."""

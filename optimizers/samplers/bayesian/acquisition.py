@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, logsumexp, ndtr
 
-from optimizers.space.domain import Domain
-from optimizers.space.domains import Choice, Integer
+from optimizers.space.domains import Choice, Domain, Integer
 from optimizers.space.scalars import same
 from optimizers.space.search_space import SearchSpace
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, logsumexp
 
 from optimizers.core.base import History, Observation
-from optimizers.core.multi_objective import ParetoFront
+from optimizers.core.objectives import ParetoFront
 from optimizers.samplers.bayesian.gp import GaussianProcess
 from optimizers.samplers.bayesian.surrogate import FANTASIES, MODEL_SIZE, Surrogate
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.checks.arguments import explains_init
-from optimizers.checks.options import integer, real
+from optimizers.checks import explains_init, integer, real
 from optimizers.core.base import History, Observation, Optimizer
-from optimizers.samplers.deduplication import untried
-from optimizers.samplers.sobol import Sobol
-from optimizers.space.config import Config
+from optimizers.samplers.model_based import untried
+from optimizers.samplers.non_adaptive import Sobol
+from optimizers.space import Config
 
 if TYPE_CHECKING:
     from optimizers.samplers.bayesian.front import Front

@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 from optimizers.core.base import History, Observation
 from optimizers.samplers.bayesian.acquisition import Axes, log_augmented_improvement
 from optimizers.samplers.bayesian.gp import GaussianProcess, Hyperparameters, fit
-from optimizers.samplers.clipped_losses import clipped
+from optimizers.samplers.model_based import clipped
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -14,7 +14,7 @@ from maggy_like import FailurePolicy, Float, Integer, Searchspace, lagom, load_r
 from maggy_like.api.optimizer_choice import reach_hint
 from maggy_like.errors import ConfigError, EngineError, JournalError, MaggyError, UserError
 from optimizers.core.base import Optimizer, Problem
-from optimizers.samplers.sobol import Sobol
+from optimizers.samplers.non_adaptive import Sobol
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import MedianRule, Threshold
 from optimizers.space.search_space import SearchSpace

@@ -15,7 +15,7 @@ from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats, repeats_spa
 from optimizers.comparisons.sequential_tests import SequentialTests, crossing_height, crossing_probability
 from optimizers.core.base import WAIT, History, Observation, Pending, Problem
 from optimizers.errors import OptimizerError
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.testing import check_optimizer
 
 VARIANTS: dict[str, Config] = {

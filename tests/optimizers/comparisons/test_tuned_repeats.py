@@ -8,12 +8,11 @@ from optimizers.comparisons.repeats import TunedRepeats, tuned_space
 from optimizers.comparisons.sequential_tests import SequentialTests
 from optimizers.core.base import History, Observation, Optimizer, Pending, Problem, Proposal
 from optimizers.errors import OptimizerError
-from optimizers.samplers.grid import Grid
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import Grid, RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import check_optimizer

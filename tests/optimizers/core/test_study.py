@@ -22,16 +22,14 @@ from optimizers.core.events import (
     from_json,
     to_json,
 )
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.ranking import Worth
 from optimizers.core.study import Study
-from optimizers.core.trial import Checkpoint, Failure, Trial, TrialState
+from optimizers.core.study_state import Worth
+from optimizers.core.trial import Checkpoint, Failure, FailureKind, Trial, TrialState
 from optimizers.errors import OptimizerError, UserError
-from optimizers.samplers.grid import Grid
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import Grid, RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import Patience
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Float
 
 Direction = Literal["max", "min"]

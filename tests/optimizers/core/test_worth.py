@@ -23,12 +23,11 @@ from optimizers.core.events import (
     from_json,
     to_json,
 )
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.ranking import Worth
 from optimizers.core.study import Study
-from optimizers.core.trial import Failure, Trial, TrialState
+from optimizers.core.study_state import Worth
+from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
 from optimizers.errors import UserError
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA, Mode
 from optimizers.schedulers.stopping import Patience
 from optimizers.space.domains import Float

@@ -11,7 +11,7 @@ from optimizers.core.trial import TrialState
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer
 from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA, BOHB, MOBSTER, Hyperband
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule, Patience

@@ -14,10 +14,10 @@ from optimizers.core.base import WAIT, History, Observation, Pending, Problem, P
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.errors import OptimizerError
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.population import PBT, Population
 from optimizers.schedulers.stopping import Threshold
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Choice, Float, Integer
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES

@@ -14,8 +14,7 @@ from optimizers.core.base import Decision, History, Optimizer, Problem, Schedule
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.errors import OptimizerError
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.samplers.sobol import Sobol
+from optimizers.samplers.non_adaptive import RandomSearch, Sobol
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
 from optimizers.space.domains import Float

@@ -15,15 +15,12 @@ from hypothesis_profiles import examples
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.core.study import Study
 from optimizers.errors import OptimizerError, SearchSpaceError
-from optimizers.samplers.adapters import TPE
-from optimizers.samplers.deduplication import untried
-from optimizers.samplers.grid import Grid
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.samplers.sobol import Sobol
+from optimizers.samplers.model_based import untried
+from optimizers.samplers.non_adaptive import FilteredSequence, Grid, RandomSearch, Sobol
+from optimizers.samplers.optuna_sampler import TPE
 from optimizers.schedulers.population import PBT
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Float, Integer
-from optimizers.space.filtered_sequence import FilteredSequence
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import check_optimizer
 

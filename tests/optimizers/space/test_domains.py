@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
 from optimizers.errors import SearchSpaceError
-from optimizers.space.domain import Domain
-from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal, domain_from_json
+from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal, domain_from_json
 
 BOUNDS = st.integers(-(2**40), 2**40)
 DISCRETE = [

@@ -15,11 +15,9 @@ from scipy.stats import kstest, truncnorm
 
 from optimizers.core.study import Study
 from optimizers.errors import SearchSpaceError
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.samplers.sobol import Sobol
-from optimizers.space.config import Config
-from optimizers.space.domain import Dimension
-from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal, domain_from_json
+from optimizers.samplers.non_adaptive import RandomSearch, Sobol
+from optimizers.space import Config
+from optimizers.space.domains import Choice, Constant, Dimension, Float, Integer, Ordinal, domain_from_json
 from optimizers.space.priors import NO_PRIOR, UNIFORM_SHARE, WEIGHTS, Bell, Favourite, Prior
 from optimizers.space.search_space import SearchSpace
 

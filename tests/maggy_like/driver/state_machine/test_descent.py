@@ -15,7 +15,7 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.state_names import StateName
 from optimizers.core.base import WAIT, Answer, History, Optimizer, Proposal
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.population import PBT
 
 

@@ -16,8 +16,7 @@ from maggy_like.protocol.messages import (
     Reported,
 )
 from optimizers.core.events import AttemptEnded, Measured
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure, TrialState
+from optimizers.core.trial import Failure, FailureKind, TrialState
 from optimizers.schedulers.asha import ASHA
 
 

@@ -24,12 +24,12 @@ from optimizers.core.base import History, Observation, Optimizer, Pending, Probl
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 from optimizers.errors import OptimizerError
-from optimizers.samplers.adapters import TPE, OptunaSampler
-from optimizers.samplers.adapters import optuna as adapter
-from optimizers.samplers.grid import Grid
+from optimizers.samplers import optuna_sampler as adapter
+from optimizers.samplers.non_adaptive import Grid
+from optimizers.samplers.optuna_sampler import TPE, OptunaSampler
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import MedianRule
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Float, Integer
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES, check_optimizer

@@ -24,7 +24,7 @@ from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 from optimizers.core.trial import TrialState as OurState
 from optimizers.errors import OptimizerError
-from optimizers.samplers.adapters import TPE, OptunaSampler
+from optimizers.samplers.optuna_sampler import TPE, OptunaSampler
 from optimizers.space.domains import Float
 from optimizers.testing import SPACES
 

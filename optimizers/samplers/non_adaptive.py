@@ -1,18 +1,118 @@
-"""Grid search: every combination of evenly spaced values."""
+"""Samplers whose proposals depend on no result: random, Sobol' points, a grid and a given list."""
 
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import cast
 
-from optimizers.checks.arguments import explains_init
-from optimizers.checks.options import integer
+from optimizers.checks import explains_init, integer
 from optimizers.core.base import History, Optimizer, Problem
-from optimizers.space.config import Config
+from optimizers.errors import OptimizerError, SearchSpaceError
+from optimizers.space import Config
 from optimizers.space.domains import Domain, Float, Integer
-from optimizers.space.filtered_sequence import FilteredSequence
 from optimizers.space.scalars import Value
 from optimizers.space.search_space import SearchSpace
+
+
+class FilteredSequence:
+    """A sequence of configurations without those that a search space's constraints do not allow; each is checked once.
+
+    Args:
+        space: The search space with the constraints.
+        at: Returns the configuration at an index of the unfiltered sequence, from 0; None past its end.
+    """
+
+    def __init__(self, space: SearchSpace, at: Callable[[int], Config | None]) -> None:
+        self._space = space
+        self._at = at
+        self._n_checked = 0
+        self._allowed: list[Config] = []
+
+    def __len__(self) -> int:
+        self.at(sys.maxsize)
+        return len(self._allowed)
+
+    def at(self, index: int) -> Config | None:
+        """The ``index``-th allowed configuration; None past the last."""
+        while len(self._allowed) <= index:
+            config = self._at(self._n_checked)
+            if config is None:
+                return None
+            self._n_checked += 1
+            if self._space.allows(config):
+                self._allowed.append(config)
+        return dict(self._allowed[index])
+
+
+class RandomSearch(Optimizer):
+    """Draws every configuration from the space: uniformly, and more often near priors.
+
+    Source: Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 2012.
+
+    Example:
+        >>> lagom(train_fn, space, optimizer=RandomSearch(), n_trials=50)
+    """
+
+    adaptive = False
+    multi_objective = True
+
+    def ask(self, index: int, history: History) -> Config:
+        return history.problem.space.sample(history.rng(index))
+
+
+@explains_init
+class Sobol(Optimizer):
+    """Takes the points of a scrambled Sobol' sequence one after another.
+
+    Covers the space more evenly than random search does, best with a power of 2 of trials. Points that a
+    constraint does not allow are skipped; priors do not bend the sequence.
+
+    Sources: Sobol', "On the distribution of points in a cube and the approximate evaluation of
+    integrals", 1967; Owen, "Scrambling Sobol' and Niederreiter-Xing points", 1998.
+
+    Example:
+        >>> lagom(train_fn, space, optimizer=Sobol(), n_trials=64)
+    """
+
+    adaptive = False
+    multi_objective = True
+
+    def __init__(self) -> None:
+        self._known: _Sequence | None = None
+
+    def ask(self, index: int, history: History) -> Config:
+        space, seed = history.problem.space, history.problem.seed
+        if self._known is None or self._known.space is not space or self._known.seed != seed:
+            self._known = _Sequence(space, seed)
+        return self._known.allowed(index)
+
+
+class _Sequence:
+    """The sequence of a space and a seed, kept between calls: a step forward is cheap, the start is not."""
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        from scipy.stats import qmc  # takes a second that only this optimizer should cost
+
+        self.space = space
+        self.seed = seed
+        self._points = qmc.Sobol(len(space.dimensions), rng=seed)
+        self._filtered = FilteredSequence(space, self._at)
+
+    def allowed(self, index: int) -> Config:
+        """The configuration of the ``index``-th point that the space allows."""
+        # The sequence has no end, so there is always another one.
+        return cast(Config, self._filtered.at(index)) if self.space.has_constraint else self._at(index)
+
+    def _at(self, index: int) -> Config:
+        if self._points.num_generated > index:
+            self._points.reset()
+        if self._points.num_generated < index:
+            self._points.fast_forward(index - self._points.num_generated)
+        return self.space.from_unit(self._points.random(1)[0])
+
 
 Axis = list[Config]
 """All partial configurations of a parameter, or of several that conditions tie together."""
@@ -144,3 +244,31 @@ def _tied(space: SearchSpace) -> list[list[str]]:
     distinct = {id(members): members for members in group.values()}
     rank = {name: place for place, name in enumerate(space.parents_first)}
     return [sorted(members, key=rank.__getitem__) for members in distinct.values()]
+
+
+class Enumeration(Optimizer):
+    """Proposes the given configurations, in order; every trial runs to the end.
+
+    Args:
+        configs: What to try. With none, nothing is searched: what runs then are trainings alone
+            (see :attr:`optimizers.core.trial.Trial.training`).
+
+    Example:
+        >>> Enumeration([{"lr": 0.1}, {"lr": 0.01}])
+    """
+
+    adaptive = False
+    multi_objective = True
+
+    def __init__(self, configs: Sequence[Config] = ()) -> None:
+        self.configs = tuple(configs)
+
+    def ask(self, index: int, history: History) -> Config | None:
+        return self.configs[index] if index < len(self.configs) else None
+
+    def validate(self, problem: Problem) -> None:
+        for config in self.configs:
+            try:
+                problem.space.validate(config)
+            except SearchSpaceError as error:
+                raise OptimizerError(f"{config!r} is to be tried, but is not in the search space: {error}") from error

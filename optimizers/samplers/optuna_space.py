@@ -12,9 +12,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from optimizers.space.config import Config
-from optimizers.space.domain import Domain, cell, middle
-from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
+from optimizers.space import Config
+from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal, cell, middle
 from optimizers.space.scalars import Value
 from optimizers.space.search_space import SearchSpace
 

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optimizers.checks.arguments import explains_init
-from optimizers.checks.options import integer
+from optimizers.checks import explains_init, integer
 from optimizers.core.base import History, Optimizer, Problem
 from optimizers.errors import OptimizerError
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
-    from optimizers.samplers.adapters.optuna_trials import StudyMirror
+    from optimizers.samplers.optuna_study import StudyMirror
 
 _INDEXED = {"QMCSampler": "sobol", "GridSampler": "grid"}
 """Samplers that count their asks in Optuna's own study, and our optimizer that does the same."""
@@ -101,7 +100,7 @@ class OptunaSampler(Optimizer):
             raise OptimizerError(f"sampler(seed) must make a sampler of Optuna, got {first!r}")
         if first is second:
             raise OptimizerError(f"sampler(seed) gives the same {first!r} twice; make a new one at each call")
-        from optimizers.samplers.adapters.optuna_samplers import check_fixed, innermost, is_exhaustive
+        from optimizers.samplers.optuna_study import check_fixed, innermost, is_exhaustive
 
         inner = innermost(first)
         if (name := type(inner).__name__) in _INDEXED:
@@ -121,7 +120,7 @@ class OptunaSampler(Optimizer):
     def size(self, space: SearchSpace) -> int | None:
         if importlib.util.find_spec("optuna") is None:
             return None  # validate() says so
-        from optimizers.samplers.adapters.optuna_samplers import is_exhaustive
+        from optimizers.samplers.optuna_study import is_exhaustive
 
         return space.size if is_exhaustive(self._make(0)) else None
 
@@ -137,11 +136,11 @@ class OptunaSampler(Optimizer):
             ) from error
 
     def ask(self, index: int, history: History) -> Config | None:
-        from optimizers.samplers.adapters.optuna_samplers import (
+        from optimizers.samplers.optuna_space import quiet
+        from optimizers.samplers.optuna_study import (
+            StudyMirror,
             is_exhaustive,  # with Optuna, a second that only this costs
         )
-        from optimizers.samplers.adapters.optuna_space import quiet
-        from optimizers.samplers.adapters.optuna_trials import StudyMirror
 
         space, rng = history.problem.space, history.rng(index)
         if self._mirror is None or not self._mirror.serves(history):
@@ -178,7 +177,7 @@ class OptunaSampler(Optimizer):
         """Samplers to draw from in turn until a proposal is acceptable; all fix the same parameters."""
         from optuna.samplers import PartialFixedSampler, RandomSampler
 
-        from optimizers.samplers.adapters.optuna_samplers import Independent, fixed_values, is_exhaustive
+        from optimizers.samplers.optuna_study import Independent, fixed_values, is_exhaustive
 
         yield (first := self._sampler_for(space, rng))
         while is_exhaustive(first):
@@ -191,14 +190,14 @@ class OptunaSampler(Optimizer):
             yield PartialFixedSampler(fixed_values(first), RandomSampler(seed=int(rng.integers(2**31))))
 
     def _sampler_for(self, space: SearchSpace, rng: np.random.Generator) -> BaseSampler:
-        from optimizers.samplers.adapters.optuna_samplers import translate_fixed
+        from optimizers.samplers.optuna_study import translate_fixed
 
         sampler = self._make(int(rng.integers(2**31)))
         translate_fixed(sampler, space)
         return sampler
 
     def _make(self, seed: int) -> BaseSampler:
-        from optimizers.samplers.adapters.optuna_space import quiet
+        from optimizers.samplers.optuna_space import quiet
 
         with quiet():  # many of Optuna's options warn that they may change
             return self.sampler(seed)

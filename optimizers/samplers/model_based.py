@@ -1,12 +1,31 @@
-"""Replaces a proposal that was tried before, or that runs at the moment, with another one."""
+"""What samplers with a model share: losses that a model can be fitted to, and proposals that are new."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from optimizers.samplers.grid import Grid
-from optimizers.space.config import Config
+from optimizers.samplers.non_adaptive import Grid
+from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
+
+_HUGE = 1e100  # squares of losses must stay finite
+
+
+def clipped(losses: NDArray[np.float64], distances: float = 10.0) -> NDArray[np.float64]:
+    """Losses that a model can be fitted to, shape (n,): finite, and of a scale that resolves the good ones.
+
+    What is not finite becomes the worst finite loss, so that models keep away from where trainings fail;
+    it stays nan while there is no finite one. What lies further above the median than ``distances`` times
+    the distance from the best to the median is cut there. The order of the others stays as it is.
+    """
+    finite = np.isfinite(losses)
+    if not finite.any():
+        return np.full(len(losses), np.nan)
+    result: NDArray[np.float64] = np.clip(np.where(finite, losses, losses[finite].max()), -_HUGE, _HUGE)
+    best, median = result.min(), np.median(result)
+    return np.minimum(result, median + distances * (median - best)) if best < median else result
+
 
 _DRAWS = 50  # random draws, before the configurations are enumerated
 _LOOKED_THROUGH = 10_000  # the most combinations that are enumerated where each must be checked against constraints
