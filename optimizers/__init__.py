@@ -1,7 +1,7 @@
-"""Ask/tell search: spaces, optimizers, schedulers and the ledger of a study.
+"""Ask-and-tell search: search spaces, optimizers, schedulers and the study.
 
-Names are loaded at their first use, and numpy with them, but neither scipy nor Optuna nor scikit-optimize: an
-optimizer that needs them imports them at its first ask.
+Names are loaded at their first use, and numpy with them, but not scipy, Optuna or scikit-optimize. An optimizer that
+needs one of those imports it at its first ask.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from optimizers.errors import OptimizerError, UserError
 
 
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """A clause that names what is near, or nothing.
+    """Return a clause with similar names, or nothing.
 
     Args:
-        name: What was given.
-        known: The names that there are.
-        cutoff: How near a name must be, from 0 to 1.
+        name: The given name.
+        known: The valid names.
+        cutoff: Minimum similarity, from 0 to 1.
 
     Example:
         >>> did_you_mean("lr_rate", ["lr", "rate"])
@@ -32,7 +32,7 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
 
 
 def class_name(kind: type) -> str:
-    """The name of a class by which another process knows it.
+    """Return the qualified name of a class, which other processes can compare.
 
     Example:
         >>> class_name(ValueError)
@@ -50,18 +50,18 @@ def integer(
     hint: str = "",
     error: Callable[[str], UserError] = OptimizerError,
 ) -> int:
-    """An integer of at least ``least``, whatever its type (NumPy's integers are integers too).
+    """Return ``value`` as an int. NumPy's integers are accepted too.
 
     Args:
-        name: The option.
-        value: What was given.
-        least: The smallest that is allowed.
-        most: The largest; None for any, where it is neither sent nor turned into a float.
-        hint: What to use instead, for the message.
-        error: What to raise, where it is no option of an optimizer.
+        name: Name of the option.
+        value: The given value.
+        least: Smallest allowed value.
+        most: Largest allowed value. None for no limit, if it is neither sent nor converted to a float.
+        hint: Remedy for the message.
+        error: Class to raise, if it is not an option of an optimizer.
 
     Raises:
-        OptimizerError: It is no integer, too small, or too large.
+        OptimizerError: The value is not an integer, too small, or too large.
 
     Example:
         >>> integer("eta", np.int64(3), least=2)
@@ -79,7 +79,7 @@ def integer(
 
 
 def as_int(value: object, least: float) -> str:
-    """A clause with the integer to write if a whole number of at least ``least`` was given as a float, or nothing.
+    """Return a clause with the integer to use if a whole number of at least ``least`` is a float, or nothing.
 
     Example:
         >>> as_int(1e3, 1)
@@ -92,17 +92,17 @@ def as_int(value: object, least: float) -> str:
 
 
 def real(name: str, value: Any, what: str, fits: Callable[[float], bool], hint: str = "") -> float:
-    """A finite number that fits, whatever its type.
+    """Return a finite number that fits, as an int or float.
 
     Args:
-        name: The option.
-        value: What was given.
-        what: Which numbers fit, for the message.
-        fits: Whether a number does.
-        hint: What to use instead, for the message.
+        name: Name of the option.
+        value: The given value.
+        what: Description of the allowed numbers, for the message.
+        fits: Returns whether a number is allowed.
+        hint: Remedy for the message.
 
     Raises:
-        OptimizerError: It is no number, or does not fit.
+        OptimizerError: The value is not a number, or not allowed.
 
     Example:
         >>> real("quantile", 0.25, "a number above 0 and not above 0.5", lambda share: 0.0 < share <= 0.5)
@@ -117,21 +117,21 @@ def real(name: str, value: Any, what: str, fits: Callable[[float], bool], hint: 
     raise OptimizerError(f"{name} must be {what}, got {short(value)}{hint and '; '}{hint}")
 
 
-def short(value: object) -> str:
-    """A value as it is typed, or its beginning."""
+def short(value: object, width: int = 80) -> str:
+    """Return a value as it is typed, shortened to ``width`` characters."""
     try:
         text = repr(value)
     except ValueError:  # Python writes no integer of more than 4,300 digits
         text = f"a value of type {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def describe(made: object) -> str:
-    """The class of ``made`` and the options that it was made with, as they would be typed.
+    """Return the class of ``made`` and its options, as they would be typed.
 
-    An option is an argument of ``__init__`` that the object holds in an attribute of its name, with or without an
-    underscore before it. What has no plain form stands with the name of its class or function, never with an
-    address: the same options give the same text in every process.
+    An option is an argument of ``__init__`` that the object holds in an attribute of the same name, with or without a
+    leading underscore. A value without a plain form is represented by the name of its class or function, never by an
+    address. So the same options give the same text in every process.
 
     Example:
         >>> describe(MedianRule(ASHA(eta=9), grace=2))
@@ -197,15 +197,18 @@ _PEERS_WORDS = {
 }
 """Our arguments, and their names in Optuna, Ray, Hyperopt, scikit-optimize, Horovod and the first Maggy."""
 
+_WIDTH = 60  # characters of a value in a message about an argument
+
 
 def explains_arguments(elsewhere: Mapping[str, str], unknown: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a public function: an unknown argument raises an error that names the one that was meant.
+    """Decorate a public function so that an unknown argument raises an error with the correct name.
 
-    Its signature stays as it is, for readers, ``help()`` and type checkers.
+    The signature stays the same for readers, ``help()`` and type checkers.
 
     Args:
-        elsewhere: Arguments that are given in another place, and what to write there; ``{}`` stands for their value.
-        unknown: What to write for any other, ``{name}`` and ``{value}``; by default the error lists the known ones.
+        elsewhere: Arguments that belong elsewhere, with the correct spelling; ``{}`` stands for their value.
+        unknown: Remedy for all other arguments, with ``{name}`` and ``{value}``. By default, the error lists the known
+            arguments.
 
     Raises:
         TypeError: An argument is unknown, missing or given twice; the message has the remedy.
@@ -232,7 +235,7 @@ def explains_arguments(elsewhere: Mapping[str, str], unknown: str = "") -> Calla
 
 
 def explains_init(cls: type[R]) -> type[R]:
-    """Decorate a class in the same way: see :func:`explains_arguments`."""
+    """Decorate a class in the same way (see :func:`explains_arguments`)."""
     init: Callable[..., None] = cls.__init__
     signature = inspect.signature(cls)
 
@@ -273,29 +276,28 @@ def _explanation(
         if given not in known:
             remedy = meant(given, value, known, elsewhere)
             if not remedy and unknown:
-                remedy = f"; use {unknown.format(name=given, value=_short(value))}"
+                remedy = f"; use {unknown.format(name=given, value=short(value, _WIDTH))}"
             listed = "" if remedy else f"; it takes {', '.join(known) or 'no arguments'}"
-            return f"{name}() has no argument {given!r}, got {given}={_short(value)}{remedy}{listed}"
+            return f"{name}() has no argument {given!r}, got {given}={short(value, _WIDTH)}{remedy}{listed}"
     by_place = [p.name for p in known.values() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     others = [p.name for p in known.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
     if len(args) > len(by_place):
-        extra = _short(args[len(by_place)])
-        return (
-            f"{name}() takes {' and '.join(by_place) or 'no argument'} by place{' alone' if by_place else ''}, and got "
-            f"{extra}{' after them' if by_place else ''}; "
-            + (f"give it its name: {', '.join(f'{other}=' for other in others[:6])} ..." if others else "leave it out")
+        extra = short(args[len(by_place)], _WIDTH)
+        taken = f"only {' and '.join(by_place)}" if by_place else "no argument"
+        return f"{name}() takes {taken} by position, got {extra}{' after them' if by_place else ''}; " + (
+            f"pass it by name: {', '.join(f'{other}=' for other in others[:6])} ..." if others else "leave it out"
         )
     needed = [p.name for p in known.values() if p.name in by_place or p.default is inspect.Parameter.empty]
     return f"{name}(): {error}; it takes {', '.join(needed)}"
 
 
 def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
-    """A clause that says what to write instead of an unknown argument; empty if nobody can tell.
+    """Return a clause with the remedy for an unknown argument, or nothing.
 
     Args:
-        given: Its name.
-        value: Its value.
-        known: The arguments that there are.
+        given: Name of the argument.
+        value: Value of the argument.
+        known: Valid arguments.
         elsewhere: As in :func:`explains_arguments`.
 
     Example:
@@ -303,17 +305,12 @@ def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[
         " (did you mean 'eta'?)"
     """
     if given in elsewhere:
-        return f"; use {elsewhere[given].replace('{}', _short(value))}"
+        return f"; use {elsewhere[given].replace('{}', short(value, _WIDTH))}"
     same = [ours for ours, theirs in _PEERS_WORDS.items() if given.lower() in theirs.split()]
     for ours in same:
         if ours in known:
             return f" (did you mean {ours!r}?)"
     for ours in same:
         if ours in elsewhere:
-            return f"; use {elsewhere[ours].replace('{}', _short(value))}"
+            return f"; use {elsewhere[ours].replace('{}', short(value, _WIDTH))}"
     return did_you_mean(given, [*known, *elsewhere])
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -24,7 +24,7 @@ from maggy_like.storage.journal import Earlier
 from optimizers.core.base import Problem
 from optimizers.core.objectives import Directions
 from optimizers.core.study import initial_points
-from optimizers.core.study_state import WORTHS, Worth
+from optimizers.core.study_state import VALUE_RULES, ValueRule
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
@@ -66,7 +66,7 @@ def check_search(
     made = build_optimizer(optimizer, train_fn)
     check_constraints(space)
     metrics, directions = check_objectives(metric, direction)
-    worth = cast(Worth, one_of("value", value, WORTHS))
+    worth = cast(ValueRule, one_of("value", value, VALUE_RULES))
     if files.resume:
         earlier, known = recorded(files.paths.journal, warm_start, space)
         directions, hint = known if direction is None and len(known) == len(directions) else directions, ""

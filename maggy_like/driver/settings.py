@@ -9,7 +9,7 @@ from maggy_like.storage.journal import Earlier
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import Direction
-from optimizers.core.study_state import Worth
+from optimizers.core.study_state import ValueRule
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
@@ -38,7 +38,7 @@ class SearchSettings:
     metrics: tuple[str, ...] = ()
     directions: tuple[Direction | None, ...] = (None,)
     guessed: bool = False
-    value: Worth = "best"
+    value: ValueRule = "best"
     seed: int = 0
     max_budget: int = 1
     n_trials: int | None = None

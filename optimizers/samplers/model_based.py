@@ -1,4 +1,4 @@
-"""What samplers with a model share: losses that a model can be fitted to, and proposals that are new."""
+"""What samplers with a model share: losses that a model can fit, and proposals that are new."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _HUGE = 1e100  # squares of losses must stay finite
 
 
 def clipped(losses: NDArray[np.float64], distances: float = 10.0) -> NDArray[np.float64]:
-    """Losses that a model can be fitted to, shape (n,): finite, and of a scale that resolves the good ones.
+    """Return losses that a model can fit, shape (n,): finite, and on a scale that resolves the good ones.
 
-    What is not finite becomes the worst finite loss, so that models keep away from where trainings fail;
-    it stays nan while there is no finite one. What lies further above the median than ``distances`` times
-    the distance from the best to the median is cut there. The order of the others stays as it is.
+    A loss that is not finite becomes the worst finite one, so that models avoid configurations that fail. It stays nan
+    while there is no finite loss. Losses are cut at a distance above the median: ``distances`` times that from the best
+    to the median. The order of all others is kept.
     """
     finite = np.isfinite(losses)
     if not finite.any():
@@ -27,16 +27,16 @@ def clipped(losses: NDArray[np.float64], distances: float = 10.0) -> NDArray[np.
     return np.minimum(result, median + distances * (median - best)) if best < median else result
 
 
-_DRAWS = 50  # random draws, before the configurations are enumerated
-_LOOKED_THROUGH = 10_000  # the most combinations that are enumerated where each must be checked against constraints
+_DRAWS = 50  # random draws before the configurations are enumerated
+_LOOKED_THROUGH = 10_000  # combinations to enumerate at most, if each must be checked against constraints
 
 
 def untried(
     space: SearchSpace, proposal: Config, running: set[bytes], ended: set[bytes], rng: np.random.Generator
 ) -> Config:
-    """``proposal`` if it was not tried; else one that was not, else one that does not run now, else any.
+    """Return ``proposal`` if it is new, or else a new configuration, one that is not running, or any.
 
-    What it returns satisfies the constraints of the space.
+    The result satisfies the constraints of the space.
     """
     if not space.allows(proposal):
         proposal = space.sample(rng)

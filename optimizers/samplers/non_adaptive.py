@@ -1,4 +1,4 @@
-"""Samplers whose proposals depend on no result: random, Sobol' points, a grid and a given list."""
+"""Samplers whose proposals do not depend on results: random, Sobol' points, a grid and a given list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from optimizers.space.search_space import SearchSpace
 
 
 class FilteredSequence:
-    """A sequence of configurations without those that a search space's constraints do not allow; each is checked once.
+    """A sequence of configurations without those that the constraints reject. Each is checked once.
 
     Args:
         space: The search space with the constraints.
@@ -36,7 +36,7 @@ class FilteredSequence:
         return len(self._allowed)
 
     def at(self, index: int) -> Config | None:
-        """The ``index``-th allowed configuration; None past the last."""
+        """Return the ``index``-th allowed configuration; None past the last."""
         while len(self._allowed) <= index:
             config = self._at(self._n_checked)
             if config is None:
@@ -48,7 +48,7 @@ class FilteredSequence:
 
 
 class RandomSearch(Optimizer):
-    """Draws every configuration from the space: uniformly, and more often near priors.
+    """Draw each configuration independently: uniformly, or more often near priors.
 
     Source: Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 2012.
 
@@ -65,13 +65,13 @@ class RandomSearch(Optimizer):
 
 @explains_init
 class Sobol(Optimizer):
-    """Takes the points of a scrambled Sobol' sequence one after another.
+    """Propose the points of a scrambled Sobol' sequence.
 
-    Covers the space more evenly than random search does, best with a power of 2 of trials. Points that a
-    constraint does not allow are skipped; priors do not bend the sequence.
+    They cover the space more evenly than random points, best if the number of trials is a power of 2. Points that a
+    constraint rejects are skipped. Priors do not affect the sequence.
 
-    Sources: Sobol', "On the distribution of points in a cube and the approximate evaluation of
-    integrals", 1967; Owen, "Scrambling Sobol' and Niederreiter-Xing points", 1998.
+    Sources: Sobol', "On the distribution of points in a cube and the approximate evaluation of integrals", 1967; Owen,
+    "Scrambling Sobol' and Niederreiter-Xing points", 1998.
 
     Example:
         >>> lagom(train_fn, space, optimizer=Sobol(), n_trials=64)
@@ -91,10 +91,10 @@ class Sobol(Optimizer):
 
 
 class _Sequence:
-    """The sequence of a space and a seed, kept between calls: a step forward is cheap, the start is not."""
+    """The sequence for a space and a seed. It is kept between asks, because only its start is expensive."""
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
-        from scipy.stats import qmc  # takes a second that only this optimizer should cost
+        from scipy.stats import qmc  # takes a second, which only this optimizer should cost
 
         self.space = space
         self.seed = seed
@@ -102,7 +102,7 @@ class _Sequence:
         self._filtered = FilteredSequence(space, self._at)
 
     def allowed(self, index: int) -> Config:
-        """The configuration of the ``index``-th point that the space allows."""
+        """Return the configuration of the ``index``-th allowed point."""
         # The sequence has no end, so there is always another one.
         return cast(Config, self._filtered.at(index)) if self.space.has_constraint else self._at(index)
 
@@ -115,27 +115,27 @@ class _Sequence:
 
 
 Axis = list[Config]
-"""All partial configurations of a parameter, or of several that conditions tie together."""
+"""All partial configurations of one parameter, or of several that conditions connect."""
 
 
 _MOST_LISTED = 1_000
-"""Values of a range with a step that are all tried; who writes a finer step means a range."""
+"""Maximum number of values of a range with a step that are all tried. A finer step is treated as a range."""
 
 _MOST_COUNTED = 10_000
-"""Combinations that are looked through where conditions or constraints leave some of them out."""
+"""Maximum number of combinations that are enumerated if conditions or constraints exclude some."""
 
 
 @explains_init
 class Grid(Optimizer):
-    """Goes through all combinations once, the last parameter fastest, then ends.
+    """Propose every combination of values once, with the last parameter varying fastest.
 
-    Only parameters that conditions tie together are enumerated ahead; the rest is found from the
-    index alone, so a huge grid costs nothing. With a constraint (:meth:`SearchSpace.where`), combinations
-    that it does not allow are left out, so each one before the asked one is checked.
+    Only parameters that conditions connect are enumerated in advance. The others are computed from the index, so a huge
+    grid costs nothing. With a constraint (:meth:`SearchSpace.where`), all combinations up to the proposed one are
+    checked.
 
     Args:
-        resolution: How many values a range contributes at most. Values that are listed, one by one or by a ``step``,
-            are all tried, but for steps of more than 1,000 values.
+        resolution: Maximum number of values of a range. Listed values, and up to 1,000 values of a range with a
+            ``step``, are all tried. Default 5.
 
     Raises:
         OptimizerError: ``resolution`` is not a positive integer.
@@ -153,12 +153,12 @@ class Grid(Optimizer):
         self._known: tuple[SearchSpace, list[Axis], FilteredSequence] | None = None
 
     def size(self, space: SearchSpace) -> int:
-        """The number of configurations in the grid of ``space``."""
+        """Return the number of configurations in the grid of ``space``."""
         _, axes, filtered = self._plan(space)
         return len(filtered) if space.has_constraint else math.prod(map(len, axes))
 
     def at(self, space: SearchSpace, index: int) -> Config | None:
-        """The ``index``-th configuration in the grid of ``space``; None past the last."""
+        """Return the ``index``-th configuration in the grid of ``space``; None past the last."""
         _, axes, filtered = self._plan(space)
         return filtered.at(index) if space.has_constraint else _combination(space, axes, index)
 
@@ -199,15 +199,15 @@ class Grid(Optimizer):
         if not thinned:
             return []
         return [
-            f"the grid leaves values out, and tries {', '.join(thinned)}; pass optimizer=Grid(resolution=N) for more, "
+            f"the grid leaves values out, and tries {', '.join(thinned)}; use optimizer=Grid(resolution=N) for more, "
             "or list the values"
         ]
 
 
 def n_configurations(space: SearchSpace, below: int | None) -> int | None:
-    """How many configurations ``space`` has, if fewer than ``below`` (None for any number).
+    """Return the number of configurations of ``space`` if it is below ``below`` (None for no limit).
 
-    None also if they are too many to count.
+    Return None if it is not, or if there are too many to count.
     """
     size = space.size
     is_restricted = space.has_constraint or any(domain.conditions for domain in space.domains.values())
@@ -222,7 +222,7 @@ def n_configurations(space: SearchSpace, below: int | None) -> int | None:
 
 
 def _combination(space: SearchSpace, axes: list[Axis], index: int) -> Config | None:
-    """The ``index``-th combination of partial configurations; None past the last."""
+    """Return the ``index``-th combination of partial configurations; None past the last."""
     if index >= math.prod(map(len, axes)):
         return None
     config: Config = {}
@@ -233,7 +233,7 @@ def _combination(space: SearchSpace, axes: list[Axis], index: int) -> Config | N
 
 
 def _tied(space: SearchSpace) -> list[list[str]]:
-    """The parameters, parents first, in groups that no condition crosses."""
+    """Return the parameters, parents first, in groups that no condition crosses."""
     group = {name: [name] for name in space}
     for name in space.parents_first:
         for parent in space.domains[name].conditions:
@@ -247,10 +247,10 @@ def _tied(space: SearchSpace) -> list[list[str]]:
 
 
 class Enumeration(Optimizer):
-    """Proposes the given configurations, in order; every trial runs to the end.
+    """Propose the given configurations in order. Every trial runs to the end.
 
     Args:
-        configs: What to try. With none, nothing is searched: what runs then are trainings alone
+        configs: Configurations to try. If empty, nothing is searched, and only trainings run
             (see :attr:`optimizers.core.trial.Trial.training`).
 
     Example:
@@ -271,4 +271,4 @@ class Enumeration(Optimizer):
             try:
                 problem.space.validate(config)
             except SearchSpaceError as error:
-                raise OptimizerError(f"{config!r} is to be tried, but is not in the search space: {error}") from error
+                raise OptimizerError(f"configs must be in the search space, got {config!r}: {error}") from error

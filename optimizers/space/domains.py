@@ -1,8 +1,7 @@
-"""Domains of parameters: their base classes, ranges of numbers, listed values, and their JSON form.
+"""Domains of parameters: ranges of numbers, listed values, and their JSON form.
 
-Every algorithm works on the unit interval. A domain of ``n`` values cuts it into ``n`` cells of the
-same width (on a log scale if it has one), so a uniform draw from the interval is a uniform draw from
-the domain.
+Every algorithm works on the unit interval. A domain of ``n`` values divides it into ``n`` cells of equal width (on a
+log scale if it has one), so a uniform draw from the interval is a uniform draw from the domain.
 """
 
 from __future__ import annotations
@@ -40,12 +39,15 @@ from optimizers.space.scalars import (
     to_json,
 )
 
+_LARGEST_INTEGER = 2**40  # above it, a cell of a log scale is narrower than the resolution of floats
+_ON_GRID = 1e-6  # largest distance of a number from its grid point, as a share of a step
+
 
 class Domain(ABC):
     """The values that one parameter may take.
 
-    ``when`` makes the parameter conditional: it is active only where each parent named is active and
-    has one of the values given.
+    ``when`` makes the parameter conditional: it is active only if each parent is active and has one of the given
+    values.
     """
 
     __slots__ = ()
@@ -55,11 +57,11 @@ class Domain(ABC):
     @property
     @abstractmethod
     def size(self) -> int | None:
-        """How many values there are; None if the domain is continuous."""
+        """Number of values; None if the domain is continuous."""
 
     @abstractmethod
     def normalize(self, value: object) -> Value:
-        """``value`` as this domain spells it: a plain Python scalar of the domain's own type.
+        """Return ``value`` as a plain Python value of the domain's own type.
 
         Raises:
             SearchSpaceError: ``value`` is not in the domain.
@@ -67,37 +69,37 @@ class Domain(ABC):
 
     @abstractmethod
     def _at(self, index: int) -> Value:
-        """The ``index``-th value of a discrete domain."""
+        """Return the ``index``-th value of a discrete domain."""
 
     @abstractmethod
     def _at_unit(self, u: float) -> Value:
-        """The value at ``u`` in [0, 1]."""
+        """Return the value at ``u`` in [0, 1]."""
 
     @abstractmethod
     def _unit_of(self, value: Any) -> float:
-        """The position of a normalized value in [0, 1]."""
+        """Return the position of a normalized value in [0, 1]."""
 
     @property
     def conditions(self) -> Mapping[str, tuple[Value, ...]]:
-        """``when``, with a tuple of values for each parent; empty if always active."""
+        """``when``, with a tuple of values for each parent; empty if the parameter is always active."""
         return cast("Mapping[str, tuple[Value, ...]]", self.when or {})
 
     def equal(self, a: Value, b: Value) -> bool:
-        """Whether two values of this domain are one, however they are spelled."""
+        """Return whether two values of this domain are equal, however they are spelled."""
         return same(a, b)
 
     def from_unit(self, u: float) -> Value:
-        """The value at ``u`` in [0, 1].
+        """Return the value at ``u`` in [0, 1].
 
         Raises:
-            SearchSpaceError: ``u`` lies outside [0, 1].
+            SearchSpaceError: ``u`` is outside [0, 1].
         """
         if not 0.0 <= u <= 1.0:
-            raise SearchSpaceError(f"a position in the unit interval lies in [0, 1], got {u!r}; clip it")
+            raise SearchSpaceError(f"u must be from 0 to 1, got {u!r}; use min(max(u, 0), 1)")
         return self._at_unit(float(u))
 
     def to_unit(self, value: object) -> float:
-        """The position of ``value`` in [0, 1]; for a discrete domain the middle of its cell.
+        """Return the position of ``value`` in [0, 1]. In a discrete domain, it is the middle of the value's cell.
 
         Raises:
             SearchSpaceError: ``value`` is not in the domain.
@@ -105,7 +107,7 @@ class Domain(ABC):
         return self._unit_of(self.normalize(value))
 
     def contains(self, value: object) -> bool:
-        """Whether ``value`` is in the domain."""
+        """Return whether ``value`` is in the domain."""
         try:
             self.normalize(value)
         except SearchSpaceError:
@@ -113,7 +115,7 @@ class Domain(ABC):
         return True
 
     def grid(self, n: int) -> list[Value]:
-        """At most ``n`` values, evenly spaced on the unit interval, with both ends if ``n > 1``."""
+        """Return at most ``n`` values, evenly spaced on the unit interval, with both ends if ``n > 1``."""
         if self.size is not None and self.size <= n:
             return [self._at(index) for index in range(self.size)]
         if n == 1:
@@ -122,7 +124,7 @@ class Domain(ABC):
         return [value for place, value in enumerate(spaced) if not place or not same(value, spaced[place - 1])]
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict that :func:`domain_from_json` reads back."""
+        """Return a plain dict that :func:`domain_from_json` reads back."""
         return {"type": type(self).__name__.lower(), **{name: _form(v) for name, v in self._settings().items()}}
 
     def __repr__(self) -> str:
@@ -131,7 +133,7 @@ class Domain(ABC):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _settings(self) -> dict[str, Any]:
-        """The arguments that differ from their defaults, with values in lists."""
+        """Return the arguments that differ from their defaults, with values in lists."""
         pairs = [(item.name, getattr(self, item.name), item.default) for item in fields(cast(Any, self))]
         # An unpickled text is equal to the default, but not the same object.
         given = {name: v for name, v, default in pairs if v is not default and not (type(v) is str and v == default)}
@@ -143,10 +145,10 @@ class Domain(ABC):
 
 
 class Dimension(Domain):
-    """A domain that is searched: any but a constant.
+    """A domain that is searched: any except a constant.
 
-    ``prior`` is the value that the user expects to be best, and ``confidence`` how firmly. Draws lie around it
-    more often (see :meth:`~optimizers.space.search_space.SearchSpace.sample`), and models that can weigh it do.
+    ``prior`` is the value that the user expects to be best, and ``confidence`` the strength of that belief. Draws near
+    it are more frequent (see :meth:`~optimizers.space.search_space.SearchSpace.sample`), and some models weigh it.
     """
 
     __slots__ = ()
@@ -160,14 +162,14 @@ class Dimension(Domain):
         return None if self.prior is NO_PRIOR else self._density_at(self.to_unit(self.prior))
 
     def _density_at(self, position: float) -> Prior:
-        """The density around a prior at ``position``: values near it are likelier than those far from it."""
+        """Return the density around a prior at ``position``. Values near it are more likely than others."""
         return Bell(position, WIDTHS[self.confidence])
 
     def _read_prior(self) -> None:
-        """Check ``prior`` and ``confidence``, and spell them as the domain does.
+        """Check and normalize ``prior`` and ``confidence``.
 
         Raises:
-            SearchSpaceError: The prior is not in the domain, or the confidence is none.
+            SearchSpaceError: The prior is not in the domain, or the confidence is unknown.
         """
         object.__setattr__(self, "confidence", read_confidence(self.confidence, self.prior))
         if self.prior is not NO_PRIOR:
@@ -178,7 +180,7 @@ class Dimension(Domain):
 
 
 def required(kind: type[Domain]) -> list[str]:
-    """The names of the arguments without a default."""
+    """Return the names of the arguments without a default."""
     return [item.name for item in fields(cast(Any, kind)) if item.default is MISSING]
 
 
@@ -189,17 +191,13 @@ def _form(setting: Any) -> Any:
 
 
 def cell(u: float, n: int) -> int:
-    """The cell of [0, 1] that ``u`` lies in, of ``n`` of the same width."""
+    """Return which of ``n`` cells of [0, 1] contains ``u``."""
     return min(int(u * n), n - 1)
 
 
 def middle(index: int, n: int) -> float:
-    """The middle of the ``index``-th of ``n`` cells."""
+    """Return the middle of the ``index``-th of ``n`` cells."""
     return (index + 0.5) / n
-
-
-_LARGEST_INTEGER = 2**40  # above it, a cell of a log scale is narrower than the resolution of floats
-_ON_GRID = 1e-6  # how far a number may lie from its grid point, as a share of a step
 
 
 @explains_init
@@ -210,14 +208,14 @@ class Float(Dimension):
     Args:
         low: Smallest value.
         high: Largest value.
-        log: Spread evenly over orders of magnitude, as fits learning rates.
-        step: Take only ``low, low + step, ...`` up to ``high``.
-        when: Condition under which the parameter is active.
-        prior: The value that is expected to be best, if any.
-        confidence: How firmly: ``low``, ``medium`` or ``high``.
+        log: If True, spread values evenly over orders of magnitude, as for learning rates. Default False.
+        step: Distance between values: only ``low, low + step, ...`` up to ``high``. None (the default) for all values.
+        when: Condition under which the parameter is active. None (the default) for always.
+        prior: Value that you expect to be best, if any.
+        confidence: Strength of the prior: ``low``, ``medium`` (the default) or ``high``.
 
     Raises:
-        SearchSpaceError: The arguments make no domain.
+        SearchSpaceError: The arguments do not make a domain.
 
     Example:
         >>> Float(1e-4, 1e-1, log=True, prior=1e-3, confidence="high").from_unit(0.0)
@@ -237,7 +235,7 @@ class Float(Dimension):
         for name in _bounds(self):
             object.__setattr__(self, name, float(getattr(self, name)))
         if not math.isfinite(self.high - self.low):
-            raise SearchSpaceError(f"{self!r} is wider than a float can tell; use narrower bounds")
+            raise SearchSpaceError(f"high - low must be a finite float, got {self!r}; use narrower bounds")
         object.__setattr__(self, "when", read_when(self.when))
         self._read_prior()
 
@@ -293,20 +291,20 @@ class Float(Dimension):
 class Integer(Dimension):
     """Whole numbers from ``low`` to ``high``, both included.
 
-    With ``log``, the cell of a value ``v`` spans ``v - 0.5`` to ``v + 0.5`` on a log scale, so small
-    values have more of the unit interval; otherwise all have the same.
+    With ``log``, the cell of a value ``v`` spans ``v - 0.5`` to ``v + 0.5`` on a log scale. So small values occupy more
+    of the unit interval. Without it, all cells have the same width.
 
     Args:
         low: Smallest value.
-        high: Largest value.
-        log: Spread evenly over orders of magnitude, as fits numbers of units.
-        step: Take only ``low, low + step, ...`` up to ``high``.
-        when: Condition under which the parameter is active.
-        prior: The value that is expected to be best, if any.
-        confidence: How firmly: ``low``, ``medium`` or ``high``.
+        high: Largest value, at most 2**40.
+        log: If True, spread values evenly over orders of magnitude, as for numbers of units. Default False.
+        step: Distance between values: only ``low, low + step, ...`` up to ``high``. None (the default) for all values.
+        when: Condition under which the parameter is active. None (the default) for always.
+        prior: Value that you expect to be best, if any.
+        confidence: Strength of the prior: ``low``, ``medium`` (the default) or ``high``.
 
     Raises:
-        SearchSpaceError: The arguments make no domain.
+        SearchSpaceError: The arguments do not make a domain.
 
     Example:
         >>> Integer(16, 256, step=16).grid(3)
@@ -330,7 +328,7 @@ class Integer(Dimension):
                 raise SearchSpaceError(f"{name} of an Integer must be an int, got {value!r}; {remedy}")
             object.__setattr__(self, name, value)
         if max(abs(self.low), abs(self.high)) > _LARGEST_INTEGER:
-            raise SearchSpaceError(f"{self!r} goes past 2**40; use Float and round the value in train_fn")
+            raise SearchSpaceError(f"bounds must be at most 2**40, got {self!r}; use Float and round in train_fn")
         object.__setattr__(self, "when", read_when(self.when))
         self._read_prior()
 
@@ -367,10 +365,10 @@ class Integer(Dimension):
 
 
 def _bounds(domain: Float | Integer) -> list[str]:
-    """Check ``low``, ``high``, ``log`` and ``step``; the names of those that are numbers.
+    """Check ``low``, ``high``, ``log`` and ``step``, and return the names of the numbers among them.
 
     Raises:
-        SearchSpaceError: They make no range.
+        SearchSpaceError: They do not make a range.
     """
     kind = type(domain).__name__
     low, high, step = domain.low, domain.high, domain.step
@@ -381,26 +379,23 @@ def _bounds(domain: Float | Integer) -> list[str]:
             raise SearchSpaceError(f"{name} of {kind} must be a finite number, got {value!r}")
     if low >= high:
         remedy = f"Constant({low!r})" if low == high else f"{kind}({high!r}, {low!r})"
-        raise SearchSpaceError(f"low must lie below high, got low={low!r} and high={high!r}; use {remedy}")
+        raise SearchSpaceError(f"low must be below high, got low={low!r} and high={high!r}; use {remedy}")
     if not isinstance(domain.log, bool):
         raise SearchSpaceError(f"log of {kind} must be True or False, got {short(domain.log)}; use log=True")
     if domain.log and low <= 0:
-        raise SearchSpaceError(f"a log scale needs bounds above 0, got low={low!r}; raise it or drop log")
+        raise SearchSpaceError(f"low must be above 0 with log=True, got low={low!r}; use a larger one, or no log")
     if domain.log and step is not None:
         raise SearchSpaceError(
-            f"log=True and step={step!r} exclude each other; drop step for a log scale, log for an even grid"
+            f"log=True and step={step!r} exclude each other; use log for a log scale, or step for an even grid"
         )
     if step is not None and not 0 < step <= high - low + _ON_GRID * step:
-        raise SearchSpaceError(f"step must lie above 0 and within high - low = {high - low!r}, got {step!r}")
+        raise SearchSpaceError(
+            f"step must be above 0 and at most high - low = {high - low!r}, got {step!r}; use a step in that range"
+        )
     return names
 
 
-__all__ = ["Choice", "Constant", "Domain", "Float", "Integer", "Ordinal", "domain_from_json"]
-
-
 class _Listed(Dimension):
-    """A domain whose values are listed one by one."""
-
     __slots__ = ()
 
     values: Sequence[Value]
@@ -435,16 +430,20 @@ class _Listed(Dimension):
 @explains_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Choice(_Listed):
-    """One of several values that have no order among them.
+    """One of several values without an order.
 
     Args:
         values: The values: bool, int, float, str or None, or tuples or lists of them.
-        when: Condition under which the parameter is active.
-        prior: The value that is expected to be best, if any.
-        confidence: How firmly: ``low``, ``medium`` or ``high``.
+        when: Condition under which the parameter is active. None (the default) for always.
+        prior: Value that you expect to be best, if any.
+        confidence: Strength of the prior: ``low``, ``medium`` (the default) or ``high``.
 
     Raises:
-        SearchSpaceError: There are no values, two are the same, or one is of another type.
+        SearchSpaceError: There are no values, two are equal, or one has another type.
+
+    Example:
+        >>> Choice(["relu", "gelu"]).from_unit(0.9)
+        'gelu'
     """
 
     values: Sequence[Value] = field(hash=False)  # lists have no hash
@@ -454,7 +453,7 @@ class Choice(_Listed):
     confidence: Confidence = "medium"
 
     def grid(self, n: int) -> list[Value]:
-        """All values, whatever ``n`` is: they have no order in which some could be skipped."""
+        """Return all values, whatever ``n`` is, because an unordered value cannot be skipped."""
         return list(map(fresh, self.values))
 
     def _density_at(self, position: float) -> Prior:
@@ -464,16 +463,16 @@ class Choice(_Listed):
 @explains_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Ordinal(_Listed):
-    """One of several values in an order that means something, such as ``[32, 128, 512]``.
+    """One of several values in a meaningful order, such as ``[32, 128, 512]``.
 
     Args:
-        values: The values in their order: bool, int, float, str or None, or tuples or lists of them.
-        when: Condition under which the parameter is active.
-        prior: The value that is expected to be best, if any.
-        confidence: How firmly: ``low``, ``medium`` or ``high``.
+        values: The values in order: bool, int, float, str or None, or tuples or lists of them.
+        when: Condition under which the parameter is active. None (the default) for always.
+        prior: Value that you expect to be best, if any.
+        confidence: Strength of the prior: ``low``, ``medium`` (the default) or ``high``.
 
     Raises:
-        SearchSpaceError: There are no values, two are the same, or one is of another type.
+        SearchSpaceError: There are no values, two are equal, or one has another type.
 
     Example:
         >>> Ordinal(["low", "middle", "high"]).to_unit("middle")
@@ -490,14 +489,18 @@ class Ordinal(_Listed):
 @explains_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Constant(Domain):
-    """One value, the same in every configuration; it is no dimension of the search.
+    """One value, the same in every configuration. It is not a dimension of the search.
 
     Args:
         value: The value: bool, int, float, str or None, or a tuple or list of them.
-        when: Condition under which the parameter is active.
+        when: Condition under which the parameter is active. None (the default) for always.
 
     Raises:
-        SearchSpaceError: The value is of another type.
+        SearchSpaceError: The value has another type.
+
+    Example:
+        >>> Constant(7).size
+        1
     """
 
     value: Value = field(hash=False)
@@ -528,8 +531,8 @@ class Constant(Domain):
 
 
 def _read(name: str, setting: Any) -> Any:
-    """An argument in the form of :meth:`Domain.to_json`."""
-    if name == "when" and isinstance(setting, dict):  # by parameters, whose names may be any: "tuple" too
+    """Read an argument from the form of :meth:`Domain.to_json`."""
+    if name == "when" and isinstance(setting, dict):  # its keys are names of parameters, which may be "tuple" too
         return {parent: from_json(values) for parent, values in setting.items()}
     return from_json(setting)
 
@@ -540,8 +543,11 @@ _KINDS: dict[str, type[Domain]] = {kind.__name__.lower(): kind for kind in (Floa
 def domain_from_json(data: Mapping[str, Any]) -> Domain:
     """Read a domain from the form of :meth:`Domain.to_json`.
 
+    Args:
+        data: A dict with the domain's ``type`` and its arguments.
+
     Raises:
-        SearchSpaceError: The form names no known type, or its arguments do not fit the type.
+        SearchSpaceError: The type is unknown, or the arguments do not fit it.
 
     Example:
         >>> domain_from_json({"type": "float", "low": 0, "high": 1})

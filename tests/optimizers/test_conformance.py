@@ -192,7 +192,7 @@ class Rude(RandomSearch):
         (Single, r"ask\(\d+\) raises nothing .*two objectives"),
         (Rude, "an optimizer that does not serve a problem raises OptimizerError .*KeyError"),
         (Forgetful, "the same ask gives the same answer"),
-        (Counting, "an answer depends on the seed, the index and the history alone"),
+        (Counting, "a proposal depends only on the seed, the index and the history"),
         (Seedless, "another seed gives other proposals"),
         (NumpyScalars, "values are plain Python scalars, .*float64"),
         (Stray, "validating a proposal raises nothing .*no 'extra'"),

@@ -55,7 +55,7 @@ def test_own_names_may_be_given_anew_but_built_in_ones_not() -> None:
     assert names()[-1] == "fixed"
     with pytest.raises(OptimizerError, match="'asha' is built in"):
         register("asha", Fixed)
-    with pytest.raises(OptimizerError, match="use a class"):
+    with pytest.raises(OptimizerError, match="factory must be a class or a function, got"):
         register("made", Fixed(1.0))  # type: ignore[arg-type]
 
 
@@ -67,10 +67,10 @@ def test_own_names_may_be_given_anew_but_built_in_ones_not() -> None:
         ("asha", {"etta": 3}, "'asha' has no option 'etta' .did you mean 'eta'.*it takes eta, min_budget"),
         ("random", {"seed": 3}, "no option 'seed'; it takes no options"),
         (Fixed, {"name": "y"}, "'Fixed': missing a required argument: 'value'; it takes value, name"),
-        (ASHA(), {"eta": 3}, r"options \['eta'\] come too late for a ASHA"),
+        (ASHA(), {"eta": 3}, r"options must be passed when the ASHA is created, got \['eta'\] later"),
         (3, {}, "a name, an optimizer or its class, got 3"),
         (dict, {}, "an optimizer or its class, got <class 'dict'>"),
-        (lambda: 3, {}, "makes 3, which is no Optimizer"),
+        (lambda: 3, {}, "must return an Optimizer, got 3"),
     ],
 )
 def test_mistakes_name_the_remedy(spec: Any, options: dict[str, Any], message: str) -> None:

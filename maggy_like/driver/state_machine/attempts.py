@@ -308,7 +308,7 @@ class Attempts:
         return self._warn("cut", text, trial)
 
     def _warn_if_uncounted(self, trial: Trial, value: float | None) -> Commands:
-        if value is None or trial.training or trial.reported is None or self._study.worth == "last":
+        if value is None or trial.training or trial.reported is None or self._study.value_rule == "last":
             return []
         if value in trial.curve.values or not math.isfinite(value):
             return []

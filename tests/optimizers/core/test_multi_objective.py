@@ -119,7 +119,7 @@ def test_those_that_do_not_learn_serve_several_objectives(optimizer: Any) -> Non
 
 @pytest.mark.parametrize("optimizer", [ASHA(), PBT(), MedianRule(), SkoptSearch()])
 def test_those_that_go_by_one_loss_refuse_several(optimizer: Any) -> None:
-    with pytest.raises(OptimizerError, match=r"serves one objective, and there are 2; use optimizer='bayesian'"):
+    with pytest.raises(OptimizerError, match=r"supports one objective, got 2; use optimizer='bayesian'"):
         study_of(optimizer, max_budget=27, n_trials=30)
 
 
